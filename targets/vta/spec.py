@@ -1,0 +1,306 @@
+"""What a VTA is made of: block shape, scratchpads, memory port.
+
+The keys are those of the original stack's `vta_config.json` (logarithms to base 2), plus the memory
+port that the Chisel generator keeps in its own source. A specification whose instructions or
+micro-ops would not fit their words is refused with the sum that shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from targets.errors import SpecError, UnknownName
+
+INSTRUCTION_BITS = 128
+LOOP_FIELD_BITS = 14  # iter_out, iter_in
+INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
+
+
+class Machine(NamedTuple):
+    """The integers a compiled kernel needs of a `VtaSpec`; compiled code takes it as one argument."""
+
+    batch: int
+    block_in: int
+    block_out: int
+    inp_bits: int
+    wgt_bits: int
+    acc_bits: int
+    inp_bytes: int  # of one scratchpad element
+    wgt_bytes: int
+    acc_bytes: int
+    out_bytes: int
+    uop_bytes: int
+    log_uop_depth: int  # u, i, w, a: addressable elements, log2
+    log_inp_depth: int
+    log_wgt_depth: int
+    log_acc_depth: int
+    uop_built: int  # elements in the built hardware
+    inp_built: int
+    wgt_built: int
+    acc_built: int
+    inp_factor_bits: int
+    wgt_factor_bits: int
+    acc_factor_bits: int
+    bus_bytes: int
+    max_burst_beats: int
+    memory_latency_cycles: int
+    read_tags: int
+    queue_entries: int
+    token_limit: int
+
+
+def _log(name: str, default: int, lowest: int, highest: int) -> Any:
+    return Field(
+        default,
+        ge=lowest,
+        le=highest,
+        validation_alias=AliasChoices(name, name.upper()),
+        serialization_alias=name.upper(),
+    )
+
+
+class VtaSpec(BaseModel):
+    """A VTA configuration. Immutable; two equal specifications have one `fingerprint`.
+
+    Buffer sizes are log2 of bytes, widths log2 of bits. Reads and writes `vta_config.json`:
+    `LOG_BLOCK` there sets both `LOG_BLOCK_IN` and `LOG_BLOCK_OUT` unless they are given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    name: str = "custom"
+    log_inp_width: int = _log("log_inp_width", 3, 0, 5)
+    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5)
+    log_acc_width: int = _log("log_acc_width", 5, 3, 5)
+    log_batch: int = _log("log_batch", 0, 0, 6)
+    log_block_in: int = _log("log_block_in", 4, 0, 8)
+    log_block_out: int = _log("log_block_out", 4, 0, 8)
+    log_uop_width: int = _log("log_uop_width", 5, 5, 6)
+    log_uop_buff_size: int = _log("log_uop_buff_size", 15, 3, 26)
+    log_inp_buff_size: int = _log("log_inp_buff_size", 15, 0, 26)
+    log_wgt_buff_size: int = _log("log_wgt_buff_size", 18, 0, 26)
+    log_acc_buff_size: int = _log("log_acc_buff_size", 17, 0, 26)
+    log_inp_factor_restrict: int = _log("log_inp_factor_restrict", 0, 0, 4)
+    log_wgt_factor_restrict: int = _log("log_wgt_factor_restrict", 0, 0, 4)
+    log_acc_factor_restrict: int = _log("log_acc_factor_restrict", 0, 0, 4)
+    bus_bits: int = Field(64, ge=64, le=1024)
+    max_burst_beats: int = Field(256, ge=1, le=4096)
+    memory_latency_cycles: int = Field(16, ge=1, le=100_000)
+    read_tags: int = Field(16, ge=1, le=256)
+    instruction_queue_entries: int = Field(512, ge=2, le=1 << 16)
+    token_limit: int = Field(255, ge=1)
+    clock_mhz: float = Field(100.0, gt=0)
+    uop_depth: int | None = Field(None, ge=1)
+    inp_depth: int | None = Field(None, ge=1)
+    wgt_depth: int | None = Field(None, ge=1)
+    acc_depth: int | None = Field(None, ge=1)
+    out_depth: int | None = Field(None, ge=1)
+    source: str = ""
+
+    def model_post_init(self, context: Any) -> None:
+        for problem in self._encoding_problems():
+            raise SpecError(f"specification '{self.name}' cannot be encoded: {problem}")
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any]) -> VtaSpec:
+        """From the keys of `vta_config.json` (and the port's). Raises `SpecError`."""
+        values = dict(values)
+        block = values.pop("LOG_BLOCK", values.pop("log_block", None))
+        if block is not None:
+            for side in ("LOG_BLOCK_IN", "LOG_BLOCK_OUT"):
+                if side.lower() not in values:
+                    values.setdefault(side, block)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise SpecError(
+                f"specification key {key}: {first['msg']} (got {first.get('input')!r}); "
+                "correct the value and try again"
+            ) from None
+
+    @classmethod
+    def load(cls, name_or_path: str) -> VtaSpec:
+        """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
+        presets = preset_files()
+        if name_or_path in presets:
+            return cls.from_mapping(
+                {"name": name_or_path} | json.loads(presets[name_or_path].read_text())
+            )
+        path = Path(name_or_path)
+        if path.suffix != ".json":
+            raise UnknownName("target", name_or_path, [*presets, "a path to a .json file"])
+        try:
+            values = json.loads(path.read_text())
+        except OSError as error:
+            raise SpecError(f"cannot read {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise SpecError(f"{path} is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")
+        return cls.from_mapping({"name": path.stem} | values)
+
+    # -- derived sizes ---------------------------------------------------------------------
+
+    @property
+    def batch(self) -> int:
+        return 1 << self.log_batch
+
+    @property
+    def block_in(self) -> int:
+        return 1 << self.log_block_in
+
+    @property
+    def block_out(self) -> int:
+        return 1 << self.log_block_out
+
+    @property
+    def macs_per_cycle(self) -> int:
+        return self.batch * self.block_in * self.block_out
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A content hash of everything that changes a program or its cycles (the name does not)."""
+        values = self.model_dump(exclude={"name", "source"})
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def machine(self) -> Machine:
+        u, i, w, a = self._depth_logs()
+        element = self._element_bytes()
+        return Machine(
+            batch=self.batch,
+            block_in=self.block_in,
+            block_out=self.block_out,
+            inp_bits=1 << self.log_inp_width,
+            wgt_bits=1 << self.log_wgt_width,
+            acc_bits=1 << self.log_acc_width,
+            inp_bytes=element["inp"],
+            wgt_bytes=element["wgt"],
+            acc_bytes=element["acc"],
+            out_bytes=element["out"],
+            uop_bytes=1 << (self.log_uop_width - 3),
+            log_uop_depth=u,
+            log_inp_depth=i,
+            log_wgt_depth=w,
+            log_acc_depth=a,
+            # The shipped hardware holds 2048 micro-ops whatever the software assumes.
+            uop_built=self.uop_depth or min(1 << u, 2048),
+            inp_built=self.inp_depth or 1 << i,
+            wgt_built=self.wgt_depth or 1 << w,
+            acc_built=self.acc_depth or 1 << a,
+            inp_factor_bits=i - self.log_inp_factor_restrict,
+            wgt_factor_bits=w - self.log_wgt_factor_restrict,
+            acc_factor_bits=a - self.log_acc_factor_restrict,
+            bus_bytes=self.bus_bits // 8,
+            max_burst_beats=self.max_burst_beats,
+            memory_latency_cycles=self.memory_latency_cycles,
+            read_tags=self.read_tags,
+            queue_entries=self.instruction_queue_entries,
+            token_limit=self.token_limit,
+        )
+
+    def _element_bits(self) -> dict[str, int]:
+        inp, wgt, acc = 1 << self.log_inp_width, 1 << self.log_wgt_width, 1 << self.log_acc_width
+        return {
+            "inp": self.batch * self.block_in * inp,
+            "wgt": self.block_out * self.block_in * wgt,
+            "acc": self.batch * self.block_out * acc,
+            "out": self.batch * self.block_out * inp,
+        }
+
+    def _element_bytes(self) -> dict[str, int]:
+        return {name: bits // 8 for name, bits in self._element_bits().items()}
+
+    def _depth_logs(self) -> tuple[int, int, int, int]:
+        """log2 of the addressable elements of uop, inp, wgt, acc (u, i, w, a)."""
+        return (
+            self.log_uop_buff_size - (self.log_uop_width - 3),
+            self.log_inp_buff_size - self.log_batch - self.log_block_in - self.log_inp_width + 3,
+            self.log_wgt_buff_size - self.log_block_out - self.log_block_in - self.log_wgt_width + 3,
+            self.log_acc_buff_size - self.log_batch - self.log_block_out - self.log_acc_width + 3,
+        )
+
+    # -- what cannot be encoded ------------------------------------------------------------
+
+    def _encoding_problems(self) -> list[str]:
+        problems = []
+        for name, bits in self._element_bits().items():
+            if bits % 8:
+                problems.append(f"one {name} element is {bits} bits, no whole number of bytes")
+        u, i, w, a = self._depth_logs()
+        for name, log_depth in (("uop", u), ("input", i), ("weight", w), ("accumulator", a)):
+            if log_depth < 1:
+                problems.append(
+                    f"the {name} scratchpad would hold 2^{log_depth} elements; "
+                    f"enlarge its LOG_*_BUFF_SIZE"
+                )
+            if log_depth > 16:
+                problems.append(
+                    f"the {name} scratchpad would hold 2^{log_depth} elements, but sram_base has "
+                    f"16 bits; shrink its LOG_*_BUFF_SIZE"
+                )
+        if problems:
+            return problems
+        if self.bus_bits & (self.bus_bits - 1) or self.max_burst_beats & (self.max_burst_beats - 1):
+            problems.append("bus_bits and max_burst_beats must be powers of two")
+        problems += _word_problems(
+            u, i, w, a,
+            i - self.log_inp_factor_restrict,
+            w - self.log_wgt_factor_restrict,
+            a - self.log_acc_factor_restrict,
+            1 << self.log_uop_width,
+        )  # fmt: skip
+        return problems
+
+
+def _word_problems(
+    u: int, i: int, w: int, a: int, inp_f: int, wgt_f: int, acc_f: int, uop_bits: int
+) -> list[str]:
+    """Field sums that do not fit: the micro-op word, then the GEMM and ALU instruction."""
+    problems = []
+    src = max(a, i)
+    if a + src + w > uop_bits:
+        problems.append(
+            f"a micro-op needs a + max(a,i) + w = {a} + {src} + {w} = {a + src + w} bits, but has "
+            f"{uop_bits}; shrink LOG_ACC/INP/WGT_BUFF_SIZE or set LOG_UOP_WIDTH to 6"
+        )
+    loops = [u, u + 1, LOOP_FIELD_BITS, LOOP_FIELD_BITS]
+    gemm = [*loops, acc_f, acc_f, inp_f, inp_f, wgt_f, wgt_f]
+    alu = [*loops, acc_f, acc_f, acc_f, acc_f, 3, 1, 16]
+    for name, fields in (("GEMM", gemm), ("ALU", alu)):
+        if field_end(fields) > INSTRUCTION_BITS:
+            second = sum(fields[4:])
+            problems.append(
+                f"the {name} instruction's factor fields need "
+                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second word has "
+                f"64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
+                "shrink the scratchpads or raise LOG_*_FACTOR_RESTRICT"
+            )
+    return problems
+
+
+def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
+    """The bit after the last field when fields are placed upward and none straddles bit 64."""
+    position = start
+    for width in widths:
+        if position < 64 < position + width:
+            position = 64
+        position += width
+    return position
+
+
+def preset_files() -> dict[str, Path]:
+    """The shipped specifications by name."""
+    folder = Path(str(resources.files("targets.vta") / "presets"))
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}

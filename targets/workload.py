@@ -1,0 +1,203 @@
+"""What to compute: one tensor operator with its shapes and epilogue, independent of any schedule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from targets.errors import WorkloadError
+
+Operator = Literal["conv2d", "dense"]
+EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl"]
+
+
+@dataclass(frozen=True)
+class EpilogueOp:
+    """One element-wise operation on the int32 accumulator, applied in order.
+
+    `bias` adds an int32 vector of one value an output channel; `add` adds an int32 tensor of the
+    output's shape (a residual); `shr`/`shl` shift arithmetically by `value` bits; `min`/`max` clip
+    from above / below with the constant `value`.
+    """
+
+    kind: EpilogueKind
+    value: int = 0
+
+    def __str__(self) -> str:
+        return {"shr": f">> {self.value}", "shl": f"<< {self.value}"}.get(
+            self.kind,
+            self.kind if self.kind in ("bias", "add") else f"{self.kind} {self.value}",
+        )
+
+
+DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", 0))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator with static shapes. Sizes in elements, NCHW/OIHW; int8 in, int32 sums, int8 out.
+
+    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`.
+    """
+
+    operator: Operator
+    batch: int
+    in_channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel_h: int = 1
+    kernel_w: int = 1
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    epilogue: tuple[EpilogueOp, ...] = field(default=DEFAULT_EPILOGUE)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "batch", "in_channels", "height", "width", "out_channels", "kernel_h", "kernel_w",
+            "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise WorkloadError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right) < 0:
+            raise WorkloadError("padding must not be negative")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise WorkloadError(
+                f"groups={self.groups} must divide both channel counts "
+                f"({self.in_channels} in, {self.out_channels} out)"
+            )
+        if self.out_height < 1 or self.out_width < 1:
+            raise WorkloadError(
+                f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
+            )
+
+    @property
+    def out_height(self) -> int:
+        reach = self.dilation_h * (self.kernel_h - 1) + 1
+        return (self.height + self.pad_top + self.pad_bottom - reach) // self.stride_h + 1
+
+    @property
+    def out_width(self) -> int:
+        reach = self.dilation_w * (self.kernel_w - 1) + 1
+        return (self.width + self.pad_left + self.pad_right - reach) // self.stride_w + 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the unpadded operator."""
+        return (
+            self.batch * self.out_channels * self.out_height * self.out_width
+            * (self.in_channels // self.groups) * self.kernel_h * self.kernel_w
+        )  # fmt: skip
+
+    @property
+    def id(self) -> str:
+        """Content hash: equal workloads have equal ids."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def with_epilogue(self, text: str) -> Workload:
+        return replace(self, epilogue=parse_epilogue(text))
+
+    def __str__(self) -> str:
+        """The text `parse_workload` reads; the epilogue is not part of it."""
+        sizes = f"n={self.batch},c={self.in_channels},h={self.height},w={self.width},o={self.out_channels}"
+        if self.operator == "dense":
+            return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}"
+        pads = (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
+        if pads[:2] == pads[2:]:
+            pads = pads[:2]
+        text = (
+            f"conv2d:{sizes},k={_pair(self.kernel_h, self.kernel_w)}"
+            f",s={_pair(self.stride_h, self.stride_w)},p={_pair(*pads)}"
+        )
+        if (self.dilation_h, self.dilation_w) != (1, 1):
+            text += f",d={_pair(self.dilation_h, self.dilation_w)}"
+        return text + (f",g={self.groups}" if self.groups > 1 else "")
+
+
+def _pair(*values: int) -> str:
+    return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
+
+
+def parse_workload(text: str, epilogue: str | None = None) -> Workload:
+    """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
+    right; `d` dilation, `g` groups) or `dense:n=1,c=512,o=1000`. Raises `WorkloadError`."""
+    operator, _, body = text.partition(":")
+    if operator not in ("conv2d", "dense"):
+        raise WorkloadError(f"'{text}' must begin with conv2d: or dense:")
+    values: dict[str, list[int]] = {}
+    for item in body.split(","):
+        key, _, value = item.strip().partition("=")
+        if not re.fullmatch(r"\d+(x\d+){0,3}", value) or key in values:
+            raise WorkloadError(f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5")
+        values[key] = [int(part) for part in value.split("x")]
+    known = set("nco") if operator == "dense" else set("nchwokspdg")
+    if unknown := set(values) - known:
+        raise WorkloadError(f"unknown key {sorted(unknown)[0]} in '{text}'; known: {sorted(known)}")
+    if missing := ({"c", "o"} if operator == "dense" else set("chwok")) - set(values):
+        raise WorkloadError(f"'{text}' lacks {', '.join(sorted(missing))}")
+
+    def one(key: str, default: int) -> int:
+        return values.get(key, [default])[0]
+
+    def two(key: str, default: int) -> tuple[int, int]:
+        found = values.get(key, [default])
+        return found[0], found[-1]
+
+    kernel, stride, dilation = two("k", 1), two("s", 1), two("d", 1)
+    pads = values.get("p", [0])
+    top, left, bottom, right = (
+        pads if len(pads) == 4 else (pads[0], pads[-1], pads[0], pads[-1])
+    )  # fmt: skip
+    return Workload(
+        operator="dense" if operator == "dense" else "conv2d",
+        batch=one("n", 1),
+        in_channels=one("c", 1),
+        height=one("h", 1),
+        width=one("w", 1),
+        out_channels=one("o", 1),
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
+        stride_h=stride[0],
+        stride_w=stride[1],
+        pad_top=top,
+        pad_left=left,
+        pad_bottom=bottom,
+        pad_right=right,
+        dilation_h=dilation[0],
+        dilation_w=dilation[1],
+        groups=one("g", 1),
+        epilogue=DEFAULT_EPILOGUE if epilogue is None else parse_epilogue(epilogue),
+    )
+
+
+def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
+    """`>> 8, min 127, max 0`, also `bias`, `add`, `relu` (max 0), `<< N`; empty for none."""
+    ops: list[EpilogueOp] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(>>|<<|min|max)\s*(-?\d+)|(bias|add|relu)", item)
+        if not match:
+            raise WorkloadError(
+                f"cannot read epilogue step '{item}'; known: >> N, << N, min N, max N, "
+                "relu, bias, add"
+            )
+        if match[3]:
+            ops.append(EpilogueOp("max", 0) if match[3] == "relu" else EpilogueOp(match[3]))  # type: ignore[arg-type]
+            continue
+        kind = {">>": "shr", "<<": "shl"}.get(match[1], match[1])
+        value = int(match[2])
+        if kind in ("shr", "shl") and not 0 <= value <= 31:
+            raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
+        if not -(1 << 15) <= value < 1 << 15:
+            raise WorkloadError(f"'{item}': an immediate has 16 bits, signed")
+        ops.append(EpilogueOp(kind, value))  # type: ignore[arg-type]
+    return tuple(ops)
