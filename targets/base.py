@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -64,26 +64,91 @@ class Space:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A batch after compilation. Row r has a program where `reasons[r]` is None.
+    """A batch after compilation. Row r was compiled where `failures[r]` is empty.
 
-    `hidden` has shape (configs, len(hidden_names)), float64, NaN where lowering failed: quantities
-    that only compiling reveals. `programs` is the target's own representation.
+    `hidden` has shape (configs, len(hidden_names)), float64, NaN where compiling failed: quantities
+    that only compiling reveals, never anything that was measured.
     """
 
     workload: Workload
-    space: Space
     configs: Configs
-    failures: NDArray[np.str_]  # class of the failure, "" where lowered
-    reasons: NDArray[np.str_]  # one sentence: stage and cause, "" where lowered
+    failures: NDArray[np.object_]  # class of the failure, "" where compiled
+    reasons: NDArray[np.object_]  # stage and cause in one sentence, "" where compiled
     hidden: NDArray[np.float64]
     hidden_names: tuple[str, ...]
-    programs: Any = None
+
+    def __len__(self) -> int:
+        return len(self.configs)
 
     @property
     def ok(self) -> NDArray[np.bool_]:
         """Shape (configs,): which rows have a program."""
-        return np.asarray(self.failures == "")
+        return np.asarray(self.failures == "", dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> Lowered:
         """The sub-batch of the given row indices or mask."""
-        raise NotImplementedError
+        return replace(
+            self,
+            configs=self.configs[which],
+            failures=self.failures[which],
+            reasons=self.reasons[which],
+            hidden=self.hidden[which],
+        )
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What running a batch gave, one entry a config.
+
+    `cycles` is -1 and `seconds` NaN where the status is not `valid`; `seconds` is latency on the
+    accelerator (cycles / clock), not the time the measurement took. `counters` holds further
+    integers by name (instructions, bytes moved, busy cycles), -1 where unknown.
+    """
+
+    status: NDArray[np.object_]  # of Status
+    reason: NDArray[np.object_]
+    cycles: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    counters: dict[str, NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Shape (configs,): which rows ran and gave the right numbers."""
+        return np.asarray(self.status == "valid", dtype=np.bool_)
+
+
+class Target(Protocol):
+    """A piece of hardware with the schedule space and compiler that belong to it.
+
+    Implementations are deterministic: equal arguments give equal results. Every method takes and
+    returns whole batches; a config that cannot be compiled or run is a typed row, never an exception.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Content hash of all that can change a measurement: hardware, space, compiler, simulator."""
+        ...
+
+    def hardware_features(self) -> dict[str, float]:
+        """Numbers that describe the hardware to a model that has seen other hardware."""
+        ...
+
+    def space(self, workload: Workload) -> Space:
+        """The schedules this target offers for a workload. Raises `WorkloadError` if none."""
+        ...
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Compile a batch. Failures are rows with a class and a reason."""
+        ...
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        """Run a batch; rows that were not compiled come back as `compile_error`."""
+        ...

@@ -138,7 +138,9 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     for item in body.split(","):
         key, _, value = item.strip().partition("=")
         if not re.fullmatch(r"\d+(x\d+){0,3}", value) or key in values:
-            raise WorkloadError(f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5")
+            raise WorkloadError(
+                f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
+            )
         values[key] = [int(part) for part in value.split("x")]
     known = set("nco") if operator == "dense" else set("nchwokspdg")
     if unknown := set(values) - known:

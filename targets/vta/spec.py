@@ -227,7 +227,11 @@ class VtaSpec(BaseModel):
         return (
             self.log_uop_buff_size - (self.log_uop_width - 3),
             self.log_inp_buff_size - self.log_batch - self.log_block_in - self.log_inp_width + 3,
-            self.log_wgt_buff_size - self.log_block_out - self.log_block_in - self.log_wgt_width + 3,
+            self.log_wgt_buff_size
+            - self.log_block_out
+            - self.log_block_in
+            - self.log_wgt_width
+            + 3,
             self.log_acc_buff_size - self.log_batch - self.log_block_out - self.log_acc_width + 3,
         )
 
