@@ -28,10 +28,12 @@ class Knob:
 
 @dataclass(frozen=True)
 class Space:
-    """The product of some knobs. The flat index counts the first knob fastest."""
+    """The product of some knobs, or the part of it that `listed` names by ascending flat index (an
+    incomplete table, say). The flat index counts the first knob fastest."""
 
     name: str
     knobs: tuple[Knob, ...]
+    listed: tuple[int, ...] | None = None
 
     @property
     def cardinalities(self) -> NDArray[np.int64]:
@@ -39,7 +41,8 @@ class Space:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.cardinalities))
+        """How many configs there are."""
+        return int(np.prod(self.cardinalities)) if self.listed is None else len(self.listed)
 
     def unravel(self, flat: NDArray[np.int64]) -> Configs:
         """Flat indices, shape (n,) → configs, shape (n, knobs)."""

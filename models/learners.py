@@ -1,0 +1,45 @@
+"""Every kind of model explorers can ask for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from models.features import visible
+from models.trees import LightGBM, XGBoost
+from search.explorer import Problem
+from search.learning import CostModel, Matrix
+from targets.base import Configs
+from targets.errors import UnknownName
+
+_KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
+    "xgboost": XGBoost,
+    "lightgbm": LightGBM,
+}
+
+
+def kinds() -> list[str]:
+    """The names of all model kinds."""
+    return sorted(_KINDS)
+
+
+def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) -> CostModel:
+    """An untrained model. Raises `UnknownName`."""
+    if kind not in _KINDS:
+        raise UnknownName("learner", kind, kinds())
+    return _KINDS[kind](seed, classify, parameters)
+
+
+class Toolbox:
+    """`search.learning.Learners` as this package implements it."""
+
+    def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+        return visible(problem, configs)
+
+    def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        return build(kind, seed, False, parameters)
+
+    def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        return build(kind, seed, True, parameters)
+
+
+LEARNERS = Toolbox()

@@ -1,0 +1,130 @@
+"""Gradient-boosted trees behind the `CostModel` protocol: XGBoost and LightGBM, native files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightgbm as lgb
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from search.learning import Matrix
+
+_ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
+
+
+class _Boosted:
+    """What both libraries share: a constant where there is too little to learn from."""
+
+    kind: str
+    suffix: str
+
+    def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
+        self.seed = seed
+        self.classify = classify
+        self.parameters = parameters
+        self.booster: Any = None
+
+    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
+        if len(y) and (np.ptp(y) > 0 or not self.classify):
+            self.booster = self._train(x, y)
+            return
+        # One class only: a stump that knows nothing but the shrunken share of it.
+        twice = np.concatenate([x, x]) if len(x) else np.zeros((2, x.shape[1]))
+        share = float(y.mean()) if len(y) else 0.5
+        certainty = _ONE_CLASS_MARGIN + (1 - 2 * _ONE_CLASS_MARGIN) * share
+        self.booster = self._constant(twice, certainty)
+
+    def spread(self, x: Matrix) -> NDArray[np.float64]:
+        return np.zeros(len(x))
+
+    def _train(self, x: Matrix, y: NDArray[np.float64]) -> Any:
+        raise NotImplementedError
+
+    def _constant(self, x: Matrix, share: float) -> Any:
+        raise NotImplementedError
+
+
+class XGBoost(_Boosted):
+    """XGBoost, histogram trees, one thread. Saved as UBJSON."""
+
+    kind = "xgboost"
+    suffix = ".ubj"
+    defaults: ClassVar[dict[str, float]] = {
+        "rounds": 120, "max_depth": 6, "eta": 0.15, "subsample": 1.0, "colsample_bytree": 1.0,
+        "min_child_weight": 1.0, "lambda": 1.0, "gamma": 0.0,
+    }  # fmt: skip
+
+    def _train(self, x: Matrix, y: NDArray[np.float64]) -> xgb.Booster:
+        settings = self.defaults | self.parameters
+        rounds = int(settings.pop("rounds"))
+        settings["max_depth"] = int(settings["max_depth"])
+        return xgb.train(self._fixed(y) | settings, xgb.DMatrix(x, y, nthread=1), rounds)
+
+    def _constant(self, x: Matrix, share: float) -> xgb.Booster:
+        data = xgb.DMatrix(x, np.full(len(x), share), nthread=1)
+        return xgb.train(self._fixed(np.array([share])), data, 0)
+
+    def _fixed(self, y: NDArray[np.float64]) -> dict[str, Any]:
+        return {
+            "objective": "binary:logistic" if self.classify else "reg:squarederror",
+            "base_score": float(y.mean()),
+            "tree_method": "hist",
+            "nthread": 1,
+            "seed": self.seed,
+            "verbosity": 0,
+        }
+
+    def predict(self, x: Matrix) -> NDArray[np.float64]:
+        return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
+
+    def save(self, path: Path) -> None:
+        self.booster.save_model(path)
+
+    def load(self, path: Path) -> None:
+        self.booster = xgb.Booster(params={"nthread": 1}, model_file=path)
+
+
+class LightGBM(_Boosted):
+    """LightGBM, one thread. Saved as its text format."""
+
+    kind = "lightgbm"
+    suffix = ".txt"
+    defaults: ClassVar[dict[str, float]] = {
+        "rounds": 120, "num_leaves": 31, "learning_rate": 0.15, "min_data_in_leaf": 2,
+        "lambda_l2": 1.0, "min_sum_hessian_in_leaf": 1e-3,
+    }  # fmt: skip
+
+    def _train(self, x: Matrix, y: NDArray[np.float64]) -> lgb.Booster:
+        settings: dict[str, Any] = self.defaults | self.parameters
+        rounds = int(settings.pop("rounds"))
+        for name in ("num_leaves", "min_data_in_leaf"):
+            settings[name] = int(settings[name])
+        fixed = {
+            "objective": "binary" if self.classify else "regression",
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,
+            "seed": self.seed,
+            "verbosity": -1,
+        }
+        return lgb.train(fixed | settings, lgb.Dataset(x, y, params={"verbosity": -1}), rounds)
+
+    def _constant(self, x: Matrix, share: float) -> lgb.Booster:
+        fixed = {
+            "objective": "cross_entropy", "num_threads": 1, "verbosity": -1, "seed": self.seed,
+            "min_data_in_leaf": len(x), "feature_pre_filter": False,
+        }  # fmt: skip
+        data = lgb.Dataset(x, np.full(len(x), share), params={"verbosity": -1})
+        return lgb.train(fixed, data, 1)
+
+    def predict(self, x: Matrix) -> NDArray[np.float64]:
+        return np.asarray(self.booster.predict(x, num_threads=1), dtype=np.float64)
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.booster.model_to_string())
+
+    def load(self, path: Path) -> None:
+        self.booster = lgb.Booster(model_str=path.read_text())

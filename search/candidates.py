@@ -1,0 +1,68 @@
+"""Which configs a tuner may still propose: enumeration of small spaces, pools of large ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Configs, Space
+
+ENUMERABLE = 200_000
+"""Spaces up to this size are scored completely; larger ones by a pool of candidates."""
+
+
+def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Flat indices of a space up to `ENUMERABLE` that are not in `tried` (ascending)."""
+    members = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
+    return members[~_among(members, tried)]
+
+
+def sample(
+    space: Space, n: int, tried: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Up to `n` distinct flat indices drawn uniformly from those not in `tried`."""
+    if space.size <= ENUMERABLE or space.listed is not None:
+        left = untried(space, tried)
+        return rng.permutation(left)[:n]
+    found = np.empty(0, dtype=np.int64)
+    for _ in range(8):
+        drawn = rng.integers(0, space.size, size=2 * n)
+        fresh = np.concatenate([found, drawn[~_among(drawn, tried)]])
+        _, first = np.unique(fresh, return_index=True)
+        found = fresh[np.sort(first)]
+        if len(found) >= n:
+            break
+    return found[:n]
+
+
+def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
+    """Flat indices of all configs that differ from one of `configs` in exactly one knob."""
+    strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])
+    around = [np.empty(0, dtype=np.int64)]
+    flat = space.ravel(configs) if len(configs) else around[0]
+    for knob, count in enumerate(space.cardinalities):
+        moved = flat[:, None] + (np.arange(count)[None, :] - configs[:, knob, None]) * strides[knob]
+        around.append(moved.ravel())
+    found = np.unique(np.concatenate(around))
+    found = found[~_among(found, np.unique(flat))]
+    return found if space.listed is None else found[_among(found, np.asarray(space.listed))]
+
+
+def pool(
+    space: Space, tried: NDArray[np.int64], best: Configs, size: int, rng: np.random.Generator
+) -> Configs:
+    """What a model is asked to score: the whole untried space if it is small enough, else `size`
+    random configs and the neighbours of `best` (shape (b, knobs)), nothing twice."""
+    if space.size <= ENUMERABLE:
+        return space.unravel(untried(space, tried))
+    near = neighbours(space, best)
+    near = near[~_among(near, tried)]
+    return space.unravel(np.unique(np.concatenate([near, sample(space, size, tried, rng)])))
+
+
+def _among(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of `values` occur in the ascending array `known`."""
+    if not len(known):
+        return np.zeros(len(values), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[place] == values, dtype=np.bool_)

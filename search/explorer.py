@@ -1,0 +1,207 @@
+"""The contract of a tuner: what it is told, what it answers, and what it may remember.
+
+A round is a fixed list of stages (`search.stages`). An explorer supplies the stages that think and
+keeps no state of its own: all it may remember between rounds lies in the `Memory` that `learn`
+returns. Every answer is a function of (options, problem, memory, history), and every random draw
+comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from search.learning import CostModel, Learners, Matrix
+from targets.base import Configs, Lowered, Measurements, Space
+from targets.workload import Workload
+
+Estimate = Callable[[Configs], tuple[Matrix, tuple[str, ...]]]
+"""Closed-form numbers of configs without compiling them: matrix (configs, names) and the names.
+The column `cycles`, where there is one, estimates the latency in cycles."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an explorer is asked to tune: one workload on one target, with a seed."""
+
+    workload: Workload
+    space: Space
+    seed: int = 0
+    hardware: dict[str, float] = field(default_factory=dict)
+    estimate: Estimate | None = None
+
+    def rng(self, round_index: int, stage: str) -> np.random.Generator:
+        """The generator of one stage of one round: independent of everything drawn before."""
+        return np.random.default_rng([self.seed, round_index, zlib.crc32(stage.encode())])
+
+
+@dataclass(frozen=True)
+class History:
+    """All that complete rounds have shown, oldest first.
+
+    Arrays have one row a trial (n): configs (n, knobs) int32, status (n,), cycles (n,) int64 with
+    -1 where not valid, rounds (n,) int32, hidden (n, hidden_names) float64 with NaN where compiling
+    failed.
+    `failed` (m, knobs) holds configs that were lowered beyond the trials and did not compile.
+    Configs that compiled and were never measured are censored: they leave no trace here.
+    """
+
+    configs: Configs
+    status: NDArray[np.object_]
+    cycles: NDArray[np.int64]
+    rounds: NDArray[np.int32]
+    hidden: Matrix
+    hidden_names: tuple[str, ...]
+    failed: Configs
+    round: int = 0  # index of the round to come
+
+    @staticmethod
+    def empty(space: Space) -> History:
+        knobs = len(space.knobs)
+        return History(
+            np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
+            np.empty(0, np.int32), np.empty((0, 0)), (), np.empty((0, knobs), np.int32),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        return np.asarray(self.status == "valid", dtype=np.bool_)
+
+    @property
+    def best(self) -> int | None:
+        """Row of the fastest valid trial, or None."""
+        if not self.valid.any():
+            return None
+        return int(np.argmin(np.where(self.valid, self.cycles, np.iinfo(np.int64).max)))
+
+    def tried(self, space: Space) -> NDArray[np.int64]:
+        """Flat indices that must not be proposed again, ascending."""
+        known = np.concatenate([self.configs, self.failed])
+        return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
+
+    def after(self, lowered: Lowered, measured: Measurements, failed: Configs) -> History:
+        """The history one round later. `lowered` holds the measured rows, in order of trials."""
+        hidden = lowered.hidden
+        if not lowered.hidden_names or (len(self) and not self.hidden_names):
+            hidden = np.empty((len(lowered), 0))
+        past = self.hidden if len(self) else np.empty((0, hidden.shape[1]))
+        return replace(
+            self,
+            configs=np.concatenate([self.configs, lowered.configs]),
+            status=np.concatenate([self.status, measured.status]),
+            cycles=np.concatenate([self.cycles, measured.cycles]),
+            rounds=np.concatenate([self.rounds, np.full(len(lowered), self.round, dtype=np.int32)]),
+            hidden=np.concatenate([past, hidden]),
+            hidden_names=lowered.hidden_names if len(self) == 0 else self.hidden_names,
+            failed=np.concatenate([self.failed, failed]),
+            round=self.round + 1,
+        )
+
+
+Scores = dict[str, NDArray[np.float64]]
+"""What models said of each row: `P` and `A` predicted log2 cycles, `V` the chance of valid."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Configs to consider, best first, with what models said of them; `vetoed` others were passed
+    over on the way."""
+
+    configs: Configs
+    scores: Scores = field(default_factory=dict)
+    vetoed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Candidates:
+        return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which lowered rows are measured, in order, and what was predicted of them."""
+
+    rows: NDArray[np.int64]
+    scores: Scores = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an explorer carries from round to round: learned models and plain arrays, nothing else.
+
+    `models.save_memory` and `models.load_memory` keep it on disk in native formats.
+    """
+
+    models: dict[str, CostModel] = field(default_factory=dict)
+    arrays: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+
+
+class Explorer(Protocol):
+    """A tuner. Subclass `Stages` to get the plain behaviour of every stage one does not change.
+
+    Guarantees an explorer owes (`search.conformance` checks them): equal arguments give equal
+    answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an exhausted
+    space gives an empty answer; a history without a valid trial is no error.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        ...
+
+    @property
+    def options(self) -> BaseModel:
+        """Its option table, filled in."""
+        ...
+
+    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+        """Candidates for a batch of `n`, best first; as many as later stages may choose from."""
+        ...
+
+    def veto(
+        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+    ) -> Candidates:
+        """Those worth lowering, best first: (α+1)·n rows for a tuner that looks at programs."""
+        ...
+
+    def choose(
+        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+    ) -> Choice:
+        """At most `n` rows of `lowered` to measure; at least one if there is any."""
+        ...
+
+    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+        """The memory after the round `history.round - 1`, whose trials `history` ends with."""
+        ...
+
+
+class Stages:
+    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order."""
+
+    def __init__(self, name: str, options: BaseModel, learners: Learners) -> None:
+        self.name = name
+        self.options = options
+        self.learners = learners
+
+    def veto(
+        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+    ) -> Candidates:
+        return candidates.take(np.arange(min(n, len(candidates))))
+
+    def choose(
+        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+    ) -> Choice:
+        return Choice(np.arange(min(n, len(lowered)), dtype=np.int64))
+
+    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+        return memory

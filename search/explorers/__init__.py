@@ -1,0 +1,1 @@
+"""One explorer a file; importing a file registers it."""

@@ -1,0 +1,133 @@
+"""ML²Tuner: P ranks the space, V vetoes, (α+1)·N candidates are compiled, A re-ranks them with
+hidden features, the best N are measured, all three retrain (arXiv 2411.10764)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from search import candidates
+from search.explorer import Candidates, Choice, History, Memory, Problem, Scores, Stages
+from search.learning import Learners, Matrix
+from search.registry import Options, register
+from targets.base import Configs, Lowered
+
+
+class ML2TunerOptions(Options):
+    """What the paper leaves open is open here; no default is the paper's unless it says so."""
+
+    alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
+    veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
+    first: int = Field(16, ge=1, description="random trials before the models are asked")
+    explore: float = Field(0.1, ge=0, le=1, description="share of a batch drawn at random")
+    learner: Literal["xgboost", "lightgbm"] = Field("xgboost", description="of all three models")
+    rounds: int = Field(120, ge=1, description="boosting rounds")
+    pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
+    use_p: bool = Field(True, description="rank by P; otherwise in random order")
+    use_v: bool = Field(True, description="let V veto")
+    use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
+
+
+class ML2Tuner(Stages):
+    """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
+
+    def __init__(self, name: str, options: ML2TunerOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+        rng = problem.rng(history.round, "generate")
+        tried = history.tried(problem.space)
+        if not memory.models or not self.table.use_p:
+            count = n if not memory.models else self.table.pool
+            flat = candidates.sample(problem.space, count, tried, rng)
+            return Candidates(problem.space.unravel(flat))
+        best = history.configs[_fastest(history, 8)]
+        configs = candidates.pool(problem.space, tried, best, self.table.pool, rng)
+        if not len(configs):
+            return Candidates(configs)
+        predicted = memory.models["P"].predict(self.learners.visible(problem, configs)[0])
+        order = np.lexsort((rng.random(len(configs)), predicted))
+        lucky = rng.random(len(configs)) < self.table.explore * n / len(configs)
+        order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
+        return Candidates(configs[order], {"P": predicted[order]})
+
+    def veto(
+        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+    ) -> Candidates:
+        wanted = n if "A" not in memory.models else int(np.ceil((self.table.alpha + 1) * n))
+        if "V" not in memory.models or not self.table.use_v:
+            return candidates.take(np.arange(min(wanted, len(candidates))))
+        chance = memory.models["V"].predict(self.learners.visible(problem, candidates.configs)[0])
+        passed = np.flatnonzero(chance >= self.table.veto)[:wanted]
+        vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
+        if len(passed) < wanted:  # too strict: the likeliest of the rest
+            rest = np.flatnonzero(chance < self.table.veto)
+            rest = rest[np.argsort(-chance[rest], kind="stable")]
+            vetoed = len(rest)
+            passed = np.concatenate([passed, rest[: wanted - len(passed)]])
+        kept = candidates.take(passed)
+        return Candidates(kept.configs, kept.scores | {"V": chance[passed]}, vetoed)
+
+    def choose(
+        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+    ) -> Choice:
+        if "A" not in memory.models:
+            rows = np.arange(min(n, len(lowered)), dtype=np.int64)
+            return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
+        compiled = np.flatnonzero(lowered.ok)
+        if not len(compiled):
+            return Choice(np.zeros(1, dtype=np.int64))
+        features = self._hidden(problem, lowered.configs[compiled], lowered.hidden[compiled])
+        predicted = memory.models["A"].predict(features)
+        rows = compiled[np.argsort(predicted, kind="stable")[:n]]
+        return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
+
+    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+        if len(history) < self.table.first:
+            return memory
+        seed, kind = problem.seed + history.round, self.table.learner
+        features = self.learners.visible(problem, history.configs)[0]
+        valid = history.valid
+        models = dict(memory.models)
+        if self.table.use_v:
+            models["V"] = self.learners.classifier(kind, seed, rounds=self.table.rounds)
+            models["V"].fit(features, valid.astype(np.float64))
+        if valid.sum() >= 2:
+            target = np.log2(history.cycles[valid])
+            models["P"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+            models["P"].fit(features[valid], target)
+            if self.table.use_a:
+                models["A"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+                hidden = self._hidden(problem, history.configs[valid], history.hidden[valid])
+                models["A"].fit(hidden, target)
+        return Memory(models if "P" in models else {})
+
+    def _hidden(self, problem: Problem, configs: Configs, hidden: Matrix) -> Matrix:
+        return np.concatenate([self.learners.visible(problem, configs)[0], hidden], axis=1)
+
+    def _scores(self, problem: Problem, memory: Memory, rows: Lowered) -> Scores:
+        if not memory.models or not len(rows):
+            return {}
+        visible = self.learners.visible(problem, rows.configs)[0]
+        scores = {n: m.predict(visible) for n, m in memory.models.items() if n in ("P", "V")}
+        if "A" in memory.models:
+            scores["A"] = memory.models["A"].predict(
+                self._hidden(problem, rows.configs, rows.hidden)
+            )
+        return scores
+
+
+def _fastest(history: History, count: int) -> NDArray[np.int64]:
+    """Rows of the fastest valid trials, fastest first."""
+    valid = np.flatnonzero(history.valid)
+    return valid[np.argsort(history.cycles[valid], kind="stable")[:count]]
+
+
+register("ml2tuner", ML2Tuner, ML2TunerOptions)
+register("p", ML2Tuner, ML2TunerOptions, use_v=False, use_a=False)
+register("p+v", ML2Tuner, ML2TunerOptions, use_a=False)
+register("p+a", ML2Tuner, ML2TunerOptions, use_v=False)

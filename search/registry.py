@@ -1,0 +1,81 @@
+"""Which tuners there are. A new one is a file in `search/explorers/` and one line at its end:
+`register("name", MyExplorer, MyOptions)`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from search.explorer import Explorer
+from search.learning import Learners
+from targets.errors import TilewrightError, UnknownName
+
+
+class Options(BaseModel):
+    """The option table of an explorer; each field's description is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OptionError(TilewrightError):
+    """An option a tuner does not know, or a value it cannot take."""
+
+
+Builder = Callable[[str, Any, Learners], Explorer]
+"""(registered name, option table, learners) → explorer."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A named tuner: how it is built, from which options."""
+
+    name: str
+    build: Builder
+    options: type[Options]
+    summary: str
+    preset: Mapping[str, Any]
+
+
+_REGISTRY: dict[str, Registration] = {}
+
+
+def register(
+    name: str,
+    build: Builder,
+    options: type[Options] = Options,
+    **preset: Any,
+) -> None:
+    """Make a tuner known. `preset` are option values this name starts from."""
+    summary = (build.__doc__ or "").strip().partition("\n")[0]
+    _REGISTRY[name] = Registration(name, build, options, summary, preset)
+
+
+def tuners() -> dict[str, Registration]:
+    """All registered tuners by name."""
+    from search import explorers
+
+    for module in pkgutil.iter_modules(explorers.__path__):
+        importlib.import_module(f"{explorers.__name__}.{module.name}")
+    return dict(sorted(_REGISTRY.items()))
+
+
+def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:
+    """The tuner of that name. Raises `UnknownName`, or `OptionError` naming the bad option."""
+    known = tuners()
+    if name not in known:
+        raise UnknownName("tuner", name, list(known))
+    entry = known[name]
+    try:
+        table = entry.options.model_validate({**entry.preset, **(options or {})})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise OptionError(
+            f"option {'.'.join(map(str, first['loc']))} of tuner '{name}': {first['msg']}; "
+            f"known options: {', '.join(entry.options.model_fields) or 'none'}"
+        ) from None
+    return entry.build(name, table, learners)
