@@ -1,0 +1,79 @@
+# Everything this needs of a machine: Python 3.11 to 3.13 with pip, and make.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+CANDIDATES := python3 python3.13 python3.12 python3.11 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	&& command -v "$$p" && break; done)
+# The lock is complete, so pip has nothing to resolve; hashes are checked for every file.
+INSTALL := --no-deps --disable-pip-version-check --no-input --quiet
+
+NETWORK ?= resnet18
+TARGET ?= vta-pynq
+TUNER ?= default
+TRIALS ?= 128
+SEED ?= 0
+OUT ?= tuned/$(NETWORK)
+
+.PHONY: help setup setup-dev tune test lint lock clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(VENV)/.installed ## Build .venv from the lock and install tilewright into it
+
+setup-dev: $(VENV)/.installed-dev
+
+tune: setup ## Tune ResNet-18 for a VTA (NETWORK=, TARGET=, TUNER=, TRIALS=, SEED=, OUT=)
+	@$(BIN)/tilewright tune $(NETWORK) --target $(TARGET) --tuner $(TUNER) --trials $(TRIALS) \
+		--seed $(SEED) --out $(OUT)
+
+test: setup-dev lint ## Lint, type-check and run the test-suite
+	@$(BIN)/python -m pytest
+
+lint: setup-dev ## Ruff, mypy and the arrows between the rooms
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: ## Recompute both locks (needs uv on the PATH)
+	uv pip compile pyproject.toml --extra build --output-file requirements.lock $(COMPILE)
+	uv pip compile pyproject.toml --extra build --extra dev \
+		--constraint requirements.lock --output-file requirements-dev.lock $(COMPILE)
+
+COMPILE := --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-strip-extras --no-header
+
+clean: ## Remove .venv and caches; runs under .tilewright/ and tuned/ stay
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found; install one, or name it: make PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "creating $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null && "$(PYTHON)" -m venv $(VENV) \
+		|| "$(PYTHON)" -m venv --without-pip $(VENV)
+
+# Where the system's Python cannot bootstrap pip, the system's pip installs into the environment.
+define pip_install
+	@pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null \
+		|| pip="$(PYTHON) -m pip --python $(BIN)/python"; $$pip install $(INSTALL) $(1)
+endef
+
+$(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
+	@echo "installing $$(grep -c == requirements.lock) pinned packages (minutes the first time)"
+	$(call pip_install,--require-hashes -r requirements.lock)
+	$(call pip_install,--no-build-isolation -e .)
+	@echo "compiling kernels"
+	@$(BIN)/tilewright warm-up
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+	@echo "installing the tools for development"
+	$(call pip_install,--require-hashes -r requirements-dev.lock)
+	@touch $@

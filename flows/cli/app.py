@@ -1,0 +1,68 @@
+"""Puts the commands together and turns typed errors into one message and exit code 2."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from flows.cli import networks
+from targets.errors import TilewrightError
+
+INTERRUPTED = 130
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="tilewright",
+    help="Find the fastest tile schedules of a neural network on a tensor accelerator.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {version('tilewright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+for _group in (networks,):
+    _group.register(app)
+
+
+def main() -> None:
+    """The `tilewright` command. Exit code 2 for a mistake in the input, 130 after Ctrl-C."""
+    try:
+        app()
+    except TilewrightError as error:
+        _fail(str(error), USAGE_ERROR)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        _fail(f"{error.strerror}: {error.filename or 'a file of the run'}; "
+              "free or change the folder, then repeat the command", USAGE_ERROR)  # fmt: skip
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(code)

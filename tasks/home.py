@@ -1,0 +1,103 @@
+"""Where runs keep their records: one folder for Prefect, MLflow, caches and logs.
+
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME`. `use_home` must run before Prefect or MLflow
+is imported, since both read their settings from the environment at import. A user who points
+`PREFECT_API_URL` or `MLFLOW_TRACKING_URI` at a server of their own keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from targets.errors import TilewrightError
+
+
+class HomeError(TilewrightError):
+    """The folder for records cannot be created or written."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The layout below `root`."""
+
+    root: Path
+
+    @property
+    def prefect_database(self) -> Path:
+        return self.root / "prefect" / "prefect.db"
+
+    @property
+    def results(self) -> Path:
+        """Manifests of finished stages (JSON)."""
+        return self.root / "prefect" / "results"
+
+    @property
+    def data(self) -> Path:
+        """Data files that manifests point to, named by digest."""
+        return self.root / "data"
+
+    @property
+    def mlflow_database(self) -> Path:
+        return self.root / "mlflow" / "mlflow.db"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        return self.root / "mlflow" / "artifacts"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "tilewright.log"
+
+    @property
+    def server_log(self) -> Path:
+        return self.root / "prefect" / "server.log"
+
+
+def current_home() -> Home:
+    """The home in force, made absolute so that a later change of folder does not move it."""
+    return Home(Path(os.environ.get("TILEWRIGHT_HOME", ".tilewright")).resolve())
+
+
+def use_home(home: Home | None = None) -> Home:
+    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
+    home = home or current_home()
+    try:
+        for folder in (home.results, home.data, home.mlflow_artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HomeError(
+            f"cannot keep records under {home.root}: {error.strerror}; "
+            "set TILEWRIGHT_HOME to a folder you can write"
+        ) from None
+    for name, value in _settings(home).items():
+        os.environ.setdefault(name, value)
+    os.environ["TILEWRIGHT_HOME"] = str(home.root)
+    return home
+
+
+def _settings(home: Home) -> dict[str, str]:
+    return {
+        # No telemetry. MLflow knows only the literal `true`.
+        "DO_NOT_TRACK": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PREFECT_HOME": str(home.root / "prefect"),
+        "PREFECT_PROFILES_PATH": str(home.root / "prefect" / "profiles.toml"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home.results),
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.prefect_database}",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        # One SQLite writer at a time: write task events in batches, and try again when it is busy.
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+        "PREFECT_CLIENT_MAX_RETRIES": "60",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
