@@ -63,10 +63,8 @@ def layout_of(spec: VtaSpec) -> Layout:
     acc, inp, wgt = m.acc_factor_bits, m.inp_factor_bits, m.wgt_factor_bits
     gemm = _place([*loops, acc, acc, inp, inp, wgt, wgt])
     alu = _place([*loops, acc, acc, acc, acc, 3, 1, 16])
-    return Layout(
-        m.log_uop_depth, acc, inp, wgt, *gemm, *alu[4:],
-        m.log_acc_depth, max(m.log_acc_depth, m.log_inp_depth), m.log_wgt_depth,
-    )  # fmt: skip
+    uop = [m.log_acc_depth, max(m.log_acc_depth, m.log_inp_depth), m.log_wgt_depth]
+    return Layout._make([m.log_uop_depth, acc, inp, wgt, *gemm, *alu[4:], *uop])
 
 
 def _place(widths: list[int]) -> list[int]:
@@ -80,18 +78,19 @@ def _place(widths: list[int]) -> list[int]:
     return offsets
 
 
-@nb.njit(inline="always")
+@nb.njit(cache=True)
 def get(lo: int, hi: int, offset: int, width: int) -> int:
     """The unsigned field of `width` bits at bit `offset` of an instruction."""
     word = lo if offset < 64 else hi
-    return nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1))
+    return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
-@nb.njit(inline="always")
+@nb.njit(cache=True)
 def put(value: int, offset: int, width: int) -> int:
     """The word that holds `value` (truncated to `width` bits, as the hardware's fields do) at bit
     `offset` of an instruction; belongs to `hi` if `offset` ≥ 64."""
-    return (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
+    word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
+    return word
 
 
 @nb.njit
@@ -177,21 +176,122 @@ def pack_alu(
     return lo, hi
 
 
-@nb.njit(inline="always")
+@nb.njit(cache=True)
 def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
     """A micro-op as one unsigned integer of 32 or 64 bits."""
-    return (
+    word: int = (
         put(dst, 0, lay.uop_dst_bits)
         | put(src, lay.uop_dst_bits, lay.uop_src_bits)
         | put(wgt, lay.uop_dst_bits + lay.uop_src_bits, lay.uop_wgt_bits)
     )
+    return word
 
 
-@nb.njit(inline="always")
+@nb.njit(cache=True)
 def module_of(opcode: int, memory: int) -> int:
-    """The module that executes an instruction: LOAD of inputs and weights, STORE, all else compute."""
+    """The executing module: load for LOAD of inputs and weights, store for STORE, else compute."""
     if opcode == STORE:
         return MODULE_STORE
-    if opcode == LOAD and (memory == INP or memory == WGT):
+    if opcode == LOAD and memory in (INP, WGT):
         return MODULE_LOAD
     return MODULE_COMPUTE
+
+
+OPCODE_NAMES = ("LOAD", "STORE", "GEMM", "FINISH", "ALU")
+MEMORY_NAMES = ("UOP", "WGT", "INP", "ACC", "OUT", "ACC_8BIT")
+ALU_NAMES = ("MIN", "MAX", "ADD", "SHR", "MUL")
+MODULE_NAMES = ("load", "compute", "store")
+QUEUE_NAMES = ("l2g", "g2l", "g2s", "s2g")
+FLAG_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
+# The token queue that each flag names, by module; -1: the module has no such neighbour.
+FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
+
+
+class Field(NamedTuple):
+    """A named run of bits in the 128-bit instruction."""
+
+    name: str
+    offset: int
+    width: int
+    signed: bool = False
+
+
+_MEMORY_FIELDS = (
+    Field("memory_type", 7, 3),
+    Field("sram_base", 10, 16),
+    Field("dram_base", 26, 32),
+    Field("y_size", 64, 16),
+    Field("x_size", 80, 16),
+    Field("x_stride", 96, 16),
+    Field("y_pad_0", 112, 4),
+    Field("y_pad_1", 116, 4),
+    Field("x_pad_0", 120, 4),
+    Field("x_pad_1", 124, 4),
+)
+
+
+def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
+    """The fields behind the common head (opcode, four flags) of an instruction, lowest bit first.
+
+    Empty for FINISH and for undefined opcodes.
+    """
+    if opcode in (LOAD, STORE):
+        return _MEMORY_FIELDS
+    if opcode not in (GEMM, ALU):
+        return ()
+    loops = (
+        Field("reset_reg", 7, 1),
+        Field("uop_bgn", lay.uop_bgn, lay.uop_index_bits),
+        Field("uop_end", lay.uop_end, lay.uop_index_bits + 1),
+        Field("iter_out", lay.iter_out, LOOP_FIELD_BITS),
+        Field("iter_in", lay.iter_in, LOOP_FIELD_BITS),
+    )
+    if opcode == GEMM:
+        return (
+            *loops,
+            Field("dst_factor_out", lay.gemm_dst_out, lay.acc_bits),
+            Field("dst_factor_in", lay.gemm_dst_in, lay.acc_bits),
+            Field("src_factor_out", lay.gemm_src_out, lay.inp_bits),
+            Field("src_factor_in", lay.gemm_src_in, lay.inp_bits),
+            Field("wgt_factor_out", lay.gemm_wgt_out, lay.wgt_bits),
+            Field("wgt_factor_in", lay.gemm_wgt_in, lay.wgt_bits),
+        )
+    return (
+        *loops,
+        Field("dst_factor_out", lay.alu_dst_out, lay.acc_bits),
+        Field("dst_factor_in", lay.alu_dst_in, lay.acc_bits),
+        Field("src_factor_out", lay.alu_src_out, lay.acc_bits),
+        Field("src_factor_in", lay.alu_src_in, lay.acc_bits),
+        Field("alu_opcode", lay.alu_opcode, 3),
+        Field("use_imm", lay.alu_use_imm, 1),
+        Field("imm", lay.alu_imm, 16, signed=True),
+    )
+
+
+def decode(word: int, lay: Layout) -> dict[str, int]:
+    """One 128-bit instruction (Python integer) as a mapping from field name to value.
+
+    Always holds `opcode` and the four flags; `unused` holds the bits no field covers, in place.
+    """
+    opcode = word & 7
+    values = {"opcode": opcode}
+    for bit, name in enumerate(FLAG_NAMES, start=3):
+        values[name] = word >> bit & 1
+    rest = word & ~0x7F
+    for field in fields_of(opcode, lay):
+        mask = (1 << field.width) - 1
+        value = word >> field.offset & mask
+        rest &= ~(mask << field.offset)
+        values[field.name] = value - (1 << field.width) * (field.signed and value > mask >> 1)
+    values["unused"] = rest
+    return values
+
+
+def encode(values: dict[str, int], lay: Layout) -> int:
+    """The inverse of `decode`; absent fields are zero, values are truncated to their field."""
+    word = values.get("unused", 0) | values["opcode"]
+    for bit, name in enumerate(FLAG_NAMES, start=3):
+        word |= (values.get(name, 0) & 1) << bit
+    for field in fields_of(values["opcode"], lay):
+        word |= (values.get(field.name, 0) & (1 << field.width) - 1) << field.offset
+    return word

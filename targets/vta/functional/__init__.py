@@ -1,0 +1,121 @@
+"""The functional simulator: what a program computes, bit for bit, without its timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.functional.faults import (
+    DEADLOCK,
+    DramOutOfRange,
+    Fault,
+    FinishError,
+    FunctionalError,
+    HardwareHang,
+    ScratchpadOverflow,
+    TokenDeadlock,
+    UndecodableInstruction,
+    WorkLimitExceeded,
+    deadlock_detail,
+    error_of,
+    fault_of,
+)
+from targets.vta.functional.kernel import COUNTER_NAMES, Outcome, outcome, run
+from targets.vta.functional.order import QUEUES_OF_FLAGS
+from targets.vta.functional.scratchpads import Scratchpads, allocate, clear
+from targets.vta.functional.semantics import (
+    CHISEL,
+    FUNCTIONAL,
+    SEMANTICS,
+    Rules,
+    Semantics,
+    SemanticsName,
+    rules_of,
+)
+from targets.vta.isa import FLAG_QUEUES, QUEUE_NAMES, layout_of
+from targets.vta.program import Program
+from targets.vta.spec import VtaSpec
+
+__all__ = [
+    "CHISEL", "COUNTER_NAMES", "FUNCTIONAL", "QUEUES_OF_FLAGS", "SEMANTICS", "DramOutOfRange",
+    "Fault", "FinishError", "FunctionalError", "HardwareHang", "Outcome", "Rules", "Run",
+    "ScratchpadOverflow", "Scratchpads", "Semantics", "TokenDeadlock", "UndecodableInstruction",
+    "WorkLimitExceeded", "allocate", "clear", "execute", "outcome", "rules_of", "run", "simulate",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished program: the memory image after it, its counters and the tokens left over."""
+
+    dram: NDArray[np.uint8]
+    counters: dict[str, int]
+    tokens_left: dict[str, int]
+
+
+def simulate(
+    program: Program,
+    spec: VtaSpec,
+    semantics: Semantics | SemanticsName = "functional",
+    tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
+) -> Run:
+    """Run a program on zeroed scratchpads; the program's own image is left as it is.
+
+    Args:
+        semantics: which implementation to follow where they differ.
+        tokens: in the queues (l2g, g2l, g2s, s2g) at the start, for streams recorded behind a
+            program that left some.
+
+    Raises `FunctionalError` (its subclass says what kind) naming the instruction and the field.
+    """
+    choice = SEMANTICS[semantics] if isinstance(semantics, str) else semantics
+    m = spec.machine
+    rules = rules_of(choice, m)
+    result = outcome(tokens)
+    dram = program.dram.copy()
+    insns = np.ascontiguousarray(program.insns)
+    code = run(
+        insns, dram, program.base, m, layout_of(spec), rules, allocate(m, rules),
+        QUEUES_OF_FLAGS, result,
+    )  # fmt: skip
+    if code:
+        raise error_of(code, _fault(program, result))
+    return Run(
+        dram,
+        dict(zip(COUNTER_NAMES, result.counters.tolist(), strict=True)),
+        dict(zip(QUEUE_NAMES, result.tokens.tolist(), strict=True)),
+    )
+
+
+def execute(
+    insn_bytes: bytes, dram: bytes, base: int, spec: VtaSpec | Mapping[str, object]
+) -> bytes:
+    """The memory image after a stream of 16-byte instructions; `dram[0]` is at address `base`.
+
+    `spec` may be a mapping with the keys of vta_config.json. Raises `TilewrightError`.
+    """
+    spec = spec if isinstance(spec, VtaSpec) else VtaSpec.from_mapping(dict(spec))
+    return simulate(Program.from_bytes(insn_bytes, dram, base), spec).dram.tobytes()
+
+
+def _fault(program: Program, result: Outcome) -> Fault:
+    """The worded fault of a stopped run."""
+    instruction, code, value, limit, extra = result.fault.tolist()
+    opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
+    detail = deadlock_detail(stuck_modules(program, result)) if code == DEADLOCK else ""
+    return fault_of(code, instruction, opcode, value, limit, extra, detail)
+
+
+def stuck_modules(program: Program, result: Outcome) -> list[tuple[int, int, list[int]]]:
+    """(module, instruction, empty queues it would pop) of each module with instructions left."""
+    stuck = []
+    for module, instruction in enumerate(result.heads.tolist()):
+        if instruction >= 0:
+            flags = int(program.insns[instruction, 0]) >> 3
+            wanted = [FLAG_QUEUES[module][flag] for flag in (0, 1) if flags >> flag & 1]
+            lacking = [queue for queue in wanted if queue >= 0 and result.tokens[queue] == 0]
+            stuck.append((module, instruction, lacking))
+    return stuck
