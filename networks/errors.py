@@ -1,0 +1,21 @@
+"""What can be wrong with a model file. Each message names the cause and the next step."""
+
+from __future__ import annotations
+
+from targets.errors import TilewrightError
+
+
+class ModelFileError(TilewrightError):
+    """A file that is missing, is no model, is damaged, or asks for data it must not have."""
+
+
+class DynamicShapeError(TilewrightError):
+    """An input whose size is unknown before the model runs, or a wrong shape given for it."""
+
+
+class UnsupportedOperatorError(TilewrightError):
+    """An operator that the importer cannot express."""
+
+
+class ImportFailedError(TilewrightError):
+    """A well-formed model that the importer could not translate or the compiler could not build."""

@@ -1,0 +1,98 @@
+"""A normalised ONNX graph and the pedigree of its operators."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import onnx
+
+from networks.errors import ModelFileError
+from networks.onnx_file import MAX_TENSOR_ELEMENTS
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of the original graph; an unnamed one is called `<type>_<position>`."""
+
+    name: str
+    op_type: str
+    domain: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """What became of an operator that normalisation removed; `into` names the one that took it."""
+
+    into: str | None
+    note: str
+
+
+@dataclass
+class NormalGraph:
+    """A normalised model, the operators the original had, and what became of those now gone."""
+
+    model: onnx.ModelProto
+    operators: tuple[Operator, ...]
+    absorbed: dict[str, Absorbed] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        return self.model.graph
+
+    def tensors(self) -> dict[str, onnx.TensorProto]:
+        """The initializers by name."""
+        return {tensor.name: tensor for tensor in self.graph.initializer}
+
+    def shapes(self) -> dict[str, Shape]:
+        """Every static shape that is known."""
+        known = {tensor.name: tuple(tensor.dims) for tensor in self.graph.initializer}
+        for info in (*self.graph.value_info, *self.graph.input, *self.graph.output):
+            if (shape := static_shape(info)) is not None:
+                known[info.name] = shape
+        return known
+
+    def users(self) -> Counter[str]:
+        """How many operator inputs and graph outputs read each tensor."""
+        found = Counter(name for node in self.graph.node for name in node.input if name)
+        found.update(output.name for output in self.graph.output)
+        return found
+
+    def remove(self, names: Collection[str], why: Absorbed) -> None:
+        """Take operators out of the graph and note what became of them."""
+        kept = [node for node in self.graph.node if node.name not in names]
+        del self.graph.node[:]
+        self.graph.node.extend(kept)
+        self.absorbed.update(dict.fromkeys(names, why))
+
+    def add_tensor(self, tensor: onnx.TensorProto) -> None:
+        self.graph.initializer.append(tensor)
+
+
+def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
+    """The shape in elements, None where a dimension is unknown before the model runs."""
+    kind = info.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim)
+    return None if any(size < 1 for size in sizes) else sizes
+
+
+def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The graph's inputs that are not initializers (old exporters list both)."""
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    return [info for info in model.graph.input if info.name not in fixed]
+
+
+def refuse_absurd(name: str, shape: Shape) -> None:
+    """Raises `ModelFileError` where a shape would exhaust memory."""
+    if math.prod(shape) > MAX_TENSOR_ELEMENTS:
+        raise ModelFileError(
+            f"tensor '{name}' would have the shape {shape}: more than {MAX_TENSOR_ELEMENTS} "
+            "elements are refused; use smaller inputs"
+        )

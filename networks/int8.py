@@ -1,0 +1,114 @@
+"""The int8 deployment of a convolution or product, in one place: the epilogue its accumulator gets,
+and the quantisations an int8 accelerator can run at all.
+
+The rule, for float and quantised models alike: int8 data times int8 weights, summed in int32, then
+
+    [bias]  [add]  >> shift,  min 127,  max low
+
+`bias` where the model adds a constant a channel, `add` where it adds a residual, low = 0 behind a
+relu or a clip at zero (the upper bound of a clip is where the scale puts 127), else −128. A float
+model has no scales yet: its shift is 8, as in the published VTA benchmarks. A quantised model's
+shift is log2(s_out / (s_data · s_weight)), exact where that is a whole number.
+
+Two ways to write the workload down:
+
+- `plain` (the default): every call site gets the benchmark's epilogue `>> 8, min 127, max 0`, so
+  one shape is one workload. It is defined for every network, and it is what published results
+  tuned.
+- `full`: the epilogue as fused. A residual must then arrive as int32 at the accumulator's scale,
+  which a float model does not fix; call sites that differ by a bias or residual become workloads of
+  their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from networks.sites import Quantisation, Site
+from targets.workload import DEFAULT_EPILOGUE, EpilogueOp
+
+EpilogueMode = Literal["plain", "full"]
+
+FLOAT_SHIFT = 8
+MAX_SHIFT = 31
+
+
+def epilogue(site: Site, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
+    """The operations on the accumulator, by the rule above."""
+    if mode == "plain":
+        return DEFAULT_EPILOGUE
+    kinds = [step.kind for step in site.steps]
+    additions = [EpilogueOp(kind) for kind in ("bias", "add") if kind in kinds]
+    if "bias" not in kinds and (_data_zero(site) or _out_zero(site)):
+        additions.insert(0, EpilogueOp("bias"))
+    low = _out_zero(site) if {"relu", "clip"} & set(kinds) else -128
+    shift, _ = requantise_shift(site)
+    return (*additions, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
+
+
+def requantise_shift(site: Site) -> tuple[int, bool]:
+    """The right shift from the accumulator's scale to the output's, and whether it is exact."""
+    data, weight, out = site.data_quantisation, site.weight_quantisation, _output(site)
+    if not (data and weight and out and data.scale and weight.scale and out.scale):
+        return FLOAT_SHIFT, True
+    factors = [out.scale[0] / (data.scale[0] * scale) for scale in weight.scale if scale > 0]
+    exponents = sorted(math.log2(factor) for factor in factors if factor > 0)
+    if not exponents:
+        return FLOAT_SHIFT, False
+    nearest = min(max(round(exponents[len(exponents) // 2]), 0), MAX_SHIFT)
+    return nearest, all(abs(exponent - nearest) < 1e-6 for exponent in exponents)
+
+
+def obstacle(site: Site) -> tuple[str, str] | None:
+    """Why an int8 accelerator without zero points cannot run the site, and what to do about it."""
+    for role, quantisation in (
+        ("data", site.data_quantisation),
+        ("weights", site.weight_quantisation),
+    ):
+        if quantisation is not None and quantisation.dtype not in ("int8", "uint8"):
+            return f"its {role} are {quantisation.dtype}, not int8", "quantise it to int8"
+    if site.weight_quantisation and any(_zeros(site.weight_quantisation)):
+        return (
+            "its weights have a zero point, the accelerator multiplies plain int8",
+            "quantise weights symmetrically (onnxruntime: WeightSymmetric)",
+        )
+    if _data_zero(site) and any(site.padding):
+        return (
+            "its data have a zero point, but the accelerator pads with 0",
+            "quantise activations symmetrically (onnxruntime: ActivationSymmetric)",
+        )
+    return None
+
+
+def notes(site: Site) -> list[str]:
+    """What the int8 form changes, worth a word in a report."""
+    found = []
+    shift, exact = requantise_shift(site)
+    if not exact:
+        found.append(
+            f"its requantisation is no power of two, the accelerator shifts: nearest is >> {shift}"
+        )
+    if _data_zero(site) or _out_zero(site):
+        found.append("zero points go into the bias")
+    return found
+
+
+def _output(site: Site) -> Quantisation | None:
+    last = site.steps[-1] if site.steps else None
+    return last.quantisation if last is not None and last.kind == "quantise" else None
+
+
+def _zeros(quantisation: Quantisation) -> list[int]:
+    """Zero points in int8: uint8 data is int8 after subtracting 128."""
+    offset = 128 if quantisation.dtype == "uint8" else 0
+    return [zero - offset for zero in quantisation.zero_point or (0,)]
+
+
+def _data_zero(site: Site) -> int:
+    return _zeros(site.data_quantisation)[0] if site.data_quantisation else 0
+
+
+def _out_zero(site: Site) -> int:
+    out = _output(site)
+    return _zeros(out)[0] if out else 0

@@ -1,0 +1,117 @@
+"""A trained network: what of it can be offloaded, and how it runs on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
+
+from networks import report, zoo
+from networks.errors import DynamicShapeError
+from networks.extract import MAX_WASTE, Blocks, ExtractedWorkload, collect, decide
+from networks.int8 import EpilogueMode
+from networks.onnx_file import load_weights, read
+from networks.onnx_source import OnnxSource, refuse_unsupported
+from networks.report import Examined, ModelReport
+from targets.errors import UnknownName
+
+if TYPE_CHECKING:
+    from networks.relax.execute import CompiledModule
+
+InputShapes = Mapping[str, Sequence[int]]
+
+TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+
+
+class Source(Protocol):
+    """Where a network comes from."""
+
+    name: str
+
+    def examine(self) -> Examined: ...
+
+    def compile(self) -> CompiledModule: ...
+
+
+class Network:
+    """A network with static input shapes. TVM imports it on first use, once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.name = source.name
+
+    @cached_property
+    def examined(self) -> Examined:
+        """What the importer found, independent of any accelerator."""
+        return self._source.examine()
+
+    @cached_property
+    def compiled(self) -> CompiledModule:
+        """The whole network built for this machine's CPU, in float or as quantised."""
+        return self._source.compile()
+
+    def report(
+        self,
+        block_in: int,
+        block_out: int,
+        batch: int = 1,
+        *,
+        epilogue: EpilogueMode = "plain",
+        max_waste: float = MAX_WASTE,
+    ) -> ModelReport:
+        """What becomes of every operator on an accelerator with these blocks (elements).
+
+        Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
+        be imported is part of the report.
+        """
+        return report.build(self.examined, Blocks(block_in, block_out, batch, epilogue, max_waste))
+
+    def workloads(
+        self,
+        block_in: int,
+        block_out: int,
+        batch: int = 1,
+        *,
+        epilogue: EpilogueMode = "plain",
+        max_waste: float = MAX_WASTE,
+    ) -> list[ExtractedWorkload]:
+        """The workloads to tune as (workload, calls an inference, operator names), by first use.
+
+        Raises as `report`, and `UnsupportedOperatorError` where part of the network cannot run.
+        """
+        refuse_unsupported(self.name, self.examined.unsupported)
+        blocks = Blocks(block_in, block_out, batch, epilogue, max_waste)
+        return collect(decide(site, blocks) for site in self.examined.found.sites)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """One inference on this machine's CPU: arrays by input name in, by output name out."""
+        return self.compiled(inputs)
+
+
+def load(source: str | Path, input_shapes: InputShapes | None = None, seed: int = 0) -> Network:
+    """A built-in network by name (`seed` draws its weights), an ONNX file, or a torch.export file.
+
+    `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
+    `ModelFileError` or `UnknownName`.
+    """
+    shapes = dict(input_shapes or {})
+    if str(source) in zoo.FAMILIES:
+        name = str(source)
+        skeleton = zoo.build(name, seed, weights=False)
+        return Network(OnnxSource(name, skeleton, lambda: zoo.build(name, seed), shapes))
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        from networks.torch_export import TorchSource
+
+        if shapes:
+            raise DynamicShapeError(
+                "a torch.export file fixes its own shapes; export it again with other inputs"
+            )
+        return Network(TorchSource(path))
+    model = read(path)
+    return Network(OnnxSource(str(path), model, lambda: load_weights(model, path.parent), shapes))

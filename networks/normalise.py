@@ -1,0 +1,241 @@
+"""Brings an ONNX graph into the one form the importer reads: static shapes, explicit pads, folded
+BatchNorm, no constants computed at run time.
+
+Works on graphs whose weights have no data too (`networks.onnx_file.stub`), so a report on a
+half-gigabyte model costs kilobytes. Every operator of the original keeps its name, and every one
+that disappears leaves a note of where it went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, inliner, numpy_helper
+
+from networks.graph import Absorbed, NormalGraph, Operator, Shape
+from networks.onnx_file import is_stub, stub
+from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
+
+# operators whose auto_pad follows from the size of their input
+WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
+
+
+def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
+    """The normal form of a copy of `model`; `input_shapes` fixes the inputs that are dynamic.
+
+    Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
+    `ModelFileError` for a graph that contradicts itself.
+    """
+    normal = _named_copy(model)
+    _lift_constants(normal)
+    fix_inputs(normal, input_shapes)
+    infer_shapes(normal)
+    fold_shape_arithmetic(normal)
+    _remove_pass_through(normal)
+    _make_pads_explicit(normal)
+    _merge_pads(normal)
+    _fold_batch_norm(normal)
+    _drop_unused(normal)
+    infer_shapes(normal)
+    return normal
+
+
+def _named_copy(model: onnx.ModelProto) -> NormalGraph:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    taken: set[str] = set()
+    for position, node in enumerate(copy.graph.node):
+        name = node.name or f"{node.op_type}_{position}"
+        while name in taken:
+            name = f"{name}_{position}"
+        taken.add(name)
+        node.name = name
+    operators = tuple(
+        Operator(node.name, node.op_type, node.domain, tuple(node.output))
+        for node in copy.graph.node
+    )
+    return NormalGraph(copy, operators)
+
+
+def _lift_constants(normal: NormalGraph) -> None:
+    """Constant operators become initializers."""
+    lifted = set()
+    for node in normal.graph.node:
+        if node.op_type != "Constant" or (tensor := _constant_value(node)) is None:
+            continue
+        tensor.name = node.output[0]
+        normal.add_tensor(tensor)
+        lifted.add(node.name)
+    normal.remove(lifted, Absorbed(None, "a constant, known before the model runs"))
+
+
+def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(attribute.t)
+        return tensor
+    kinds: dict[str, Callable[[], Any]] = {
+        "value_int": lambda: np.int64(attribute.i),
+        "value_ints": lambda: np.array(attribute.ints, np.int64),
+        "value_float": lambda: np.float32(attribute.f),
+        "value_floats": lambda: np.array(attribute.floats, np.float32),
+    }
+    if attribute.name not in kinds:
+        return None
+    return numpy_helper.from_array(np.asarray(kinds[attribute.name]()))
+
+
+def _remove_pass_through(normal: NormalGraph) -> None:
+    """Identity and Dropout do nothing at inference; one that feeds a graph output stays."""
+    users = normal.users()
+    outputs = {output.name for output in normal.graph.output}
+    renamed: dict[str, str] = {}
+    removed = set()
+    for node in normal.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = renamed.get(name, name)
+        mask_used = any(users[name] for name in node.output[1:])
+        if node.op_type not in ("Identity", "Dropout") or mask_used:
+            continue
+        if node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+            removed.add(node.name)
+    normal.remove(removed, Absorbed(None, "passes its input through at inference"))
+
+
+def _make_pads_explicit(normal: NormalGraph) -> None:
+    """`auto_pad` becomes `pads` (ONNX operator Conv: SAME_UPPER puts the odd row at the end)."""
+    shapes = normal.shapes()
+    for node in normal.graph.node:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        mode = attributes["auto_pad"].s.decode() if "auto_pad" in attributes else "NOTSET"
+        kernel = _kernel(node, shapes)
+        if node.op_type not in WINDOWED or mode == "NOTSET" or kernel is None:
+            continue
+        if node.input[0] not in shapes:
+            continue
+        image = shapes[node.input[0]][2:]
+        strides = attributes["strides"].ints if "strides" in attributes else [1] * len(kernel)
+        dilations = attributes["dilations"].ints if "dilations" in attributes else [1] * len(kernel)
+        begins, ends = [], []
+        for size, taps, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
+            reach = dilation * (taps - 1) + 1
+            total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
+            total = 0 if mode == "VALID" else total
+            begins.append(total // 2 if mode == "SAME_UPPER" else total - total // 2)
+            ends.append(total - begins[-1])
+        _replace_attribute(node, "auto_pad", None)
+        _replace_attribute(node, "pads", begins + ends)
+
+
+def _merge_pads(normal: NormalGraph) -> None:
+    """A Pad with zeros whose only reader is a Conv becomes padding of that Conv."""
+    users, tensors = normal.users(), normal.tensors()
+    pads = {node.output[0]: node for node in normal.graph.node if node.op_type == "Pad"}
+    for conv in [node for node in normal.graph.node if node.op_type == "Conv"]:
+        pad = pads.get(conv.input[0])
+        amounts = None if pad is None else _zero_padding(pad, tensors)
+        if pad is None or amounts is None or users[conv.input[0]] != 1:
+            continue
+        rank = len(amounts) // 2
+        spatial = amounts[2:rank] + amounts[rank + 2 :]
+        if any(amounts[:2]) or any(amounts[rank : rank + 2]) or min(spatial, default=0) < 0:
+            continue
+        own = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0] * len(spatial))
+        _replace_attribute(conv, "pads", [a + b for a, b in zip(own, spatial, strict=True)])
+        conv.input[0] = pad.input[0]
+        normal.remove({pad.name}, Absorbed(conv.name, "padding of the convolution"))
+
+
+def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
+    """The amounts (begins, ends) of a Pad with constant zeros, else None."""
+    attributes = {attribute.name: attribute for attribute in pad.attribute}
+    mode = attributes["mode"].s if "mode" in attributes else b"constant"
+    if mode != b"constant" or len(pad.input) > 3:
+        return None
+    inputs = list(pad.input[1:])
+    if any(name and (name not in tensors or is_stub(tensors[name])) for name in inputs):
+        return None
+    constants = [numpy_helper.to_array(tensors[name]) if name else None for name in inputs]
+    value = constants[1] if len(constants) > 1 else None
+    if (value is not None and value.any()) or ("value" in attributes and attributes["value"].f):
+        return None
+    if constants and constants[0] is not None:
+        return [int(amount) for amount in constants[0]]
+    return list(attributes["pads"].ints) if "pads" in attributes else None
+
+
+def _kernel(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
+    for attribute in node.attribute:
+        if attribute.name == "kernel_shape":
+            return list(attribute.ints)
+    weight = node.input[3 if node.op_type == "QLinearConv" else 1] if len(node.input) > 1 else ""
+    return list(shapes[weight][2:]) if weight in shapes else None
+
+
+def _replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None) -> None:
+    for attribute in [a for a in node.attribute if a.name == name]:
+        node.attribute.remove(attribute)
+    if value is not None:
+        node.attribute.append(helper.make_attribute(name, value))
+
+
+def _fold_batch_norm(normal: NormalGraph) -> None:
+    """Conv → BatchNormalization becomes one Conv with bias (Jacob et al., CVPR 2018, eq. 14)."""
+    users, tensors = normal.users(), normal.tensors()
+    producers = {node.output[0]: node for node in normal.graph.node if node.op_type == "Conv"}
+    folded: dict[str, str] = {}
+    for norm in [node for node in normal.graph.node if node.op_type == "BatchNormalization"]:
+        conv = producers.get(norm.input[0])
+        if conv is None or users[norm.input[0]] != 1 or len(norm.output) > 1:
+            continue
+        if any(name not in tensors for name in (*conv.input[1:], *norm.input[1:]) if name):
+            continue
+        weight, bias = _folded(conv, norm, tensors)
+        weight.name, bias.name = f"{norm.name}/folded_weight", f"{norm.name}/folded_bias"
+        for tensor in (weight, bias):
+            tensors[tensor.name] = tensor
+            normal.add_tensor(tensor)
+        del conv.input[1:]
+        conv.input.extend([weight.name, bias.name])
+        conv.output[0] = norm.output[0]
+        folded[norm.name] = conv.name
+    normal.remove(folded, Absorbed(None, ""))
+    for name, into in folded.items():
+        normal.absorbed[name] = Absorbed(into, "folded into the convolution's weights")
+
+
+def _folded(
+    conv: onnx.NodeProto, norm: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
+) -> tuple[onnx.TensorProto, onnx.TensorProto]:
+    """w' = w·γ/√(σ²+ε), b' = (b − μ)·γ/√(σ²+ε) + β, in float64 and rounded once."""
+    weight = tensors[conv.input[1]]
+    parts = [tensors[name] for name in norm.input[1:]]
+    bias = tensors[conv.input[2]] if len(conv.input) > 2 and conv.input[2] else None
+    if any(is_stub(tensor) for tensor in (weight, *parts, *([bias] if bias else []))):
+        return stub("", weight.dims, weight.data_type), stub("", parts[0].dims, weight.data_type)
+    epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+    gamma, beta, mean, variance = (numpy_helper.to_array(p).astype(np.float64) for p in parts)
+    factor = gamma / np.sqrt(variance + epsilon)
+    values = numpy_helper.to_array(weight)
+    scaled = values * factor.reshape(-1, *[1] * (values.ndim - 1))
+    offset = numpy_helper.to_array(bias).astype(np.float64) if bias else np.zeros_like(mean)
+    shifted = (offset - mean) * factor + beta
+    return (
+        numpy_helper.from_array(scaled.astype(values.dtype)),
+        numpy_helper.from_array(shifted.astype(values.dtype)),
+    )
+
+
+def _drop_unused(normal: NormalGraph) -> None:
+    if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
+        return  # a subgraph may read any outer tensor by name
+    users = normal.users()
+    kept = [tensor for tensor in normal.graph.initializer if users[tensor.name]]
+    del normal.graph.initializer[:]
+    normal.graph.initializer.extend(kept)

@@ -1,0 +1,117 @@
+"""A network that comes as an ONNX graph: what the importer makes of it, how it runs on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx
+
+from networks.errors import UnsupportedOperatorError
+from networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from networks.normalise import normalise
+from networks.report import Examined
+from networks.sites import Partitioned
+from networks.skeleton import without_operators, without_weights
+
+if TYPE_CHECKING:
+    from networks.relax.execute import CompiledModule
+
+
+class OnnxSource:
+    """`model` may lack the data of large tensors; `weighted` gives the model with all of it."""
+
+    def __init__(
+        self,
+        name: str,
+        model: onnx.ModelProto,
+        weighted: Callable[[], onnx.ModelProto],
+        input_shapes: Mapping[str, Sequence[int]],
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._weighted = weighted
+        self._input_shapes = input_shapes
+
+    def examine(self) -> Examined:
+        """Import without weight data and partition; operators nobody can import are set aside."""
+        normal = normalise(without_weights(self._model), self._input_shapes)
+        unsupported = _unsupported(normal)
+        model = normal.model
+        if unsupported:
+            model, blocked = without_operators(normal, unsupported)
+            first = next(iter(unsupported))
+            behind = f"behind '{first}', its input's shape is unknown"
+            unsupported |= dict.fromkeys(blocked, (behind, f"replace '{first}' first"))
+        return Examined(
+            name=self.name,
+            inputs={info.name: static_shape(info) or () for info in data_inputs(normal.model)},
+            operators=normal.operators,
+            absorbed=normal.absorbed,
+            unsupported=unsupported,
+            readers=_readers(normal),
+            shapes=_shapes(normal),
+            found=_partition(model) if model.graph.node else Partitioned((), frozenset()),
+        )
+
+    def compile(self) -> CompiledModule:
+        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
+        from networks.relax.execute import CompiledModule
+        from networks.relax.importer import import_onnx
+
+        normal = normalise(self._weighted(), self._input_shapes)
+        refuse_unsupported(self.name, _unsupported(normal))
+        inputs = [info.name for info in data_inputs(normal.model)]
+        outputs = [info.name for info in normal.graph.output]
+        return CompiledModule(import_onnx(normal.model).module, inputs, outputs)
+
+
+def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
+    """Raises `UnsupportedOperatorError` naming the first operators that cannot be imported."""
+    if unsupported:
+        shown = "; ".join(f"'{node}': {why}" for node, (why, _) in list(unsupported.items())[:3])
+        more = f" and {len(unsupported) - 3} more" if len(unsupported) > 3 else ""
+        raise UnsupportedOperatorError(
+            f"'{name}' cannot be imported whole: {shown}{more}; "
+            f"`tilewright inspect {name}` lists every operator and what to do"
+        )
+
+
+def _unsupported(normal: NormalGraph) -> dict[str, tuple[str, str]]:
+    from networks.relax.importer import unsupported
+
+    found = {}
+    for node in unsupported(normal.graph.node):
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        found[node.name] = (
+            f"the importer knows no operator {operator}",
+            "export the model with standard ONNX operators, or cut this one off",
+        )
+    return found
+
+
+def _partition(model: onnx.ModelProto) -> Partitioned:
+    from networks.relax.importer import import_onnx
+    from networks.relax.partition import partition
+
+    return partition(import_onnx(model)).found
+
+
+def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:
+    by_input: dict[str, list[str]] = {}
+    for node in normal.graph.node:
+        for name in node.input:
+            by_input.setdefault(name, []).append(node.name)
+    return {
+        node.name: tuple(reader for output in node.output for reader in by_input.get(output, []))
+        for node in normal.graph.node
+    }
+
+
+def _shapes(normal: NormalGraph) -> dict[str, Shape]:
+    shapes = normal.shapes()
+    return {
+        operator.name: shapes[operator.outputs[0]]
+        for operator in normal.operators
+        if operator.outputs and operator.outputs[0] in shapes
+    }

@@ -1,0 +1,113 @@
+"""A flat view of a Relax function: one record a binding, what reads it and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Call, GenericConst
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """`var = op(args)`; `node` names the source operator it was made for, "" where unknown."""
+
+    var: Any
+    value: Any
+    op: str
+    args: tuple[Any, ...]
+    node: str
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return shape_of(self.var)
+
+
+@dataclass
+class FlatGraph:
+    """The bindings of a module's `main` in order. Variables are compared by identity.
+
+    `data` are the parameters that change from run to run; the others are weights.
+    """
+
+    module: Any
+    bindings: list[Binding]
+    data: frozenset[Any]
+    by_var: dict[Any, Binding] = field(init=False)
+    users: dict[Any, list[Binding]] = field(init=False)
+    constants: set[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_var = {binding.var: binding for binding in self.bindings}
+        self.users = {}
+        params = self.module["main"].params
+        self.constants = {param for param in params if param not in self.data}
+        for binding in self.bindings:
+            operands = list(_variables(binding.value))
+            for operand in operands:
+                self.users.setdefault(operand, []).append(binding)
+            if all(operand in self.constants for operand in operands):
+                self.constants.add(binding.var)
+
+    def is_constant(self, value: Any) -> bool:
+        """Whether a value depends on weights alone."""
+        return isinstance(value, GenericConst) or value in self.constants
+
+    def sole_user(self, var: Any) -> Binding | None:
+        """The one binding that reads `var`, once; None where there are none or several."""
+        found = self.users.get(var, [])
+        return found[0] if len(found) == 1 else None
+
+
+def flatten(module: Any, data: Iterable[Any], owners: Mapping[Any, str]) -> FlatGraph:
+    """The flat view of `main`. `owners` maps the last variable of each source operator to its name;
+    the bindings before it, back to the previous owner, belong to it too."""
+    raw = [b for block in module["main"].body.blocks for b in block.bindings]
+    names = _spread(raw, owners)
+    bindings = []
+    for item, node in zip(raw, names, strict=True):
+        value = item.value
+        called = isinstance(value, Call)
+        op = str(getattr(value.op, "name", "")) if called else type(value).__name__
+        bindings.append(Binding(item.var, value, op, tuple(value.args) if called else (), node))
+    return FlatGraph(module, bindings, frozenset(data))
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The static shape of a tensor, None where it has none."""
+    shape = getattr(value.ty, "shape", None)
+    if shape is None or not hasattr(shape, "values"):
+        return None
+    sizes = [getattr(size, "value", None) for size in shape.values]
+    return (
+        None
+        if any(size is None for size in sizes)
+        else tuple(int(s) for s in sizes if s is not None)
+    )
+
+
+def _spread(raw: Sequence[Any], owners: Mapping[Any, str]) -> list[str]:
+    names, pending = [""] * len(raw), 0
+    for i, item in enumerate(raw):
+        if item.var in owners:
+            names[pending : i + 1] = [owners[item.var]] * (i + 1 - pending)
+            pending = i + 1
+    return names
+
+
+def _variables(value: Any) -> Iterator[Any]:
+    """The variables a bound value reads, one entry a use."""
+    if isinstance(value, relax.Var):
+        yield value
+    elif isinstance(value, Call):
+        for arg in value.args:
+            yield from _variables(arg)
+    elif isinstance(value, relax.Tuple):
+        for item in value.fields:
+            yield from _variables(item)
+    elif isinstance(value, relax.TupleGetItem):
+        yield from _variables(value.tuple_value)
+    elif isinstance(value, (relax.If, relax.SeqExpr, relax.Function)):
+        yield from relax.analysis.free_vars(value)

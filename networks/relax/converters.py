@@ -1,0 +1,152 @@
+"""Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
+
+Clip with constant bounds becomes `relax.clip` (stock: two TIR calls nothing can match); the integer
+operators of the ONNX standard and of onnxruntime become the dequantise–compute–quantise form that
+QDQ models have, exact while sums stay below 2²⁴.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from networks.relax.bindings import shape_of
+
+MICROSOFT = "com.microsoft"
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+Inputs = Sequence[Any]
+Converter = Callable[[Any, Inputs, dict[str, Any]], Any]
+
+
+def _clip(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Clip with constant, finite or open bounds; None (the stock converter) otherwise."""
+    bounds = []
+    for position, name, open_end in ((1, "min", -FLOAT32_MAX), (2, "max", FLOAT32_MAX)):
+        given = inputs[position] if len(inputs) > position else None
+        if given is not None and not isinstance(given, GenericConst):
+            return None
+        value = float(given.value.numpy()) if given is not None else attrs.get(name, open_end)
+        bounds.append(value)
+    if str(inputs[0].ty.dtype) != "float32" or any(bound != bound for bound in bounds):
+        return None
+    return relax.op.clip(inputs[0], *bounds)
+
+
+def _dequantise(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
+    zero = relax.const(0, str(x.ty.dtype)) if zero is None else zero
+    return relax.op.dequantize(x, _vector(scale), _vector(zero), axis=axis, out_dtype="float32")
+
+
+def _quantise(bb: Any, x: Any, scale: Any, zero: Any) -> Any:
+    dtype = "uint8" if zero is None else str(zero.ty.dtype)
+    zero = relax.const(0, dtype) if zero is None else zero
+    return bb.normalize(
+        relax.op.quantize(x, _vector(scale), _vector(zero), axis=1, out_dtype=dtype)
+    )
+
+
+def _vector(value: Any) -> Any:
+    """A constant of one element as a scalar, which is what per-tensor scales are."""
+    if isinstance(value, GenericConst) and shape_of(value) == (1,):
+        return relax.const(value.value.numpy()[0], str(value.ty.dtype))
+    return value
+
+
+def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
+    bias = inputs[8] if len(inputs) > 8 else None
+    data = bb.emit(_dequantise(x, x_scale, x_zero))
+    weight = bb.emit(_dequantise(w, w_scale, w_zero, axis=0))
+    out = bb.emit(_conv(data, weight, attrs, "float32"))
+    if bias is not None:
+        real = relax.op.multiply(
+            relax.op.astype(bias, "float32"), relax.op.multiply(_vector(x_scale), _vector(w_scale))
+        )
+        out = bb.emit(relax.op.add(out, bb.emit(relax.op.reshape(real, [1, -1, 1, 1]))))
+    return _quantise(bb, out, y_scale, y_zero)
+
+
+def _conv(data: Any, weight: Any, attrs: dict[str, Any], dtype: str) -> Any:
+    if len(shape_of(data) or ()) != 4:
+        raise ValueError("only two-dimensional quantised convolutions are known")
+    return relax.op.nn.conv2d(
+        data,
+        weight,
+        strides=attrs.get("strides", (1, 1)),
+        padding=attrs.get("pads", (0, 0, 0, 0)),
+        dilation=attrs.get("dilations", (1, 1)),
+        groups=attrs.get("group", 1),
+        out_dtype=dtype,
+    )
+
+
+def _conv_integer(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    parts = []
+    for i in (0, 1):
+        zero = inputs[i + 2] if len(inputs) > i + 2 else None
+        wide = bb.emit(relax.op.astype(inputs[i], "int32"))
+        if zero is not None:
+            zero = relax.op.astype(_vector(zero), "int32")
+            if i == 1 and len(shape_of(inputs[3]) or ()) == 1 and shape_of(inputs[3]) != (1,):
+                zero = relax.op.reshape(zero, [-1, 1, 1, 1])
+            wide = bb.emit(relax.op.subtract(wide, zero))
+        parts.append(wide)
+    return bb.normalize(_conv(parts[0], parts[1], attrs, "int32"))
+
+
+def _q_linear_matmul(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs[:8]
+    left = bb.emit(_dequantise(a, a_scale, a_zero, axis=0))
+    right = bb.emit(_dequantise(b, b_scale, b_zero))
+    return _quantise(bb, bb.emit(relax.op.matmul(left, right)), y_scale, y_zero)
+
+
+def _q_gemm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
+    bias, y_scale, y_zero = [*inputs[6:], None, None, None][:3]
+    if attrs.get("transA", 0):
+        raise ValueError("QGemm with transA is not known")
+    left = bb.emit(_dequantise(a, a_scale, a_zero))
+    transposed = attrs.get("transB", 0)
+    right = bb.emit(_dequantise(b, b_scale, b_zero, axis=0 if transposed else 1))
+    if transposed:
+        right = bb.emit(relax.op.permute_dims(right, [1, 0]))
+    out = bb.emit(relax.op.matmul(left, right))
+    if attrs.get("alpha", 1.0) != 1.0:
+        out = bb.emit(relax.op.multiply(out, relax.const(attrs["alpha"], "float32")))
+    if bias is not None:
+        scale = relax.op.multiply(_vector(a_scale), _vector(b_scale))
+        real = bb.emit(relax.op.multiply(relax.op.astype(bias, "float32"), scale))
+        out = bb.emit(relax.op.add(out, real))
+    return bb.normalize(out) if y_scale is None else _quantise(bb, out, y_scale, y_zero)
+
+
+def _q_linear_add(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = [*inputs, None][:8]
+    left = bb.emit(_dequantise(a, a_scale, a_zero))
+    right = bb.emit(_dequantise(b, b_scale, b_zero))
+    return _quantise(bb, bb.emit(relax.op.add(left, right)), y_scale, y_zero)
+
+
+def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    x, x_scale, x_zero, y_scale, y_zero = inputs[:5]
+    if attrs.get("channels_last", 0):
+        raise ValueError("channels_last pooling is not known")
+    mean = relax.op.mean(bb.emit(_dequantise(x, x_scale, x_zero)), axis=[2, 3], keepdims=True)
+    return _quantise(bb, bb.emit(mean), y_scale, y_zero)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "Clip"): _clip,
+    ("", "QLinearConv"): _q_linear_conv,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearMatMul"): _q_linear_matmul,
+    (MICROSOFT, "QGemm"): _q_gemm,
+    (MICROSOFT, "QLinearAdd"): _q_linear_add,
+    (MICROSOFT, "QLinearGlobalAveragePool"): _q_global_average_pool,
+}

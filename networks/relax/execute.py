@@ -1,0 +1,36 @@
+"""Compiles a Relax module for the CPU and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from networks.errors import ImportFailedError
+
+
+class CompiledModule:
+    """`main` of a module without open weights, compiled by LLVM for this machine."""
+
+    def __init__(self, module: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        try:
+            executable = tvm.compile(module, target="llvm")
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise ImportFailedError(
+                f"the model cannot be compiled for the CPU: {reason}; simplify the model"
+            ) from error
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+
+    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Arrays by input name in, by output name out."""
+        arrays = [tvm.runtime.tensor(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+        result = self._machine["main"](*arrays)
+        values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
+        return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}

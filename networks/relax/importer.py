@@ -1,0 +1,117 @@
+"""ONNX → Relax, remembering which source operator every binding came from.
+
+Where TVM's importer has gaps, `networks.relax.converters` fills them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from networks.errors import ImportFailedError
+from networks.graph import data_inputs
+from networks.onnx_file import is_stub
+from networks.relax.bindings import FlatGraph, flatten
+from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
+
+STANDARD = ("", "ai.onnx")
+UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
+
+
+def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The operators nobody has a converter for."""
+    stock = set(onnx_frontend._get_convert_map()) | {"Constant"}
+    missing = []
+    for node in nodes:
+        known = node.op_type in stock and node.domain in (*STANDARD, MICROSOFT)
+        if not known and (_domain(node), node.op_type) not in CONVERTERS:
+            missing.append(node)
+    return missing
+
+
+def import_onnx(model: onnx.ModelProto) -> FlatGraph:
+    """The Relax module of a normalised model. Tensors without data become parameters of `main`.
+
+    Raises `ImportFailedError`, naming the operator.
+    """
+    inputs = [info.name for info in data_inputs(model)]
+    opset = max((o.version for o in model.opset_import if o.domain in STANDARD), default=13)
+    importer = _Importer()
+    with _quiet():
+        try:
+            module = importer.from_onnx(_stubs_to_inputs(model).graph, opset)
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ImportFailedError(
+                f"operator '{importer.node}' cannot be imported: {reason[-1]}; "
+                "simplify the model (for example with onnxsim) or leave this operator out"
+            ) from error
+    data = [importer.variable(name) for name in inputs]
+    return flatten(module, data, importer.owners)
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, binding each operator's result to a variable of its own."""
+
+    def __init__(self) -> None:
+        super().__init__({}, "float32", sanitize=False)
+        self.owners: dict[Any, str] = {}
+        self.node = ""
+
+    def variable(self, tensor: str) -> Any:
+        return self._nodes[tensor]
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Done before, with names: `unsupported`."""
+
+    def _convert_operator(
+        self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int
+    ) -> Any:
+        self.node = attrs["tvm_custom"]["name"]
+        own = CONVERTERS.get(("", op_name)) or CONVERTERS.get((MICROSOFT, op_name))
+        result = own(self.bb, list(inputs), attrs) if own else None
+        if result is None:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+        if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
+            return result
+        if isinstance(result.ty, relax.TupleType):
+            return result
+        bound = self.bb.emit(result, name_hint=self.node)
+        self.owners[bound] = self.node
+        return bound
+
+
+def _stubs_to_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which tensors without data are inputs of the graph."""
+    stubs = [tensor for tensor in model.graph.initializer if is_stub(tensor)]
+    if not stubs:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [tensor for tensor in copy.graph.initializer if not is_stub(tensor)]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    copy.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stubs
+    )
+    return copy
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """TVM's importer prints and warns; what matters is raised."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain in STANDARD else node.domain

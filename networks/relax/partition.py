@@ -1,0 +1,255 @@
+"""Finds the subgraphs to offload: a convolution or product with what follows it, fused by TVM.
+
+First the chain behind every convolution and product is walked as far as an accelerator's
+accumulator could follow (`chain_behind`); the distinct chains become the patterns that TVM's
+`FuseOpsByPattern` partitions the module with, longest first. Weights and scales stay arguments
+(`bind_constants=False`), so equal subgraphs share one function and a site is one call of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.dpl import is_op, wildcard
+
+from networks.relax.bindings import Binding, FlatGraph, shape_of
+from networks.sites import Partitioned, Quantisation, Site, Step, StepKind
+
+CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
+ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
+QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
+COMPOSITE = "tilewright.accumulate"
+
+# the order an accumulator can take them in; quantisation may stand between any two
+RANK: Mapping[StepKind, int] = {"bias": 1, "add": 2, "relu": 3, "clip": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One fused operation: which argument the chain enters by, and what it does."""
+
+    binding: Binding
+    position: int
+    kind: StepKind
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The module with a composite function a distinct subgraph, and the calls of them in order."""
+
+    module: Any
+    found: Partitioned
+
+
+def partition(flat: FlatGraph) -> Partition:
+    """Fuse every chain in a flat view of a module that is not yet partitioned."""
+    chains = {b.var: chain_behind(flat, b) for b in flat.bindings if is_anchor(flat, b)}
+    lengths: dict[Any, int] = {}
+
+    def accept(context: Any) -> bool:
+        matched = set(context.matched_bindings)
+        anchors = [var for var in chains if var in matched]
+        if len(anchors) != 1:
+            return False
+        length = len(matched) - 1
+        if matched != {anchors[0], *(link.binding.var for link in chains[anchors[0]][:length])}:
+            return False
+        lengths[anchors[0]] = length
+        return True
+
+    patterns: list[tuple[Any, ...]] = [
+        (COMPOSITE, _pattern(signature), {}, accept) for signature in _signatures(flat, chains)
+    ]
+    fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
+    sites = [
+        _site(flat, flat.by_var[anchor], chain[: lengths[anchor]])
+        for anchor, chain in chains.items()
+        if anchor in lengths
+    ]
+    assert _calls(fused) == len(sites), "TVM fused other subgraphs than were accepted"
+    return Partition(fused, Partitioned(tuple(sites), _constant_nodes(flat)))
+
+
+def is_anchor(flat: FlatGraph, binding: Binding) -> bool:
+    """Whether a binding is a 2-D convolution or a product, of data with constant weights."""
+    if binding.op not in (CONV2D, MATMUL) or binding.shape is None:
+        return False
+    data, weight = binding.args[:2]
+    rank = 4 if binding.op == CONV2D else 2
+    plain = binding.op == MATMUL or binding.value.attrs.data_layout == "NCHW"
+    shapes = shape_of(data), shape_of(weight)
+    constant = flat.is_constant(weight) and not flat.is_constant(data)
+    return constant and plain and shapes[0] is not None and len(shapes[1] or ()) == rank
+
+
+def chain_behind(flat: FlatGraph, anchor: Binding) -> tuple[Link, ...]:
+    """The operations after `anchor` that read nothing else that changes but one residual tensor."""
+    chain: list[Link] = []
+    complete, rank, head = 0, 0, anchor
+    while (user := flat.sole_user(head.var)) is not None:
+        link = _link(flat, head, user)
+        if link is None or RANK.get(link.kind, rank + 1) <= rank:
+            break
+        if link.kind == "bias" and chain:
+            break
+        rank = RANK.get(link.kind, rank)
+        chain.append(link)
+        if link.kind != "dequantise":
+            complete = len(chain)
+        head = user
+    return tuple(chain[:complete])
+
+
+def _link(flat: FlatGraph, head: Binding, user: Binding) -> Link | None:
+    position = next((i for i, arg in enumerate(user.args) if arg.same_as(head.var)), -1)
+    if user.op == ADD:
+        other = user.args[1 - position]
+        if flat.is_constant(other) and _is_per_channel(head, shape_of(other)):
+            return Link(user, position, "bias")
+        same = shape_of(other) == head.shape == user.shape
+        return Link(user, position, "add") if same else None
+    if position != 0:
+        return None
+    if user.op == RELU:
+        return Link(user, 0, "relu")
+    if user.op == CLIP:
+        low, high = (_number(arg) for arg in user.args[1:])
+        return Link(user, 0, "clip") if low == 0 and high is not None and high > 0 else None
+    if user.op in (QUANTISE, DEQUANTISE) and all(flat.is_constant(arg) for arg in user.args[1:]):
+        return Link(user, 0, "quantise" if user.op == QUANTISE else "dequantise")
+    return None
+
+
+def _is_per_channel(head: Binding, shape: tuple[int, ...] | None) -> bool:
+    """Whether a shape broadcasts along everything but the channels of `head`."""
+    if shape is None or head.shape is None:
+        return False
+    channels = head.shape[1] if len(head.shape) == 4 else head.shape[-1]
+    trailing = 2 if len(head.shape) == 4 else 0
+    if math.prod(shape) == 1:
+        return len(shape) <= len(head.shape)
+    aligned = len(shape) > trailing and shape[len(shape) - 1 - trailing] == channels
+    return aligned and math.prod(shape) == channels and len(shape) <= len(head.shape)
+
+
+def _number(arg: Any) -> float | None:
+    value = getattr(arg, "value", None)
+    value = getattr(value, "value", value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+Signature = tuple[tuple[str, int], ...]
+
+
+def _signatures(flat: FlatGraph, chains: Mapping[Any, tuple[Link, ...]]) -> list[Signature]:
+    """The distinct chains and their complete beginnings, longest first.
+
+    The beginnings are what remains for a convolution whose residual addition another one took.
+    """
+    found: set[Signature] = set()
+    for anchor, chain in chains.items():
+        steps: Signature = ((flat.by_var[anchor].op, 0),)
+        found.add(steps)
+        for link in chain:
+            steps = (*steps, (link.binding.op, link.position))
+            if link.kind != "dequantise":
+                found.add(steps)
+    return sorted(found, key=lambda steps: (-len(steps), steps))
+
+
+def _pattern(signature: Signature) -> Any:
+    (anchor, _), *steps = signature
+    pattern = is_op(anchor)(wildcard(), wildcard())
+    for op, position in steps:
+        if op == ADD:
+            sides = (pattern, wildcard()) if position == 0 else (wildcard(), pattern)
+            pattern = is_op(op)(*sides)
+        else:
+            pattern = is_op(op)(pattern, varg_default_wildcard=True)
+    return pattern
+
+
+def _calls(module: Any) -> int:
+    composites = {
+        variable
+        for variable, function in module.functions.items()
+        if isinstance(function, relax.Function) and function.attrs and "Composite" in function.attrs
+    }
+    return sum(
+        getattr(binding.value, "op", None) in composites
+        for block in module["main"].body.blocks
+        for binding in block.bindings
+    )
+
+
+def _site(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> Site:
+    data, weight = anchor.args[:2]
+    attrs = anchor.value.attrs
+    shape: dict[str, Any] = {}
+    if anchor.op == CONV2D:
+        shape = {
+            "strides": tuple(int(s) for s in attrs.strides),
+            "padding": tuple(int(p) for p in attrs.padding),
+            "dilation": tuple(int(d) for d in attrs.dilation),
+            "groups": int(attrs.groups),
+        }
+    return Site(
+        operator="conv2d" if anchor.op == CONV2D else "dense",
+        node=anchor.node,
+        data_shape=shape_of(data) or (),
+        weight_shape=shape_of(weight) or (),
+        output_shape=anchor.shape or (),
+        steps=tuple(Step(k.kind, k.binding.node, _quantisation(flat, k.binding)) for k in chain),
+        data_quantisation=_quantisation_of(flat, data),
+        weight_quantisation=_quantisation_of(flat, weight),
+        **shape,
+    )
+
+
+def _quantisation_of(flat: FlatGraph, value: Any) -> Quantisation | None:
+    """How a value was dequantised, looking through layout changes; None for a float."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op == "relax.permute_dims":
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None:
+        return None
+    if binding.op == DEQUANTISE:
+        return _quantisation(flat, binding)
+    return _widened(flat, binding)
+
+
+def _quantisation(flat: FlatGraph, binding: Binding) -> Quantisation | None:
+    if binding.op not in (QUANTISE, DEQUANTISE):
+        return None
+    integer = binding.var if binding.op == QUANTISE else binding.args[0]
+    scale, zero = (_numbers(arg) for arg in binding.args[1:3])
+    return Quantisation(str(integer.ty.dtype), scale, tuple(int(z) for z in zero))
+
+
+def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
+    """int32(x) − zero, as integer operators compute it."""
+    zero: tuple[float, ...] = (0,)
+    if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
+        source = flat.by_var.get(binding.args[1])
+        zero = _numbers(source.args[0] if source is not None else binding.args[1])
+        binding = flat.by_var.get(binding.args[0], binding)
+    if binding.op != "relax.astype":
+        return None
+    dtype = str(binding.args[0].ty.dtype)
+    return Quantisation(dtype, (), tuple(int(z) for z in zero)) if "int8" in dtype else None
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, GenericConst):
+        return ()
+    return tuple(float(number) for number in value.value.numpy().ravel())
+
+
+def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
+    live = {binding.node for binding in flat.bindings if binding.var not in flat.constants}
+    return frozenset({binding.node for binding in flat.bindings} - live)

@@ -1,0 +1,170 @@
+"""Writes a network's ONNX graph layer by layer, keeping track of shapes, with seeded weights.
+
+Every weight tensor has its own random stream (seed, index), so a model built without weight data
+has the same graph as the one built with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from networks.onnx_file import stub
+
+OPSET = 17
+IR_VERSION = 8
+
+Pair = int | tuple[int, int]
+
+
+class Builder:
+    """A graph under construction. Methods take and return tensor names; a node is a layer."""
+
+    def __init__(self, name: str, input_shape: Sequence[int], seed: int, weights: bool) -> None:
+        self.name = name
+        self.seed = seed
+        self.weights = weights
+        self.input = "input"
+        self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: list[onnx.TensorProto] = []
+
+    def model(self, output: str) -> onnx.ModelProto:
+        """The finished model, with `output` as its only output."""
+        info = [
+            helper.make_tensor_value_info(tensor, TensorProto.FLOAT, self.shapes[tensor])
+            for tensor in (self.input, output)
+        ]
+        graph = helper.make_graph(self._nodes, self.name, info[:1], info[1:], self._tensors)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(
+            graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="tilewright"
+        )
+
+    def conv(
+        self,
+        x: str,
+        name: str,
+        out_channels: int,
+        kernel: Pair,
+        stride: int = 1,
+        pad: Pair = 0,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> str:
+        """A convolution with OIHW weights, He-scaled."""
+        batch, channels, height, width = self.shapes[x]
+        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)
+        weight_shape = (out_channels, channels // groups, kernel_h, kernel_w)
+        inputs = [x, self._he(f"{name}.weight", weight_shape)]
+        if bias:
+            inputs.append(self._normal(f"{name}.bias", (out_channels,), 0.01))
+        out_h = (height + 2 * pad_h - kernel_h) // stride + 1
+        out_w = (width + 2 * pad_w - kernel_w) // stride + 1
+        return self._node(
+            "Conv", inputs, name, (batch, out_channels, out_h, out_w),
+            kernel_shape=[kernel_h, kernel_w], strides=[stride, stride],
+            pads=[pad_h, pad_w, pad_h, pad_w], dilations=[1, 1], group=groups,
+        )  # fmt: skip
+
+    def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
+        channels = (self.shapes[x][1],)
+        inputs = [
+            x,
+            self._uniform(f"{name}.weight", channels, 0.75, 1.25),
+            self._normal(f"{name}.bias", channels, 0.1),
+            self._normal(f"{name}.running_mean", channels, 0.1),
+            self._uniform(f"{name}.running_var", channels, 0.75, 1.25),
+        ]
+        return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
+
+    def relu(self, x: str, name: str) -> str:
+        return self._node("Relu", [x], name, self.shapes[x])
+
+    def relu6(self, x: str, name: str) -> str:
+        bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
+        return self._node("Clip", [x, *bounds], name, self.shapes[x])
+
+    def add(self, x: str, y: str, name: str) -> str:
+        return self._node("Add", [x, y], name, self.shapes[x])
+
+    def concat(self, xs: Sequence[str], name: str) -> str:
+        batch, _, height, width = self.shapes[xs[0]]
+        channels = sum(self.shapes[x][1] for x in xs)
+        return self._node("Concat", list(xs), name, (batch, channels, height, width), axis=1)
+
+    def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        return self._pool("MaxPool", x, name, kernel, stride, pad)
+
+    def average_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
+
+    def global_average_pool(self, x: str, name: str) -> str:
+        return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
+
+    def flatten(self, x: str, name: str) -> str:
+        batch, *rest = self.shapes[x]
+        return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
+
+    def dense(self, x: str, name: str, out_features: int) -> str:
+        """x·Wᵀ + b with weights of shape (out, in)."""
+        batch, features = self.shapes[x]
+        weight = self._he(f"{name}.weight", (out_features, features))
+        bias = self._normal(f"{name}.bias", (out_features,), 0.01)
+        return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
+
+    def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
+        """An initializer that always has its data; the same name gives the same tensor."""
+        if all(tensor.name != name for tensor in self._tensors):
+            self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def _pool(
+        self, op: str, x: str, name: str, kernel: int, stride: int, pad: int, **attributes: int
+    ) -> str:
+        batch, channels, *image = self.shapes[x]
+        height, width = ((size + 2 * pad - kernel) // stride + 1 for size in image)
+        return self._node(
+            op, [x], name, (batch, channels, height, width),
+            kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **attributes,
+        )  # fmt: skip
+
+    def _node(
+        self, op: str, inputs: list[str], name: str, shape: tuple[int, ...], **attributes: Any
+    ) -> str:
+        output = f"{name}.out"
+        self._nodes.append(helper.make_node(op, inputs, [output], name=name, **attributes))
+        self.shapes[output] = shape
+        return output
+
+    def _he(self, name: str, shape: tuple[int, ...]) -> str:
+        """Normal weights of variance 2 / fan-in (He et al., ICCV 2015, eq. 10)."""
+        return self._normal(name, shape, math.sqrt(2 / math.prod(shape[1:])))
+
+    def _normal(self, name: str, shape: tuple[int, ...], deviation: float) -> str:
+        if not self.weights:
+            return self._absent(name, shape)
+        values = self._stream().standard_normal(shape, dtype=np.float32) * np.float32(deviation)
+        return self.constant(name, values)
+
+    def _uniform(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
+        if not self.weights:
+            return self._absent(name, shape)
+        return self.constant(name, self._stream().uniform(low, high, shape).astype(np.float32))
+
+    def _absent(self, name: str, shape: tuple[int, ...]) -> str:
+        self._tensors.append(stub(name, shape, TensorProto.FLOAT))
+        return name
+
+    def _stream(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, len(self._tensors)])
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,68 @@
+"""MobileNet v1 (Howard et al., arXiv 1704.04861, table 1) and v2 as torchvision builds it."""
+
+from __future__ import annotations
+
+from networks.zoo.builder import Builder
+
+INPUT = (1, 3, 224, 224)
+# output channels and stride of the pointwise / depthwise half of each separable layer
+V1_LAYERS = (
+    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
+    (512, 1), (512, 1), (512, 1), (512, 1), (512, 1), (1024, 2), (1024, 1),
+)  # fmt: skip
+# expansion, output channels, repeats, stride of the first repeat (Sandler et al., table 2)
+V2_STAGES = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+    (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+
+
+def mobilenet_v1(net: Builder) -> str:
+    x = _conv_v1(net, net.input, "conv1", 32, kernel=3, stride=2)
+    for i, (channels, stride) in enumerate(V1_LAYERS, start=2):
+        depth = net.shapes[x][1]
+        x = _conv_v1(net, x, f"conv{i}.depthwise", depth, kernel=3, stride=stride, groups=depth)
+        x = _conv_v1(net, x, f"conv{i}.pointwise", channels, kernel=1)
+    x = net.flatten(net.global_average_pool(x, "avgpool"), "flatten")
+    return net.dense(x, "fc", 1000)
+
+
+def mobilenet_v2(net: Builder) -> str:
+    x = _conv_v2(net, net.input, "features.0", 32, kernel=3, stride=2)
+    index = 1
+    for expansion, channels, repeats, first_stride in V2_STAGES:
+        for repeat in range(repeats):
+            stride = first_stride if repeat == 0 else 1
+            x = _inverted_residual(net, x, f"features.{index}", expansion, channels, stride)
+            index += 1
+    x = _conv_v2(net, x, f"features.{index}", 1280, kernel=1)
+    x = net.flatten(net.global_average_pool(x, "avgpool"), "flatten")
+    return net.dense(x, "classifier.1", 1000)
+
+
+def _inverted_residual(
+    net: Builder, x: str, name: str, expansion: int, channels: int, stride: int
+) -> str:
+    hidden = net.shapes[x][1] * expansion
+    y, step = x, 0
+    if expansion > 1:
+        y = _conv_v2(net, y, f"{name}.conv.0", hidden, kernel=1)
+        step = 1
+    y = _conv_v2(net, y, f"{name}.conv.{step}", hidden, kernel=3, stride=stride, groups=hidden)
+    y = net.conv(y, f"{name}.conv.{step + 1}", channels, kernel=1)
+    y = net.batch_norm(y, f"{name}.conv.{step + 2}")
+    return net.add(x, y, f"{name}.add") if net.shapes[x] == net.shapes[y] else y
+
+
+def _conv_v1(
+    net: Builder, x: str, name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1
+) -> str:
+    x = net.conv(x, f"{name}.conv", channels, kernel, stride, kernel // 2, groups)
+    return net.relu(net.batch_norm(x, f"{name}.bn"), f"{name}.relu")
+
+
+def _conv_v2(
+    net: Builder, x: str, name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1
+) -> str:
+    x = net.conv(x, f"{name}.0", channels, kernel, stride, kernel // 2, groups)
+    return net.relu6(net.batch_norm(x, f"{name}.1"), f"{name}.2")
