@@ -23,3 +23,25 @@ def cycles(
     from targets.vta.timing import cycles as run
 
     return run(insn_bytes, spec)
+
+
+def execute(
+    insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
+) -> bytes:
+    """The memory image after a stream of 16-byte instructions; `dram[0]` is at address `base`.
+
+    `spec` is a `VtaSpec` or the keys of `vta_config.json`. Raises `TilewrightError` for a stream
+    that does not run to its end.
+    """
+    from targets.vta.functional import execute as run
+
+    return run(insn_bytes, dram, base, spec)
+
+
+def classify(
+    insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
+) -> set[str]:
+    """The classes of everything invalid or not portable in a stream, empty for a clean one."""
+    from targets.vta.lint import classify as run
+
+    return run(insn_bytes, dram, base, spec)

@@ -19,7 +19,6 @@ from targets.vta.functional.faults import (
     TokenDeadlock,
     UndecodableInstruction,
     WorkLimitExceeded,
-    deadlock_detail,
     error_of,
     fault_of,
 )
@@ -35,7 +34,8 @@ from targets.vta.functional.semantics import (
     SemanticsName,
     rules_of,
 )
-from targets.vta.isa import FLAG_QUEUES, QUEUE_NAMES, layout_of
+from targets.vta.functional.stuck import deadlock_detail, stuck_modules
+from targets.vta.isa import QUEUE_NAMES, layout_of
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
 
@@ -105,17 +105,5 @@ def _fault(program: Program, result: Outcome) -> Fault:
     """The worded fault of a stopped run."""
     instruction, code, value, limit, extra = result.fault.tolist()
     opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
-    detail = deadlock_detail(stuck_modules(program, result)) if code == DEADLOCK else ""
+    detail = deadlock_detail(stuck_modules(program.insns, result)) if code == DEADLOCK else ""
     return fault_of(code, instruction, opcode, value, limit, extra, detail)
-
-
-def stuck_modules(program: Program, result: Outcome) -> list[tuple[int, int, list[int]]]:
-    """(module, instruction, empty queues it would pop) of each module with instructions left."""
-    stuck = []
-    for module, instruction in enumerate(result.heads.tolist()):
-        if instruction >= 0:
-            flags = int(program.insns[instruction, 0]) >> 3
-            wanted = [FLAG_QUEUES[module][flag] for flag in (0, 1) if flags >> flag & 1]
-            lacking = [queue for queue in wanted if queue >= 0 and result.tokens[queue] == 0]
-            stuck.append((module, instruction, lacking))
-    return stuck

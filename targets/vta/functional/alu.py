@@ -29,7 +29,7 @@ def alu(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> N
             and largest(s, outer, g.src_out, inner, 1) < rules.acc_depth
         ):
             for i in range(outer):
-                _alu_rows(
+                alu_rows(
                     m, rules, pads, g, d + i * g.dst_out, s + i * g.src_out, inner, size
                 )  # fmt: skip
             return
@@ -39,11 +39,11 @@ def alu(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> N
                 d, s, _ = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
                 d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
                 s = (s + i * g.src_out + j * g.src_in) % rules.acc_depth
-                _alu_rows(m, rules, pads, g, d, s, 1, size)
+                alu_rows(m, rules, pads, g, d, s, 1, size)
 
 
 @nb.njit(cache=True, nogil=True)
-def _alu_rows(
+def alu_rows(
     m: Machine, rules: Rules, pads: Scratchpads, g: Loops, d: int, s: int, count: int, size: int
 ) -> None:  # fmt: skip
     """Elements d, d+1, ... from themselves and s, s+1, ... (or the immediate), one by one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from targets.errors import TilewrightError
-from targets.vta.isa import MEMORY_NAMES, MODULE_NAMES, OPCODE_NAMES, QUEUE_NAMES
+from targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES
 
 # Errors: no implementation runs such a program, or not with a defined result
 SCRATCHPAD_OVERFLOW, STORE_SCRATCHPAD_OVERFLOW = 1, 2
@@ -203,12 +203,3 @@ def fault_of(
 def error_of(code: int, fault: Fault) -> FunctionalError:
     """The typed error of a fault."""
     return _WORDINGS[code].error(fault)
-
-
-def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
-    """Names what each stuck module waits for: (module, instruction, queues it lacks a token of)."""
-    parts = []
-    for module, instruction, queues in stuck:
-        tokens = " and ".join(QUEUE_NAMES[queue] for queue in queues)
-        parts.append(f"{MODULE_NAMES[module]} waits at instruction {instruction} for {tokens}")
-    return f"deadlock: {'; '.join(parts)}"

@@ -1,0 +1,105 @@
+"""What a layer costs before any tuning, and what no schedule can beat.
+
+The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's published
+one (TopHub) where there is one for this hardware, else the stock-valid schedule with the lowest
+closed-form estimate. That rule measures nothing; it is as strong as a rule without a simulator can be.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.errors import WorkloadError
+from targets.vta.estimate import ESTIMATES, estimate_template
+from targets.vta.lowering.batch import Lowering
+from targets.vta.spec import VtaSpec
+from targets.workload import Workload
+
+BaselineSource = Literal["tophub", "estimate"]
+
+_STOCK_SCRATCHPADS = (11, 10, 11)  # log2 depths (input, weight, accumulator) TopHub was tuned for
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A schedule of the template space: knob values, and where it comes from."""
+
+    lowering: Lowering
+    values: NDArray[np.int64]
+    source: BaselineSource
+
+
+def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
+    """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
+    for stock in (True, False):
+        lowering = Lowering.of(workload, spec, "template", stock)
+        published = _published(workload, spec) if stock else None
+        if published is not None and lowering.program(published)[0] == 0:
+            return Baseline(lowering, published, "tophub")
+        values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
+        codes, _ = lowering.counts(values)
+        if (codes == 0).any():
+            values = values[codes == 0]
+            tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
+            estimates = estimate_template(
+                lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
+            )
+            best = int(np.argmin(estimates[:, ESTIMATES.index("cycles")]))
+            return Baseline(lowering, values[best], "estimate")
+    raise WorkloadError(
+        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest tile "
+        "does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
+    )
+
+
+def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
+    """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
+
+    Compulsory are the input pixels some output needs, the weights, bias and residual once, and the
+    output once. The element widths are the machine's; blocks that are only padding do not count.
+    """
+    w, m = workload, spec.machine
+    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
+    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    outputs = w.batch * w.out_channels * w.out_height * w.out_width
+    kinds = [op.kind for op in w.epilogue]
+    bits = (
+        w.batch * w.in_channels * rows * cols * m.inp_bits
+        + w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w * m.wgt_bits
+        + outputs * m.inp_bits
+        + ("bias" in kinds) * w.out_channels * m.acc_bits
+        + ("add" in kinds) * outputs * m.acc_bits
+    )
+    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
+
+
+def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
+    """Input rows (columns) inside the image that at least one output reads."""
+    read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
+    return sum(0 <= row < size for row in read)
+
+
+@cache
+def _tophub() -> dict[str, tuple[int, ...]]:
+    text = (resources.files("targets.vta.baseline") / "tophub.json").read_text()
+    return {s["workload"]: tuple(s["knobs"].values()) for s in json.loads(text)["schedules"]}
+
+
+def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
+    m = spec.machine
+    block = (m.batch, m.block_in, m.block_out)
+    if block != (1, 16, 16) or _STOCK_SCRATCHPADS != (
+        m.log_inp_depth,
+        m.log_wgt_depth,
+        m.log_acc_depth,
+    ):
+        return None
+    knobs = _tophub().get(str(workload))
+    return None if knobs is None else np.array(knobs, dtype=np.int64)

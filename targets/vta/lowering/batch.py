@@ -1,0 +1,128 @@
+"""Lowering whole batches of configs, compiled and on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Space
+from targets.vta.isa import Layout, layout_of
+from targets.vta.lowering import emit
+from targets.vta.lowering.extended import extended_space, lower_extended
+from targets.vta.lowering.failures import OUT_OF_SPACE
+from targets.vta.lowering.geometry import Geometry, epilogue_steps, geometry_of
+from targets.vta.lowering.template import lower_template, template_space
+from targets.vta.spec import Machine, VtaSpec
+from targets.workload import Workload
+
+SpaceName = Literal["template", "extended"]
+TEMPLATE, EXTENDED = 0, 1
+_CHUNK = 64  # configs a thread takes at a time
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A workload bound to a machine and a space: everything the compiled lowerings need."""
+
+    workload: Workload
+    spec: VtaSpec
+    kind: SpaceName
+    stock: bool
+    machine: Machine
+    layout: Layout
+    geometry: Geometry
+    epilogue: NDArray[np.int64]
+    space: Space
+
+    @classmethod
+    def of(
+        cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
+    ) -> Lowering:
+        """Raises `WorkloadError` for a workload this machine cannot hold in any schedule."""
+        geometry = geometry_of(workload, spec.machine)
+        space = template_space(geometry) if kind == "template" else extended_space(geometry)
+        return cls(
+            workload, spec, kind, stock, spec.machine, layout_of(spec), geometry,
+            epilogue_steps(workload), space,
+        )  # fmt: skip
+
+    @property
+    def code(self) -> int:
+        return TEMPLATE if self.kind == "template" else EXTENDED
+
+    def program(
+        self, values: NDArray[np.int64]
+    ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+        """One config by its knob *values* → failure code, instructions (n, 2), micro-ops, counts."""
+        state = np.zeros(emit.STATE_SIZE, np.int64)
+        uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
+        size = 4096
+        while True:
+            out = np.zeros((size, 2), np.uint64)
+            code = lower_one(
+                self.code, self.geometry, self.machine, self.layout, self.epilogue, values,
+                self.stock, out, uops, state,
+            )  # fmt: skip
+            if code != OUT_OF_SPACE:
+                return code, out[: state[emit.COUNT]], uops[: state[emit.UOPS]], state
+            size = max(size * 4, int(state[emit.COUNT]) + 64)
+
+    def counts(
+        self, values: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+        """Lower a batch, shape (n, knobs), and keep only codes (n,) and counts (n, STATE_SIZE)."""
+        codes = np.zeros(len(values), np.int64)
+        states = np.zeros((len(values), emit.STATE_SIZE), np.int64)
+
+        def run(begin: int, end: int) -> None:
+            _lower_rows(
+                self.code, self.geometry, self.machine, self.layout, self.epilogue, values,
+                self.stock, begin, end, codes, states,
+            )  # fmt: skip
+
+        over_chunks(len(values), run)
+        return codes, states
+
+
+def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
+    """Call `run(begin, end)` over chunks of rows on all cores; `run` must release the GIL."""
+    begins = range(0, rows, _CHUNK)
+    if rows <= 8:
+        run(0, rows)
+        return
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for done in [pool.submit(run, b, min(b + _CHUNK, rows)) for b in begins]:
+            done.result()
+
+
+@nb.njit(cache=True, nogil=True)
+def lower_one(
+    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
+    values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
+    state: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Dispatch to the lowering of a space. Returns a failure code; fills out, uops, state."""
+    if kind == TEMPLATE:
+        return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
+    return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
+
+
+@nb.njit(cache=True, nogil=True)
+def _lower_rows(
+    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
+    values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
+    states: NDArray[np.int64],
+) -> None:  # fmt: skip
+    # Counting needs no instructions: a short buffer overflows without harm.
+    out = np.zeros((4, 2), np.uint64)
+    uops = np.zeros(1 << m.log_uop_depth, np.uint64)
+    for r in range(begin, end):
+        code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
+        codes[r] = 0 if code == OUT_OF_SPACE else code

@@ -1,0 +1,581 @@
+"""Schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
+
+One program is a sequence of output tiles; a tile is a sequence of reduction steps; a step loads what
+its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead of the
+GEMMs as far as slots allow, whatever tile they belong to, and a slot that still holds the wanted block
+is not loaded again (residency). Accumulator tiles form a ring too, so a store hides under the next
+tile. The first step may be split so that the first GEMM starts early, the last epilogue so that the
+last store is short.
+
+Micro-ops are shared by all tiles of a shape: the two hardware loops walk over the pixels, so a smaller
+tile is the same kernel with fewer iterations.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Knob, Space
+from targets.vta.isa import (
+    ACC,
+    INP,
+    LOAD,
+    OUT,
+    PUSH_NEXT,
+    PUSH_PREV,
+    STORE,
+    UOP,
+    WGT,
+    Layout,
+    pack_uop,
+)
+from targets.vta.lowering import emit
+from targets.vta.lowering.failures import (
+    ALLOC_ACC,
+    ALLOC_INP,
+    ALLOC_WGT,
+    EMPTY_WINDOW,
+    UOP_CAPACITY,
+)
+from targets.vta.lowering.geometry import (
+    EPILOGUE_BIAS,
+    EPILOGUE_IMMEDIATE,
+    EPILOGUE_TENSOR,
+    Geometry,
+)
+from targets.vta.lowering.template import window
+from targets.vta.spec import Machine
+
+KNOBS = (
+    "tile_h", "tile_w", "tile_co", "tile_ci", "order", "inp_slots", "wgt_slots", "acc_slots",
+    "ramp", "tail",
+)  # fmt: skip
+CHANNELS_OUTER, PIXELS_OUTER = 0, 1
+RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
+MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
+MAX_KERNELS = 512
+
+_L, _C, _S = 0, 1, 2
+
+# Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
+_KEY, _SEQUENCE, _INSTRUCTION = 0, 1, 2
+
+
+def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
+    """The tile sizes that cut `n` into 1, 2, 3, … `most` nearly equal parts, increasing."""
+    return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
+
+
+def extended_space(geo: Geometry) -> Space:
+    """The knobs of the extended space.
+
+    `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile takes
+    the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels. `*_slots`: ring
+    sizes of the scratchpads, 0 = keep resident what will be read again. `ramp`: 0 none, 1 first step
+    split by output channel, 2 also a first tile of a quarter of the rows. `tail`: pieces of the last
+    epilogue and store.
+    """
+    powers = tuple(v for v in (1, 2, 4, 8, 16, 32, 64) if v < geo.ci)
+    values = (
+        balanced(geo.oh), balanced(geo.ow, 4), balanced(geo.co), (*powers, geo.ci),
+        (CHANNELS_OUTER, PIXELS_OUTER), (RESIDENT, 1, 2, 3), (RESIDENT, 1, 2, 3), (1, 2),
+        (0, 1, 2), (1, 4, 12),
+    )  # fmt: skip
+    return Space("extended", tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
+
+
+@nb.njit(cache=True)
+def lower_extended(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Write the program of one config; `knobs` are the ten *values*. Returns a failure code."""
+    th, tw, tco, tci = knobs[0], knobs[1], knobs[2], knobs[3]
+    order, acc_slots, ramp, tail = knobs[4], knobs[7], knobs[8], knobs[9]
+    emit.start(state)
+
+    # -- tiles -----------------------------------------------------------------------------
+    first_rows = th
+    if ramp == 2:
+        first_rows = (th + 3) // 4
+    row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
+    col_tiles = -(-geo.ow // tw)
+    co_tiles = -(-geo.co // tco)
+    nk = -(-geo.ci // tci)
+    # A 1×1 kernel with a stride needs every sh-th row only: the DMA's row stride skips the rest.
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    ih = th if gather else window(th, geo.sh, geo.kh, geo.dh)
+    iw = window(tw, geo.sw, geo.kw, geo.dw)
+    kk = geo.kh * geo.kw
+
+    # -- scratchpads -----------------------------------------------------------------------
+    inp_size, wgt_size, acc_size = tci * ih * iw, tco * tci * kk, tco * th * tw
+    inp_slots, wgt_slots = knobs[5], knobs[6]
+    if inp_slots == RESIDENT:
+        inp_slots = nk if order == PIXELS_OUTER else geo.batches * row_tiles * col_tiles * nk
+    if wgt_slots == RESIDENT:
+        wgt_slots = nk if order == CHANNELS_OUTER else co_tiles * nk
+    if inp_slots > MAX_SLOTS or inp_slots * inp_size > m.inp_built:
+        return ALLOC_INP
+    if wgt_slots > MAX_SLOTS or wgt_slots * wgt_size > m.wgt_built:
+        return ALLOC_WGT
+    has_bias = False
+    starts_with_tensor = False  # a residual that can be the accumulators' first value
+    tensors = 0
+    in_place = 0  # ALU operations a tile
+    for e in range(epilogue.shape[0]):
+        in_place += 1
+        if epilogue[e, 0] == EPILOGUE_BIAS:
+            has_bias = True
+        elif epilogue[e, 0] == EPILOGUE_TENSOR:
+            starts_with_tensor = e == 0 or (e == 1 and epilogue[0, 0] == EPILOGUE_BIAS)
+            if starts_with_tensor:
+                in_place -= 1
+            else:
+                tensors += 1
+    bias_at = acc_slots * acc_size * (1 + tensors)
+    if bias_at + (tco if has_bias else 0) > m.acc_built:
+        return ALLOC_ACC
+    state[emit.INP_USED] = inp_slots * inp_size
+    state[emit.WGT_USED] = wgt_slots * wgt_size
+    state[emit.ACC_USED] = bias_at
+    bias_resident = has_bias and bias_at + geo.groups * geo.co <= m.acc_built
+
+    # -- which two loops run in hardware: pixels first, then the longest of the rest --------
+    # 0 rows, 1 columns, 2 output blocks, 3 input blocks, 4 kernel rows, 5 kernel columns
+    n_loops = (th, tw, tco, tci, geo.kh, geo.kw)
+    hw0, hw1 = -1, -1
+    if th > 1:
+        hw0 = 0
+    if tw > 1:
+        if hw0 < 0:
+            hw0 = 1
+        else:
+            hw1 = 1
+    while hw1 < 0:
+        longest = -1
+        for loop in range(2, 6):
+            if loop != hw0 and n_loops[loop] > 1:  # noqa: SIM102
+                if longest < 0 or n_loops[loop] > n_loops[longest]:
+                    longest = loop
+        if longest < 0:
+            break
+        if hw0 < 0:
+            hw0 = longest
+        else:
+            hw1 = longest
+            break
+    co_unrolled = hw0 != 2 and hw1 != 2
+
+    # -- rings -----------------------------------------------------------------------------
+    inp_ring = np.full((inp_slots, 3), -1, np.int64)
+    wgt_ring = np.full((wgt_slots, 3), -1, np.int64)
+    inp_next = 0
+    wgt_next = 0
+    inp_hint = 0
+    wgt_hint = 0
+    store_of = np.full(acc_slots, -1, np.int64)  # the last STORE that reads an accumulator slot
+    kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
+    kernel_at = np.empty(MAX_KERNELS, np.int64)
+    kernels = 0
+    kernel_hint = 0
+    freed = -1  # GEMMs up to this sequence number are known to LOAD as done
+    sequence = 0
+
+    # All micro-ops are loaded by the first instruction; its size is filled in at the end.
+    emit.memory(
+        state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
+    )  # fmt: skip
+    # One micro-op an accumulator slot serves reset and immediate ALU operations.
+    for a in range(acc_slots):
+        if a < uops.shape[0]:
+            uops[a] = pack_uop(lay, a * acc_size, a * acc_size, 0)
+    n_uops = acc_slots
+    if bias_resident:
+        emit.memory(
+            state, out, LOAD, ACC, bias_at, geo.bias_base, 1, geo.groups * geo.co,
+            geo.groups * geo.co, 0, 0, 0, 0, m.acc_bytes,
+        )  # fmt: skip
+
+    outer = co_tiles if order == CHANNELS_OUTER else geo.batches * row_tiles * col_tiles
+    inner = geo.batches * row_tiles * col_tiles if order == CHANNELS_OUTER else co_tiles
+    tiles = geo.groups * outer * inner
+    for tile in range(tiles):
+        g = tile // (outer * inner)
+        a_index = tile // inner % outer
+        b_index = tile % inner
+        co_tile = a_index if order == CHANNELS_OUTER else b_index
+        pixel_tile = b_index if order == CHANNELS_OUTER else a_index
+        n = pixel_tile // (row_tiles * col_tiles)
+        row_tile = pixel_tile // col_tiles % row_tiles
+        col_tile = pixel_tile % col_tiles
+        row = 0 if row_tile == 0 else first_rows + (row_tile - 1) * th
+        rows = min(first_rows if row_tile == 0 else th, geo.oh - row)
+        col = col_tile * tw
+        cols = min(tw, geo.ow - col)
+        co = co_tile * tco
+        cos = min(tco, geo.co - co)
+        ih_here = rows if gather else window(rows, geo.sh, geo.kh, geo.dh)
+        iw_here = window(cols, geo.sw, geo.kw, geo.dw)
+        pitch = th * cols  # accumulator distance of two output blocks
+        slot = tile % acc_slots
+        acc = slot * acc_size
+        state[emit.TILES] += 1
+
+        # -- first value of the accumulators ------------------------------------------------
+        if store_of[slot] >= 0:
+            emit.flag(state, out, store_of[slot], PUSH_PREV)
+            emit.pop(state, out, _S, _C)
+        first_out = ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col
+        if starts_with_tensor:
+            _tile_transfer(
+                state, out, geo, LOAD, ACC, acc, geo.add_base + first_out, cos, rows, cols, pitch,
+                m.acc_bytes,
+            )  # fmt: skip
+        else:
+            emit.gemm(
+                state, out, lay, 1, slot, slot + 1, cos, rows * cols, pitch if cos > 1 else 0,
+                1 if rows * cols > 1 else 0, 0, 0, 0, 0,
+            )  # fmt: skip
+
+        for k in range(nk):
+            ci = k * tci
+            cis = min(tci, geo.ci - ci)
+            state[emit.STEPS] += 1
+            # -- find or load the input window and the weights ------------------------------
+            inp_key = ((g * geo.batches + n) * row_tiles + row_tile) * col_tiles + col_tile
+            inp_key = inp_key * nk + k
+            wgt_key = (g * co_tiles + co_tile) * nk + k
+            i_slot = _find(inp_ring, inp_key, inp_hint)
+            w_slot = _find(wgt_ring, wgt_key, wgt_hint)
+            load_inp = i_slot < 0
+            load_wgt = w_slot < 0
+            needs = -1
+            needs_at = -1
+            if load_inp:
+                i_slot = inp_next
+                inp_next = (inp_next + 1) % inp_slots
+                if inp_ring[i_slot, _SEQUENCE] > needs:
+                    needs = inp_ring[i_slot, _SEQUENCE]
+                    needs_at = inp_ring[i_slot, _INSTRUCTION]
+                inp_ring[i_slot, _KEY] = inp_key
+            if load_wgt:
+                w_slot = wgt_next
+                wgt_next = (wgt_next + 1) % wgt_slots
+                if wgt_ring[w_slot, _SEQUENCE] > needs:
+                    needs = wgt_ring[w_slot, _SEQUENCE]
+                    needs_at = wgt_ring[w_slot, _INSTRUCTION]
+                wgt_ring[w_slot, _KEY] = wgt_key
+            inp_hint = i_slot + 1
+            wgt_hint = w_slot + 1
+            if needs > freed:
+                # The slot's last reader tells LOAD that it is done; LOAD's next transfer waits.
+                freed = needs
+                emit.flag(state, out, needs_at, PUSH_PREV)
+                emit.pop(state, out, _C, _L)
+            if load_inp:
+                y0 = row * geo.sh - geo.pad_top
+                x0 = col * geo.sw - geo.pad_left
+                _load_window(
+                    state, out, geo, m, gather, (n * geo.groups + g) * geo.ci + ci, cis, y0, x0,
+                    ih_here, iw_here, ih, i_slot * inp_size,
+                )  # fmt: skip
+
+            # -- micro-op kernel of this combination of slots --------------------------------
+            kernel = -1
+            for probe in range(kernels):
+                j = (kernel_hint + probe) % kernels
+                if (
+                    kernel_keys[j, 0] == slot and kernel_keys[j, 1] == i_slot
+                    and kernel_keys[j, 2] == w_slot and kernel_keys[j, 3] == cis
+                    and kernel_keys[j, 4] == cols
+                ):  # fmt: skip
+                    kernel = j
+                    break
+            block_uops = 1  # of one output block
+            for loop in range(3, 6):
+                if loop != hw0 and loop != hw1:
+                    block_uops *= cis if loop == 3 else n_loops[loop]
+            if kernel < 0:
+                if kernels == MAX_KERNELS:
+                    return UOP_CAPACITY
+                kernel = kernels
+                kernels += 1
+                kernel_keys[kernel, 0] = slot
+                kernel_keys[kernel, 1] = i_slot
+                kernel_keys[kernel, 2] = w_slot
+                kernel_keys[kernel, 3] = cis
+                kernel_keys[kernel, 4] = cols
+                kernel_at[kernel] = n_uops
+                count = block_uops * (tco if co_unrolled else 1)
+                if n_uops + count > m.uop_built or n_uops + count > uops.shape[0]:
+                    return UOP_CAPACITY
+                _write_kernel(
+                    geo, lay, uops, n_uops, hw0, hw1, tco, cis, pitch, ih, iw_here, acc,
+                    i_slot * inp_size, w_slot * wgt_size,
+                )  # fmt: skip
+                n_uops += count
+            kernel_hint = kernel + 1
+
+            # -- weights and GEMM, in parts at the very beginning ----------------------------
+            split = ramp > 0 and tile == 0 and k == 0 and co_unrolled and load_wgt
+            done = 0
+            part = 1 if split else cos
+            while done < cos:
+                part = min(part, cos - done)
+                if load_wgt:
+                    emit.region(
+                        state, out, LOAD, WGT, w_slot * wgt_size + done * cis * kk,
+                        geo.wgt_base + ((g * geo.co + co + done) * geo.ci + ci) * kk,
+                        1, 0, part, geo.ci * kk, cis * kk, m.wgt_bytes,
+                    )  # fmt: skip
+                if load_inp or load_wgt:
+                    # What was loaded last carries the token; a load is always the last instruction.
+                    emit.push(state, out, _L, _C)
+                    emit.pop(state, out, _L, _C)
+                bgn = kernel_at[kernel] + (done * block_uops if co_unrolled else 0)
+                end = bgn + (part * block_uops if co_unrolled else block_uops)
+                _gemm(
+                    state, out, lay, geo, bgn, end, hw0, hw1, rows, cols, cos, cis, pitch, ih,
+                    iw_here, gather,
+                )  # fmt: skip
+                done += part
+                if split:
+                    part = _next_part(geo, m, part, rows * cols, cis * kk)
+            at = state[emit.COUNT] - 1
+            inp_ring[i_slot, _SEQUENCE] = sequence
+            inp_ring[i_slot, _INSTRUCTION] = at
+            wgt_ring[w_slot, _SEQUENCE] = sequence
+            wgt_ring[w_slot, _INSTRUCTION] = at
+            sequence += 1
+
+        # -- epilogue and store, in pieces at the very end -----------------------------------
+        piece_cos, piece_rows = cos, rows
+        if tile == tiles - 1 and tail > 1 and in_place > 0:
+            if cos >= tail:
+                piece_cos = -(-cos // tail)
+            else:
+                piece_cos = 1
+                piece_rows = max(1, rows // (-(-tail // cos)))
+        if has_bias and not bias_resident:
+            emit.memory(
+                state, out, LOAD, ACC, bias_at, geo.bias_base + g * geo.co + co, 1, cos, cos,
+                0, 0, 0, 0, m.acc_bytes,
+            )  # fmt: skip
+        c0 = 0
+        while c0 < cos:
+            pc = min(piece_cos, cos - c0)
+            r0 = 0
+            while r0 < rows:
+                pr = min(piece_rows, rows - r0)
+                offset = c0 * pitch + r0 * cols
+                extra = acc_slots * acc_size  # where a tensor operand lies
+                for e in range(epilogue.shape[0]):
+                    kind = epilogue[e, 0]
+                    if kind == EPILOGUE_TENSOR and starts_with_tensor:
+                        continue
+                    source = acc + offset
+                    if kind == EPILOGUE_BIAS:
+                        source = bias_at + (g * geo.co + co + c0 if bias_resident else c0)
+                    elif kind == EPILOGUE_TENSOR:
+                        source = extra + slot * acc_size + offset
+                        if c0 == 0 and r0 == 0:
+                            _tile_transfer(
+                                state, out, geo, LOAD, ACC, source, geo.add_base + first_out, cos,
+                                rows, cols, pitch, m.acc_bytes,
+                            )  # fmt: skip
+                    at = slot
+                    if kind != EPILOGUE_IMMEDIATE or offset > 0:
+                        word = pack_uop(lay, acc + offset, source, 0)
+                        at = _one_uop(uops, word, n_uops, acc_slots)
+                        if at == n_uops:
+                            if n_uops + 1 > m.uop_built or n_uops + 1 > uops.shape[0]:
+                                return UOP_CAPACITY
+                            uops[at] = word
+                            n_uops += 1
+                    _alu(
+                        state, out, lay, at, pc, pr * cols, pitch, kind, epilogue[e, 1],
+                        epilogue[e, 2],
+                    )  # fmt: skip
+                emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
+                emit.pop(state, out, _C, _S)
+                _tile_transfer(
+                    state, out, geo, STORE, OUT, acc + offset, geo.out_base + first_out
+                    + c0 * geo.oh * geo.ow + r0 * geo.ow, pc, pr, cols, pitch, m.out_bytes,
+                )  # fmt: skip
+                r0 += pr
+            c0 += pc
+        store_of[slot] = state[emit.COUNT] - 1
+        if state[emit.PROBLEM]:
+            break
+
+    emit.push(state, out, _S, _C)
+    emit.pop(state, out, _S, _C)
+    emit.finish(state, out)
+    _size_uop_load(out, n_uops)
+    state[emit.UOPS] = n_uops
+    state[emit.UOP_BYTES] += (n_uops - 1) * m.uop_bytes
+    return emit.outcome(state, out)
+
+
+@nb.njit(cache=True)
+def _find(ring: NDArray[np.int64], key: int, hint: int) -> int:
+    """The slot that holds `key`, or -1. Rings are walked in order, so the hint nearly always hits."""
+    slots = ring.shape[0]
+    for probe in range(slots):
+        j = (hint + probe) % slots
+        if ring[j, _KEY] == key:
+            return j
+    return -1
+
+
+@nb.njit(cache=True)
+def _one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
+    """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
+    for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
+        if uops[j] == word:
+            return j
+    return n_uops
+
+
+@nb.njit(cache=True)
+def _size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
+    """Set x_size and x_stride of the first instruction."""
+    size = nb.uint64(n_uops)
+    out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
+
+
+@nb.njit(cache=True)
+def _next_part(geo: Geometry, m: Machine, part: int, pixels: int, block: int) -> int:
+    """How many output blocks can be loaded under a GEMM over `part` of them."""
+    load_cycles = max(1, block * m.wgt_bytes // m.bus_bytes)
+    return max(1, (part * block * pixels - 24) // load_cycles)
+
+
+@nb.njit(cache=True)
+def _load_window(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
+    channel: int, cis: int, y0: int, x0: int, ih_here: int, iw: int, ih: int, sram: int,
+) -> None:  # fmt: skip
+    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad."""
+    reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
+    top, left = max(0, -y0), max(0, -x0)
+    bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)
+    rows, cols = ih_here - top - bottom, iw - left - right
+    if rows <= 0 or cols <= 0:
+        state[emit.PROBLEM] = EMPTY_WINDOW
+        return
+    row_stride = geo.sh * geo.w if gather else geo.w
+    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    if top + left + bottom + right == 0 and (ih_here == ih or cis == 1):
+        emit.region(
+            state, out, LOAD, INP, sram, dram, cis, geo.h * geo.w, rows, row_stride, cols,
+            m.inp_bytes,
+        )  # fmt: skip
+        return
+    for c in range(cis):
+        emit.memory(
+            state, out, LOAD, INP, sram + c * ih * iw, dram + c * geo.h * geo.w,
+            rows, cols, row_stride, top, bottom, left, right, m.inp_bytes,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def _tile_transfer(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
+    sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
+) -> None:  # fmt: skip
+    """An accumulator tile from or to DRAM; one transfer if it is dense, else one an output block."""
+    if pitch == rows * cols or cos == 1:
+        emit.region(
+            state, out, opcode, kind, sram, dram, cos, geo.oh * geo.ow, rows, geo.ow, cols,
+            element_bytes,
+        )  # fmt: skip
+        return
+    for c in range(cos):
+        emit.region(
+            state, out, opcode, kind, sram + c * pitch, dram + c * geo.oh * geo.ow,
+            1, 0, rows, geo.ow, cols, element_bytes,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def _coefficients(
+    geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
+) -> tuple[int, int, int]:
+    """What one step of a loop adds to the accumulator, input and weight index."""
+    kk = geo.kh * geo.kw
+    if loop == 0:
+        return cols, (1 if gather else geo.sh) * iw, 0
+    if loop == 1:
+        return 1, geo.sw, 0
+    if loop == 2:
+        return pitch, 0, cis * kk
+    if loop == 3:
+        return 0, ih * iw, kk
+    if loop == 4:
+        return 0, geo.dh * iw, geo.kw
+    return 0, geo.dw, 1
+
+
+@nb.njit(cache=True)
+def _write_kernel(
+    geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
+    cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int,
+) -> None:  # fmt: skip
+    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops."""
+    kk = geo.kh * geo.kw
+    e2 = 1 if hw0 == 2 or hw1 == 2 else tco
+    e3 = 1 if hw0 == 3 or hw1 == 3 else cis
+    e4 = 1 if hw0 == 4 or hw1 == 4 else geo.kh
+    e5 = 1 if hw0 == 5 or hw1 == 5 else geo.kw
+    for i2 in range(e2):
+        for i3 in range(e3):
+            for i4 in range(e4):
+                for i5 in range(e5):
+                    uops[at] = pack_uop(
+                        lay,
+                        acc + i2 * pitch,
+                        inp + i3 * ih * iw + i4 * geo.dh * iw + i5 * geo.dw,
+                        wgt + i2 * cis * kk + i3 * kk + i4 * geo.kw + i5,
+                    )
+                    at += 1
+
+
+@nb.njit(cache=True)
+def _gemm(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
+    end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
+    iw: int, gather: bool,
+) -> None:  # fmt: skip
+    extents = (rows, cols, cos, cis, geo.kh, geo.kw)
+    n0, n1 = 1, 1
+    d0, s0, w0, d1, s1, w1 = 0, 0, 0, 0, 0, 0
+    if hw0 >= 0:
+        n0 = extents[hw0]
+        if n0 > 1:
+            d0, s0, w0 = _coefficients(geo, hw0, pitch, ih, iw, cols, cis, gather)
+    if hw1 >= 0:
+        n1 = extents[hw1]
+        if n1 > 1:
+            d1, s1, w1 = _coefficients(geo, hw1, pitch, ih, iw, cols, cis, gather)
+    emit.gemm(state, out, lay, 0, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
+
+
+@nb.njit(cache=True)
+def _alu(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
+    pitch: int, kind: int, opcode: int, immediate: int,
+) -> None:  # fmt: skip
+    """One element-wise operation over `cos` output blocks of `pixels` each."""
+    d0 = pitch if cos > 1 else 0
+    d1 = 1 if pixels > 1 else 0
+    if kind == EPILOGUE_BIAS:
+        s0 = 1 if cos > 1 else 0
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, s0, 0, opcode, 0, 0)
+    elif kind == EPILOGUE_TENSOR:
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 0, 0)
+    else:
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 1, immediate)

@@ -1,0 +1,130 @@
+"""A workload as the accelerator sees it: packed into blocks, with its buffers laid out in DRAM."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.errors import WorkloadError
+from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
+from targets.vta.spec import Machine
+from targets.workload import Workload
+
+PAGE_BYTES = 4096
+
+EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR = 0, 1, 2
+"""What an epilogue step's second operand is: a constant, one value a channel, a whole tensor."""
+
+_ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX,
+           "bias": ALU_ADD, "add": ALU_ADD}  # fmt: skip
+
+
+class Geometry(NamedTuple):
+    """Packed sizes (in blocks), window arithmetic (in pixels) and DRAM addresses (in elements).
+
+    Channel counts are per group; a group's channels are padded up to whole blocks. The data of
+    group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
+    """
+
+    batches: int
+    groups: int
+    ci: int
+    co: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    pad_top: int
+    pad_left: int
+    pad_bottom: int
+    pad_right: int
+    inp_base: int  # DRAM, in elements of that memory type
+    wgt_base: int
+    bias_base: int
+    add_base: int
+    out_base: int
+    uop_base: int
+    insn_bytes_at: int  # DRAM byte address of the first instruction
+    inp_bytes: int
+    wgt_bytes: int
+    bias_bytes: int
+    add_bytes: int
+    out_bytes: int
+
+
+def geometry_of(workload: Workload, machine: Machine) -> Geometry:
+    """Pack a workload for a machine. Raises `WorkloadError` if a pad exceeds what a LOAD can pad."""
+    w = workload
+    ci = -(-(w.in_channels // w.groups) // machine.block_in)
+    co = -(-(w.out_channels // w.groups) // machine.block_out)
+    batches = -(-w.batch // machine.batch)
+    if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right) > 15:
+        raise WorkloadError(
+            f"{w}: a LOAD pads at most 15 rows or columns (4-bit fields); pad the image beforehand"
+        )
+    spatial_in, spatial_out = w.height * w.width, w.out_height * w.out_width
+    sizes = {
+        "inp": batches * w.groups * ci * spatial_in * machine.inp_bytes,
+        "wgt": w.groups * co * ci * w.kernel_h * w.kernel_w * machine.wgt_bytes,
+        "bias": w.groups * co * machine.acc_bytes if _has(w, "bias") else 0,
+        "add": batches * w.groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
+        "out": batches * w.groups * co * spatial_out * machine.out_bytes,
+        "uop": machine.uop_bytes << machine.log_uop_depth,
+    }
+    element = {
+        "inp": machine.inp_bytes, "wgt": machine.wgt_bytes, "bias": machine.acc_bytes,
+        "add": machine.acc_bytes, "out": machine.out_bytes, "uop": machine.uop_bytes,
+    }  # fmt: skip
+    address, base = PAGE_BYTES, {}
+    for name, size in sizes.items():
+        address = _align(address, max(PAGE_BYTES, element[name]))
+        base[name] = address // element[name]
+        address += size
+    if address >= 1 << 32:
+        raise WorkloadError(f"{w}: its tensors need {address} bytes, beyond 32-bit addresses")
+    return Geometry(
+        batches=batches, groups=w.groups, ci=ci, co=co, h=w.height, w=w.width,
+        oh=w.out_height, ow=w.out_width, kh=w.kernel_h, kw=w.kernel_w,
+        sh=w.stride_h, sw=w.stride_w, dh=w.dilation_h, dw=w.dilation_w,
+        pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
+        inp_base=base["inp"], wgt_base=base["wgt"], bias_base=base["bias"], add_base=base["add"],
+        out_base=base["out"], uop_base=base["uop"], insn_bytes_at=_align(address, PAGE_BYTES),
+        inp_bytes=sizes["inp"], wgt_bytes=sizes["wgt"], bias_bytes=sizes["bias"],
+        add_bytes=sizes["add"], out_bytes=sizes["out"],
+    )  # fmt: skip
+
+
+def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
+    """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3).
+
+    A left shift is a right shift by a negative amount, as VTA encodes it.
+    """
+    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR}
+    rows = [
+        (
+            operand.get(op.kind, EPILOGUE_IMMEDIATE),
+            _ALU_OF[op.kind],
+            -op.value if op.kind == "shl" else op.value,
+        )
+        for op in workload.epilogue
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _has(workload: Workload, kind: str) -> bool:
+    count = sum(op.kind == kind for op in workload.epilogue)
+    if count > 1:
+        raise WorkloadError(f"{workload}: more than one '{kind}' in the epilogue; fold them first")
+    return count == 1
+
+
+def _align(value: int, to: int) -> int:
+    return -(-value // to) * to
