@@ -34,7 +34,7 @@ from targets.vta.lint import classes as c
 from targets.vta.lint.log import Log, note
 from targets.vta.spec import Machine
 
-HLS_GEMM_PIPELINE = 8
+HLS_GEMM_PIPELINE = 4
 """Iterations within which the HLS GEMM must not meet an accumulator again."""
 
 
@@ -156,7 +156,7 @@ def inspect_gemm(
                     race |= seen.wgt_written[t] > clock[MODULE_LOAD]
                     seen.inp_read[s] = seen.wgt_read[t] = clock[MODULE_COMPUTE]
                 distance = iteration - seen.acc_met[d]
-                if not reused and distance < HLS_GEMM_PIPELINE:
+                if not reused and not g.reset and distance < HLS_GEMM_PIPELINE:
                     reused = True
                     note(log, c.HLS_GEMM_ACC_RAW, n, d, distance, 0)
                 if race and not raced:
@@ -201,7 +201,7 @@ def run_tensor_shift(
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
     size = m.batch * pads.acc_row
-    negative = undefined = False
+    negative = undefined = long = False
     for i in range(outer):
         for j in range(inner):
             for k in range(uops):
@@ -214,6 +214,9 @@ def run_tensor_shift(
                         if amount < 0 and not negative:
                             negative = True
                             note(log, c.ALU_TENSOR_SHIFT_NEGATIVE, n, d, 0, 0)
+                        if abs(amount) > 15 and not long:
+                            long = True
+                            note(log, c.HLS_SHIFT_GT15, n, amount, 0, 0)
                         if (amount > 31 or amount < -31) and not undefined:
                             undefined = True
                             note(log, c.SHIFT_UNDEFINED, n, amount, 0, 0)

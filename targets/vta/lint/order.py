@@ -31,18 +31,19 @@ def clocks_of(
     log: Log,
 ) -> NDArray[np.int32]:
     """Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
-    has, itself included. Notes queues in which more than `token_limit` tokens can pile up, and
-    tokens left over. `tokens` (4,) were there at the start.
+    has, itself included. `tokens` (4,) were there at the start.
+
+    Also notes tokens left over, and queues in which more than `token_limit` can pile up if
+    instructions take arbitrarily long.
     """
     size = len(insns)
     modules = modules_of(insns)
+    lists = _instructions_by_module(modules)
     clocks = np.zeros((size, 3), np.int32)
     now = np.zeros((3, 3), np.int32)  # the clock of each module
     pushers = np.full((4, size + tokens.max()), -1, np.int32)
     pushes, pops = tokens.copy(), np.zeros(4, np.int64)
-    pops_until = np.zeros(
-        (4, size + 1), np.int32
-    )  # by so many of the popper
+    pops_until = np.zeros((4, size + 1), np.int32)  # by so many of the popper
     overflowed = np.zeros(4, np.uint8)
     for n in order:
         module, lo = modules[n], insns[n, 0]
@@ -64,7 +65,13 @@ def clocks_of(
             if queue >= 0:
                 pushers[queue, pushes[queue]] = n
                 pushes[queue] += 1
-                waiting = pushes[queue] - pops_until[queue, now[module, consumers[queue]]]
+                popper = consumers[queue]
+                popped = pops_until[queue, now[module, popper]]
+                popped += _started_pops(
+                    insns, lists[popper], now[module], queue, queues_of_flags[popper],
+                    pushers, pushes, pops_until[:, now[module, popper]], modules, clocks, n,
+                )  # fmt: skip
+                waiting = pushes[queue] - popped
                 if waiting > token_limit and not overflowed[queue]:
                     overflowed[queue] = 1
                     note(log, c.TOKEN_OVERFLOW, n, waiting, token_limit, queue)
@@ -74,6 +81,51 @@ def clocks_of(
             if left > 0:
                 note(log, c.LEFTOVER_TOKENS, pushers[queue, pushes[queue] - 1], left, 0, queue)
     return clocks
+
+
+@nb.njit(cache=True, nogil=True)
+def _started_pops(
+    insns: NDArray[np.uint64], instructions: NDArray[np.int32], clock: NDArray[np.int32],
+    queue: int, popper_queues: NDArray[np.int64], pushers: NDArray[np.int32],
+    pushes: NDArray[np.int64], popped: NDArray[np.int32], modules: NDArray[np.int8],
+    clocks: NDArray[np.int32], n: int,
+) -> int:  # fmt: skip
+    """Tokens of `queue` taken by the popping module's next instruction if that must have started.
+
+    A module idles only for want of tokens: its next instruction, if fetched before `n` and if all
+    its tokens were pushed surely before `n` completes, runs (for however long) and has popped.
+    `popped` (4,) are the pops before that instruction.
+    """
+    done = clock[modules[instructions[0]]] if instructions[0] >= 0 else 0
+    following = instructions[done] if done < len(instructions) else -1
+    if following < 0 or following > n:
+        return 0
+    taken = 0
+    for flag in (0, 1):
+        wanted = wanted_queue(insns[following, 0], popper_queues, flag)
+        if wanted >= 0:
+            if pushes[wanted] <= popped[wanted]:
+                return 0
+            pusher = pushers[wanted, popped[wanted]]
+            if pusher == n:
+                return 0
+            if pusher >= 0:
+                module = modules[pusher]
+                if clocks[pusher, module] > clock[module]:
+                    return 0
+            taken += wanted == queue
+    return taken
+
+
+@nb.njit(cache=True, nogil=True)
+def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
+    """The instructions of each module in order, shape (3, n), filled up with -1."""
+    lists = np.full((3, len(modules)), -1, np.int32)
+    filled = np.zeros(3, np.int64)
+    for n in range(len(modules)):
+        lists[modules[n], filled[modules[n]]] = n
+        filled[modules[n]] += 1
+    return lists
 
 
 @nb.njit(cache=True, nogil=True)
