@@ -50,7 +50,7 @@ from targets.vta.spec import Machine
 
 KNOBS = (
     "tile_h", "tile_w", "tile_co", "tile_ci", "order", "inp_slots", "wgt_slots", "acc_slots",
-    "ramp", "tail",
+    "head", "ramp", "tail",
 )  # fmt: skip
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
@@ -73,15 +73,15 @@ def extended_space(geo: Geometry) -> Space:
 
     `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile takes
     the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels. `*_slots`: ring
-    sizes of the scratchpads, 0 = keep resident what will be read again. `ramp`: 0 none, 1 first step
-    split by output channel, 2 also a first tile of a quarter of the rows. `tail`: pieces of the last
-    epilogue and store.
+    sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the first tile has
+    1/head of the rows. `ramp`: first steps that are split by output channel. `tail`: pieces of the
+    last epilogue and store.
     """
-    powers = tuple(v for v in (1, 2, 4, 8, 16, 32, 64) if v < geo.ci)
+    powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
     values = (
-        balanced(geo.oh), balanced(geo.ow, 4), balanced(geo.co), (*powers, geo.ci),
-        (CHANNELS_OUTER, PIXELS_OUTER), (RESIDENT, 1, 2, 3), (RESIDENT, 1, 2, 3), (1, 2),
-        (0, 1, 2), (1, 4, 12),
+        balanced(geo.oh), balanced(geo.ow, 3), balanced(geo.co), (*powers, geo.ci),
+        (CHANNELS_OUTER, PIXELS_OUTER), (RESIDENT, 2, 3), (RESIDENT, 2, 3), (1, 2),
+        (1, 4), (0, 2), (1, 8),
     )  # fmt: skip
     return Space("extended", tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
 
@@ -91,15 +91,13 @@ def lower_extended(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` are the ten *values*. Returns a failure code."""
+    """Write the program of one config; `knobs` are the knob *values*. Returns a failure code."""
     th, tw, tco, tci = knobs[0], knobs[1], knobs[2], knobs[3]
-    order, acc_slots, ramp, tail = knobs[4], knobs[7], knobs[8], knobs[9]
+    order, acc_slots, head, ramp, tail = knobs[4], knobs[7], knobs[8], knobs[9], knobs[10]
     emit.start(state)
 
     # -- tiles -----------------------------------------------------------------------------
-    first_rows = th
-    if ramp == 2:
-        first_rows = (th + 3) // 4
+    first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
     col_tiles = -(-geo.ow // tw)
     co_tiles = -(-geo.co // tco)
@@ -320,9 +318,11 @@ def lower_extended(
             kernel_hint = kernel + 1
 
             # -- weights and GEMM, in parts at the very beginning ----------------------------
-            split = ramp > 0 and tile == 0 and k == 0 and co_unrolled and load_wgt
+            split = sequence < ramp and co_unrolled and load_wgt
             done = 0
-            part = 1 if split else cos
+            part = cos
+            if split:
+                part = 1 if sequence == 0 else -(-cos // 4)
             while done < cos:
                 part = min(part, cos - done)
                 if load_wgt:
