@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space
 from targets.vta.baseline import Baseline, baseline_of, roofline_cycles
-from targets.vta.estimate import ESTIMATES, estimate_template
+from targets.vta.estimates import ESTIMATES, estimate_extended, estimate_template
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
 from targets.vta.lowering.hidden import HIDDEN_NAMES, HIDDEN_SLOTS
@@ -133,12 +133,11 @@ class VtaTarget:
         lowering = self._lowering(workload)
         values = lowering.space.values(configs)
         tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
-        if self.space_name == "template":
-            table = estimate_template(
-                lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
-            )
-            return table, ESTIMATES
-        raise NotImplementedError
+        of_space = estimate_template if self.space_name == "template" else estimate_extended
+        table = of_space(
+            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
+        )
+        return table, ESTIMATES
 
     def _bind(self, workload: Workload) -> Lowering:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
-from targets.vta.estimate import ESTIMATES, estimate_template
+from targets.vta.estimates import ESTIMATES, estimate_template
 from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
 from targets.workload import Workload

@@ -11,19 +11,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.lowering.template import window
 from targets.vta.spec import Machine
-
-ESTIMATES = (
-    "cycles", "load_cycles", "compute_cycles", "store_cycles", "instructions",
-    "inp_bytes", "wgt_bytes", "inp_share", "wgt_share", "acc_share",
-)  # fmt: skip
-"""Columns: module cycles, instruction count, DRAM bytes read, needed share of each scratchpad."""
-
-_FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
-_START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation
-
 
 @nb.njit(cache=True)
 def _inside(start: int, length: int, size: int) -> int:
@@ -112,7 +103,7 @@ def estimate_template(
                 + alu + (threads - 1) * max(alu, store) + store - min(reset, load)
             )  # fmt: skip
         instructions = tiles * (3 * nk + 2 + operations) + 12 * threads
-        out[r, 0] = tiles / threads * group + _FETCH_BEATS * instructions + _START_CYCLES
+        out[r, 0] = tiles / threads * group + FETCH_BEATS * instructions + START_CYCLES
         out[r, 1] = tiles * nk * load
         out[r, 2] = tiles * (nk * gemm + reset + alu)
         out[r, 3] = tiles * store

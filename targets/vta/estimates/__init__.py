@@ -1,0 +1,10 @@
+"""Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
+
+Nothing here knows whether a schedule can be compiled: a share above 1 only says that it is unlikely.
+"""
+
+from targets.vta.estimates.columns import ESTIMATES
+from targets.vta.estimates.extended import estimate_extended
+from targets.vta.estimates.template import estimate_template
+
+__all__ = ["ESTIMATES", "estimate_extended", "estimate_template"]

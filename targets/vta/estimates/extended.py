@@ -1,0 +1,116 @@
+"""Closed-form estimates of extended schedules, vectorised over a batch, without lowering them.
+
+The time of a software pipeline is its slowest module plus what cannot overlap: the first load and the
+last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
+from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT
+from targets.vta.lowering.geometry import Geometry
+from targets.vta.spec import Machine
+
+Array = NDArray[np.float64]
+
+
+def estimate_extended(
+    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
+) -> Array:
+    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64."""
+    knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
+    th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
+    outside = knob["order"] == CHANNELS_OUTER
+    first = np.ceil(th / knob["head"])
+    row_tiles = 1 + np.ceil(np.maximum(geo.oh - first, 0) / th)
+    col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
+    nk = np.ceil(geo.ci / tci)
+    places = geo.batches * row_tiles * col_tiles
+    tiles = geo.groups * places * co_tiles
+    taps = geo.kh * geo.kw
+
+    # -- how often each tensor is loaded --------------------------------------------------------
+    inp_held = (knob["inp_slots"] == RESIDENT) | (~outside & (knob["inp_slots"] >= nk))
+    wgt_held = (knob["wgt_slots"] == RESIDENT) | (outside & (knob["wgt_slots"] >= nk))
+    inp_times = np.where(inp_held, 1.0, co_tiles)
+    wgt_times = np.where(wgt_held, 1.0, places)
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    rows = geo.oh if gather else _clipped(geo.oh, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
+    cols = _clipped(geo.ow, col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
+    inp_elements = geo.batches * geo.groups * geo.ci * rows * cols * inp_times
+    wgt_elements = geo.groups * geo.co * geo.ci * taps * wgt_times
+    inp_loads = geo.groups * places * nk * inp_times * (1 if geo.pad_top == 0 else tci)
+    wgt_loads = geo.groups * co_tiles * nk * wgt_times
+    latency = m.memory_latency_cycles + 7.0
+    inp_beats = _beats(m.inp_bytes, m.bus_bytes)
+    wgt_beats = _beats(m.wgt_bytes, m.bus_bytes)
+    load = inp_elements * inp_beats + wgt_elements * wgt_beats
+    load = load + latency * (inp_loads + wgt_loads)
+
+    # -- compute and store ------------------------------------------------------------------
+    outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
+    iterations = outputs * geo.ci * taps
+    operand = tensors * outputs * _beats(m.acc_bytes, m.bus_bytes)
+    steps = tiles * nk
+    compute = iterations + (1 + operations + tensors) * outputs + operand
+    compute = compute + 7.0 * (steps + tiles * (1 + operations))
+    gap = 1 if m.out_bytes > m.bus_bytes else 0
+    element = _beats(m.out_bytes, m.bus_bytes) + gap
+    bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)
+    store = outputs * element + (4 - gap) * bursts
+
+    # -- what does not overlap --------------------------------------------------------------
+    first_rows = np.minimum((first - 1) * geo.sh + geo.kh, geo.h)
+    first_cols = np.minimum((tw - 1) * geo.sw + geo.kw, geo.w)
+    first_blocks = np.where(knob["ramp"] > 0, 1.0, tco)
+    fill = latency * 2 + tci * first_rows * first_cols * inp_beats
+    fill = fill + first_blocks * tci * taps * wgt_beats
+    last = np.minimum(tco, geo.co) * th * tw / knob["tail"]
+    drain = last * element + 21.0 * knob["tail"]
+    single = knob["acc_slots"] == 1
+    tile_store = tco * th * tw * element
+    exposed = np.where(single, (tiles - 1) * tile_store, 0.0)
+    total = np.maximum(compute + exposed, np.maximum(load, store)) + fill + drain
+    step_elements = tco * tci * taps
+    uops = 4.0 * step_elements / m.bus_bytes * m.uop_bytes
+    instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
+    start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
+
+    ih = th if gather else (th - 1) * geo.sh + (geo.kh - 1) * geo.dh + 1
+    iw = (tw - 1) * geo.sw + (geo.kw - 1) * geo.dw + 1
+    inp_slots = np.where(
+        knob["inp_slots"] == RESIDENT, np.where(outside, places * nk, nk), knob["inp_slots"]
+    )
+    wgt_slots = np.where(
+        knob["wgt_slots"] == RESIDENT, np.where(outside, nk, co_tiles * nk), knob["wgt_slots"]
+    )
+    return np.stack(
+        [
+            total + start + uops,
+            load,
+            compute,
+            store,
+            instructions,
+            inp_elements * m.inp_bytes,
+            wgt_elements * m.wgt_bytes,
+            inp_slots * tci * ih * iw / m.inp_built,
+            wgt_slots * step_elements / m.wgt_built,
+            knob["acc_slots"] * tco * th * tw * (1 + tensors) / m.acc_built,
+        ],
+        axis=1,
+    )
+
+
+def _beats(element_bytes: int, bus_bytes: int) -> float:
+    return element_bytes / bus_bytes
+
+
+def _clipped(
+    outputs: int, tiles: Array, stride: int, kernel: int, dilation: int, size: int
+) -> Array:
+    """Input rows (columns) all tiles together read, overlaps counted, padding not."""
+    overlap = max(0, (kernel - 1) * dilation + 1 - stride)
+    return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))
