@@ -95,8 +95,8 @@ def notes(site: Site) -> list[str]:
 
 
 def _output(site: Site) -> Quantisation | None:
-    last = site.steps[-1] if site.steps else None
-    return last.quantisation if last is not None and last.kind == "quantise" else None
+    """The scale the site writes: of its last quantisation, since a relu behind it keeps it."""
+    return next((s.quantisation for s in reversed(site.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:

@@ -106,7 +106,7 @@ def load(source: str | Path, input_shapes: InputShapes | None = None, seed: int 
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if path.suffix in TORCH_SUFFIXES:
-        from networks.torch_export import TorchSource
+        from networks.torch_source import TorchSource
 
         if shapes:
             raise DynamicShapeError(

@@ -24,6 +24,9 @@ from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shap
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
 
 
+MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
+
+
 def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
     """The normal form of a copy of `model`; `input_shapes` fixes the inputs that are dynamic.
 
@@ -47,6 +50,7 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
 def _named_copy(model: onnx.ModelProto) -> NormalGraph:
     copy = onnx.ModelProto()
     copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
     taken: set[str] = set()
     for position, node in enumerate(copy.graph.node):
         name = node.name or f"{node.op_type}_{position}"

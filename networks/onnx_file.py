@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper, helper
 
 from networks.errors import ModelFileError
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf's own limit
-MAX_TENSOR_ELEMENTS = 2**31
+MAX_TENSOR_ELEMENTS = 2**30
 MAX_NODES = 100_000
 SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
 

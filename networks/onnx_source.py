@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from networks.errors import UnsupportedOperatorError
+from networks.errors import ModelFileError, UnsupportedOperatorError
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from networks.normalise import normalise
 from networks.report import Examined
 from networks.sites import Partitioned
-from networks.skeleton import without_operators, without_weights
+from networks.skeleton import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
+
+
+NOTHING = Partitioned((), frozenset())
 
 
 class OnnxSource:
@@ -35,7 +38,9 @@ class OnnxSource:
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
-        normal = normalise(without_weights(self._model), self._input_shapes)
+        skeleton = without_weights(self._model)
+        _check(skeleton)
+        normal = normalise(skeleton, self._input_shapes)
         unsupported = _unsupported(normal)
         model = normal.model
         if unsupported:
@@ -43,15 +48,16 @@ class OnnxSource:
             first = next(iter(unsupported))
             behind = f"behind '{first}', its input's shape is unknown"
             unsupported |= dict.fromkeys(blocked, (behind, f"replace '{first}' first"))
+        inputs = {info.name: static_shape(info) or () for info in data_inputs(normal.model)}
         return Examined(
             name=self.name,
-            inputs={info.name: static_shape(info) or () for info in data_inputs(normal.model)},
+            inputs=inputs,
             operators=normal.operators,
             absorbed=normal.absorbed,
             unsupported=unsupported,
             readers=_readers(normal),
             shapes=_shapes(normal),
-            found=_partition(model) if model.graph.node else Partitioned((), frozenset()),
+            found=_partition(model) if model.graph.node else NOTHING,
         )
 
     def compile(self) -> CompiledModule:
@@ -63,7 +69,7 @@ class OnnxSource:
         refuse_unsupported(self.name, _unsupported(normal))
         inputs = [info.name for info in data_inputs(normal.model)]
         outputs = [info.name for info in normal.graph.output]
-        return CompiledModule(import_onnx(normal.model).module, inputs, outputs)
+        return CompiledModule(import_onnx(normal.model, inputs).module, inputs, outputs)
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
@@ -94,7 +100,17 @@ def _partition(model: onnx.ModelProto) -> Partitioned:
     from networks.relax.importer import import_onnx
     from networks.relax.partition import partition
 
-    return partition(import_onnx(model)).found
+    inputs = [info.name for info in data_inputs(model)]
+    return partition(import_onnx(weights_as_inputs(model), inputs)).found
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """ONNX's own checker; raises `ModelFileError`."""
+    try:
+        onnx.checker.check_model(weights_as_inputs(model))
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFileError(f"the model is not valid ONNX: {reason}; export it again") from error
 
 
 def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:

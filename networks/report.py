@@ -187,25 +187,32 @@ NOT_A_PRODUCT = "neither convolution nor product, nor fused behind one"
 POOL = "pooling: the accelerator's ALU has the operations, but no schedule for them exists here"
 UNFUSED = "not directly behind an offloaded operator, or its input is also needed elsewhere"
 NONLINEAR = "needs more than the accelerator's min, max, add and shift"
+OTHER_CONVOLUTION = "only two-dimensional convolutions with constant weights are offloaded"
 NO_CONSTANT = "its second operand is no constant; the accelerator wants weights prepared beforehand"
 
 CPU_REASONS: Mapping[str, str] = {
     reason_of: reason
     for reason, operators in (
-        (POOL, ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")),
+        (POOL, (
+            "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "max_pool2d",
+            "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d",
+            "mean",
+        )),
         ("only moves data", (
             "Reshape", "Flatten", "Transpose", "Concat", "Slice", "Split", "Squeeze", "Unsqueeze",
-            "Pad", "Gather", "Expand", "Resize", "DepthToSpace",
+            "Pad", "Gather", "Expand", "Resize", "DepthToSpace", "view", "reshape", "permute",
+            "cat", "flatten", "clone", "dropout",
         )),
-        (UNFUSED, ("Add", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear")),
+        (UNFUSED, ("Add", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear", "add",
+            "relu", "hardtanh", "clamp")),
         (NONLINEAR, (
             "Softmax", "LogSoftmax", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "Erf",
             "Exp", "Elu", "LeakyRelu", "LRN", "LayerNormalization",
         )),
         ("no convolution directly before it to fold it into", ("BatchNormalization",)),
-        ("only two-dimensional convolutions with constant weights are offloaded", ("Conv",)),
+        (OTHER_CONVOLUTION, ("Conv", "convolution")),
         ("transposed convolutions have no schedule here", ("ConvTranspose",)),
-        (NO_CONSTANT, ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")),
+        (NO_CONSTANT, ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "mm", "bmm", "addmm")),
     )
     for reason_of in operators
 }  # fmt: skip

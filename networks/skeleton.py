@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from networks.graph import NormalGraph
-from networks.onnx_file import stub
+from networks.onnx_file import is_stub, stub
 
 # operator → the inputs that are weights and biases
 WEIGHTS: Mapping[str, tuple[int, ...]] = {
@@ -59,6 +59,21 @@ def _weight_names(graph: onnx.GraphProto) -> set[str]:
             (found if i in roles else other).add(name)
     read_as_data = {through[name] for name in other if name in through}
     return found - other - read_as_data
+
+
+def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which tensors without data are inputs of the graph, a valid model of its own."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    tensors = list(copy.graph.initializer)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(tensor for tensor in tensors if not is_stub(tensor))
+    copy.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in tensors
+        if is_stub(t)
+    )
+    return copy
 
 
 def without_operators(

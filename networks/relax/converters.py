@@ -64,9 +64,8 @@ def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     weight = bb.emit(_dequantise(w, w_scale, w_zero, axis=0))
     out = bb.emit(_conv(data, weight, attrs, "float32"))
     if bias is not None:
-        real = relax.op.multiply(
-            relax.op.astype(bias, "float32"), relax.op.multiply(_vector(x_scale), _vector(w_scale))
-        )
+        scale = bb.emit(relax.op.multiply(_vector(x_scale), _vector(w_scale)))
+        real = bb.emit(relax.op.multiply(relax.op.astype(bias, "float32"), scale))
         out = bb.emit(relax.op.add(out, bb.emit(relax.op.reshape(real, [1, -1, 1, 1]))))
     return _quantise(bb, out, y_scale, y_zero)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -17,8 +17,6 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from networks.errors import ImportFailedError
-from networks.graph import data_inputs
-from networks.onnx_file import is_stub
 from networks.relax.bindings import FlatGraph, flatten
 from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 
@@ -37,17 +35,16 @@ def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return missing
 
 
-def import_onnx(model: onnx.ModelProto) -> FlatGraph:
-    """The Relax module of a normalised model. Tensors without data become parameters of `main`.
+def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
+    """The Relax module of a normalised model; graph inputs that are not among `inputs` are weights.
 
     Raises `ImportFailedError`, naming the operator.
     """
-    inputs = [info.name for info in data_inputs(model)]
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD), default=13)
     importer = _Importer()
     with _quiet():
         try:
-            module = importer.from_onnx(_stubs_to_inputs(model).graph, opset)
+            module = importer.from_onnx(model.graph, opset)
         except Exception as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ImportFailedError(
@@ -87,22 +84,6 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         bound = self.bb.emit(result, name_hint=self.node)
         self.owners[bound] = self.node
         return bound
-
-
-def _stubs_to_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which tensors without data are inputs of the graph."""
-    stubs = [tensor for tensor in model.graph.initializer if is_stub(tensor)]
-    if not stubs:
-        return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    kept = [tensor for tensor in copy.graph.initializer if not is_stub(tensor)]
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(kept)
-    copy.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stubs
-    )
-    return copy
 
 
 @contextlib.contextmanager

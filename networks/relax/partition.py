@@ -9,13 +9,13 @@ accumulator could follow (`chain_behind`); the distinct chains become the patter
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GenericConst
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
 from networks.relax.bindings import Binding, FlatGraph, shape_of
 from networks.sites import Partitioned, Quantisation, Site, Step, StepKind
@@ -23,9 +23,10 @@ from networks.sites import Partitioned, Quantisation, Site, Step, StepKind
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
+NORM, ITEM = "relax.nn.batch_norm", "TupleGetItem"
 COMPOSITE = "tilewright.accumulate"
 
-# the order an accumulator can take them in; quantisation may stand between any two
+# the order an accumulator can take them in; quantisation may stand between two, but before no bias
 RANK: Mapping[StepKind, int] = {"bias": 1, "add": 2, "relu": 3, "clip": 3}
 
 
@@ -90,26 +91,46 @@ def is_anchor(flat: FlatGraph, binding: Binding) -> bool:
 def chain_behind(flat: FlatGraph, anchor: Binding) -> tuple[Link, ...]:
     """The operations after `anchor` that read nothing else that changes but one residual tensor."""
     chain: list[Link] = []
-    complete, rank, head = 0, 0, anchor
+    complete, head = 0, anchor
+    channel_axis = 1 if anchor.op == CONV2D else len(anchor.shape or ()) - 1
     while (user := flat.sole_user(head.var)) is not None:
-        link = _link(flat, head, user)
-        if link is None or RANK.get(link.kind, rank + 1) <= rank:
+        link = _link(flat, head, user, channel_axis)
+        if link is None or not _follows(link, chain):
             break
-        if link.kind == "bias" and chain:
-            break
-        rank = RANK.get(link.kind, rank)
         chain.append(link)
-        if link.kind != "dequantise":
+        if _is_end(link):
             complete = len(chain)
         head = user
-    return tuple(chain[:complete])
+    return tuple(chain[: _last_integer(chain[:complete])])
 
 
-def _link(flat: FlatGraph, head: Binding, user: Binding) -> Link | None:
+def _last_integer(chain: Sequence[Link]) -> int:
+    """The length of `chain` without a sum of dequantised values that nothing quantises again."""
+    last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
+    open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
+    return last + 1 if open_sum else len(chain)
+
+
+def _follows(link: Link, chain: Sequence[Link]) -> bool:
+    """Whether an accumulator can do `link` after `chain`; several biases are one."""
+    if link.kind == "bias":
+        return all(earlier.kind == "bias" for earlier in chain)
+    rank = max((RANK.get(earlier.kind, 0) for earlier in chain), default=0)
+    return RANK.get(link.kind, rank + 1) > rank
+
+
+def _is_end(link: Link) -> bool:
+    """Whether a chain may stop here: not on a value the accelerator never writes."""
+    return link.kind != "dequantise" and link.binding.op != NORM
+
+
+def _link(flat: FlatGraph, head: Binding, user: Binding, channel_axis: int) -> Link | None:
     position = next((i for i, arg in enumerate(user.args) if arg.same_as(head.var)), -1)
+    if head.op == NORM:
+        return Link(user, 0, "bias") if user.op == ITEM and user.value.index == 0 else None
     if user.op == ADD:
         other = user.args[1 - position]
-        if flat.is_constant(other) and _is_per_channel(head, shape_of(other)):
+        if flat.is_constant(other) and _is_per_channel(head, shape_of(other), channel_axis):
             return Link(user, position, "bias")
         same = shape_of(other) == head.shape == user.shape
         return Link(user, position, "add") if same else None
@@ -117,6 +138,10 @@ def _link(flat: FlatGraph, head: Binding, user: Binding) -> Link | None:
         return None
     if user.op == RELU:
         return Link(user, 0, "relu")
+    if user.op == NORM:  # its scale goes into the weights, its offset into the bias
+        constant = all(flat.is_constant(arg) for arg in user.args[1:])
+        folds = constant and not user.value.attrs.training and user.value.attrs.axis == 1
+        return Link(user, 0, "bias") if folds else None
     if user.op == CLIP:
         low, high = (_number(arg) for arg in user.args[1:])
         return Link(user, 0, "clip") if low == 0 and high is not None and high > 0 else None
@@ -125,16 +150,14 @@ def _link(flat: FlatGraph, head: Binding, user: Binding) -> Link | None:
     return None
 
 
-def _is_per_channel(head: Binding, shape: tuple[int, ...] | None) -> bool:
-    """Whether a shape broadcasts along everything but the channels of `head`."""
-    if shape is None or head.shape is None:
+def _is_per_channel(head: Binding, shape: tuple[int, ...] | None, axis: int) -> bool:
+    """Whether a shape broadcasts along every dimension of `head` but its channels."""
+    if shape is None or head.shape is None or len(shape) > len(head.shape):
         return False
-    channels = head.shape[1] if len(head.shape) == 4 else head.shape[-1]
-    trailing = 2 if len(head.shape) == 4 else 0
-    if math.prod(shape) == 1:
-        return len(shape) <= len(head.shape)
-    aligned = len(shape) > trailing and shape[len(shape) - 1 - trailing] == channels
-    return aligned and math.prod(shape) == channels and len(shape) <= len(head.shape)
+    aligned = (1,) * (len(head.shape) - len(shape)) + shape
+    return math.prod(shape) == 1 or (
+        aligned[axis] == head.shape[axis] and math.prod(shape) == head.shape[axis]
+    )
 
 
 def _number(arg: Any) -> float | None:
@@ -157,7 +180,7 @@ def _signatures(flat: FlatGraph, chains: Mapping[Any, tuple[Link, ...]]) -> list
         found.add(steps)
         for link in chain:
             steps = (*steps, (link.binding.op, link.position))
-            if link.kind != "dequantise":
+            if _is_end(link):
                 found.add(steps)
     return sorted(found, key=lambda steps: (-len(steps), steps))
 
@@ -169,6 +192,8 @@ def _pattern(signature: Signature) -> Any:
         if op == ADD:
             sides = (pattern, wildcard()) if position == 0 else (wildcard(), pattern)
             pattern = is_op(op)(*sides)
+        elif op == ITEM:
+            pattern = is_tuple_get_item(pattern, 0)
         else:
             pattern = is_op(op)(pattern, varg_default_wildcard=True)
     return pattern

@@ -7,7 +7,7 @@ has the same graph as the one built with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Builder:
         self.seed = seed
         self.weights = weights
         self.input = "input"
+        self.values: Mapping[str, NDArray[np.float32]] = {}  # trained weights by tensor name
         self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: list[onnx.TensorProto] = []
@@ -148,6 +149,8 @@ class Builder:
         return self._normal(name, shape, math.sqrt(2 / math.prod(shape[1:])))
 
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float) -> str:
+        if name in self.values:
+            return self.constant(name, self.values[name])
         if not self.weights:
             return self._absent(name, shape)
         values = self._stream().standard_normal(shape, dtype=np.float32) * np.float32(deviation)

@@ -1,0 +1,66 @@
+"""A network that comes from torch.export: what the importer makes of it, how it runs on the CPU."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from networks.onnx_source import refuse_unsupported
+from networks.report import Examined
+from networks.sites import Partitioned
+from networks.torch_file import read_exported
+
+if TYPE_CHECKING:
+    from networks.relax.execute import CompiledModule
+    from networks.relax.torch_importer import TorchProgram
+
+
+class TorchSource:
+    """An exported program. Operators are named after the module they come from."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._exported = read_exported(path)
+
+    @cached_property
+    def _program(self) -> TorchProgram:
+        from networks.relax.torch_importer import TorchProgram
+
+        return TorchProgram(self._exported)
+
+    def examine(self) -> Examined:
+        """Import with weights as parameters and partition."""
+        from networks.relax.partition import partition
+
+        program = self._program
+        unsupported = {
+            name: (f"the importer knows no operator {operator}", "replace this layer before export")
+            for name, operator in program.unsupported.items()
+        }
+        if unsupported:
+            first = next(iter(unsupported))
+            behind = (f"not examined: the import stops at '{first}'", f"replace '{first}' first")
+            unsupported |= {o.name: behind for o in program.operators if o.name not in unsupported}
+        found = Partitioned((), frozenset()) if unsupported else partition(program.flat()).found
+        return Examined(
+            name=self.name,
+            inputs=program.inputs,
+            operators=program.operators,
+            absorbed={},
+            unsupported=unsupported,
+            readers={},
+            shapes=program.shapes,
+            found=found,
+        )
+
+    def compile(self) -> CompiledModule:
+        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
+        from networks.relax.execute import CompiledModule
+
+        program = self._program
+        refuse_unsupported(
+            self.name,
+            {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
+        )
+        return CompiledModule(program.module(), list(program.inputs), program.outputs)
