@@ -15,7 +15,7 @@ Status = Literal["valid", "compile_error", "run_error", "wrong_result", "timeout
 STATUSES: tuple[Status, ...] = ("valid", "compile_error", "run_error", "wrong_result", "timeout")
 
 Configs = NDArray[np.int32]
-"""A batch of configurations, shape (configs, knobs): each entry is an index into its knob's values."""
+"""A batch of configurations, shape (configs, knobs); entries are indices into a knob's values."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Space:
     def ravel(self, configs: Configs) -> NDArray[np.int64]:
         """Configs, shape (n, knobs) → flat indices, shape (n,)."""
         indices = tuple(configs.T.astype(np.int64))
-        return np.ravel_multi_index(indices, tuple(self.cardinalities), order="F").astype(np.int64)
+        flat = np.ravel_multi_index(indices, tuple(self.cardinalities), order="F")
+        return np.asarray(flat, dtype=np.int64)
 
     def values(self, configs: Configs) -> NDArray[np.int64]:
         """The knobs' values of each config, shape (n, knobs)."""
@@ -127,7 +128,7 @@ class Target(Protocol):
     """A piece of hardware with the schedule space and compiler that belong to it.
 
     Implementations are deterministic: equal arguments give equal results. Every method takes and
-    returns whole batches; a config that cannot be compiled or run is a typed row, never an exception.
+    returns whole batches; a config that cannot be compiled or run is a typed row, no exception.
     """
 
     @property
@@ -137,7 +138,7 @@ class Target(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Content hash of all that can change a measurement: hardware, space, compiler, simulator."""
+        """Content hash of what can change a measurement: hardware, space, compiler, simulator."""
         ...
 
     def hardware_features(self) -> dict[str, float]:

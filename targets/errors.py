@@ -1,8 +1,8 @@
-"""The errors a user can meet. Each names the cause and the next step, and none carries a traceback to the terminal."""
+"""The errors a user can meet: each message names the cause and the next step."""
 
 
 class TilewrightError(Exception):
-    """A mistake in the input: `str(error)` is one message that names the cause and the next step."""
+    """A mistake in the input; `str(error)` is what a terminal shows, without a traceback."""
 
 
 class SpecError(TilewrightError):

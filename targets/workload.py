@@ -1,4 +1,4 @@
-"""What to compute: one tensor operator with its shapes and epilogue, independent of any schedule."""
+"""What to compute: one tensor operator with its shapes and epilogue, without any schedule."""
 
 from __future__ import annotations
 
@@ -109,10 +109,18 @@ class Workload:
 
     def __str__(self) -> str:
         """The text `parse_workload` reads; the epilogue is not part of it."""
-        sizes = f"n={self.batch},c={self.in_channels},h={self.height},w={self.width},o={self.out_channels}"
+        sizes = (
+            f"n={self.batch},c={self.in_channels},h={self.height},w={self.width}"
+            f",o={self.out_channels}"
+        )
         if self.operator == "dense":
             return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}"
-        pads = (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
+        pads: tuple[int, ...] = (
+            self.pad_top,
+            self.pad_left,
+            self.pad_bottom,
+            self.pad_right,
+        )
         if pads[:2] == pads[2:]:
             pads = pads[:2]
         text = (

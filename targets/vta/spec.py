@@ -24,7 +24,7 @@ INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
 
 
 class Machine(NamedTuple):
-    """The integers a compiled kernel needs of a `VtaSpec`; compiled code takes it as one argument."""
+    """The integers compiled code needs of a `VtaSpec`, in one argument."""
 
     batch: int
     block_in: int
@@ -287,8 +287,8 @@ def _word_problems(
             second = sum(fields[4:])
             problems.append(
                 f"the {name} instruction's factor fields need "
-                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second word has "
-                f"64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
+                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second word "
+                f"has 64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
                 "shrink the scratchpads or raise LOG_*_FACTOR_RESTRICT"
             )
     return problems

@@ -1,8 +1,9 @@
 """What a layer costs before any tuning, and what no schedule can beat.
 
-The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's published
-one (TopHub) where there is one for this hardware, else the stock-valid schedule with the lowest
-closed-form estimate. That rule measures nothing; it is as strong as a rule without a simulator can be.
+The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's
+published one (TopHub) where there is one for this hardware, else the stock-valid schedule with the
+lowest closed-form estimate. That rule measures nothing; it is as strong as a rule without a
+simulator can be.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from targets.workload import Workload
 
 BaselineSource = Literal["tophub", "estimate"]
 
-_STOCK_SCRATCHPADS = (11, 10, 11)  # log2 depths (input, weight, accumulator) TopHub was tuned for
+# What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
+_STOCK_BLOCK = (1, 16, 16)
+_STOCK_DEPTHS = (11, 10, 11)
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
             best = int(np.argmin(estimates[:, ESTIMATES.index("cycles")]))
             return Baseline(lowering, values[best], "estimate")
     raise WorkloadError(
-        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest tile "
-        "does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
+        f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
+        "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
     )
 
 
@@ -95,11 +98,8 @@ def _tophub() -> dict[str, tuple[int, ...]]:
 def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
     m = spec.machine
     block = (m.batch, m.block_in, m.block_out)
-    if block != (1, 16, 16) or _STOCK_SCRATCHPADS != (
-        m.log_inp_depth,
-        m.log_wgt_depth,
-        m.log_acc_depth,
-    ):
+    depths = (m.log_inp_depth, m.log_wgt_depth, m.log_acc_depth)
+    if block != _STOCK_BLOCK or depths != _STOCK_DEPTHS:
         return None
     knobs = _tophub().get(str(workload))
     return None if knobs is None else np.array(knobs, dtype=np.int64)

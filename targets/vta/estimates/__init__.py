@@ -1,6 +1,7 @@
 """Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
 
-Nothing here knows whether a schedule can be compiled: a share above 1 only says that it is unlikely.
+Nothing here knows whether a schedule can be compiled: a share above 1 only says that it is
+unlikely.
 """
 
 from targets.vta.estimates.columns import ESTIMATES

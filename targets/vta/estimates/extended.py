@@ -1,7 +1,7 @@
 """Closed-form estimates of extended schedules, vectorised over a batch, without lowering them.
 
-The time of a software pipeline is its slowest module plus what cannot overlap: the first load and the
-last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
+the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
 """
 
 from __future__ import annotations

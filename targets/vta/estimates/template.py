@@ -1,8 +1,8 @@
 """Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
 
-Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm, TensorAlu:
-latency plus beats, one micro-op a cycle); what overlaps is summed up in one expression a group of
-tiles. Nothing here knows whether a schedule can be compiled.
+Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
+TensorAlu: latency plus beats, one micro-op a cycle); what overlaps is summed up in one expression a
+group of tiles. Nothing here knows whether a schedule can be compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.lowering.template import window
 from targets.vta.spec import Machine
+
 
 @nb.njit(cache=True)
 def _inside(start: int, length: int, size: int) -> int:
@@ -57,8 +58,12 @@ def estimate_template(
         ih = window(th, geo.sh, geo.kh, geo.dh)
         iw = window(tw, geo.sw, geo.kw, geo.dw)
         row_tiles, col_tiles, nk = geo.oh // th, geo.ow // tw, geo.ci // tci
-        places = geo.batches * row_tiles * col_tiles
-        tiles = places * (geo.co // tco)
+        tiles = geo.batches * row_tiles * col_tiles * (geo.co // tco)
+        # Threads left without a tile wait for the others.
+        groups = (
+            geo.batches * col_tiles
+            * -(-row_tiles // values[r, 6]) * -(-(geo.co // tco) // values[r, 5])
+        )  # fmt: skip
         m_tile = tco * th * tw
 
         # -- loads: mean over the places of a window in the image ----------------------------
@@ -73,9 +78,7 @@ def estimate_template(
                 if whole:
                     inp_sum += _load_cycles(1, size, m.inp_bytes, pads, m)
                 else:
-                    inp_sum += _load_cycles(
-                        tci * rows, columns * m.inp_bytes, m.inp_bytes, pads, m
-                    )
+                    inp_sum += _load_cycles(tci * rows, columns * m.inp_bytes, m.inp_bytes, pads, m)
                 bytes_sum += size
         inp_load = inp_sum / (row_tiles * col_tiles)
         wgt_load = _load_cycles(1, tco * tci * taps * m.wgt_bytes, m.wgt_bytes, 0, m)
@@ -103,7 +106,7 @@ def estimate_template(
                 + alu + (threads - 1) * max(alu, store) + store - min(reset, load)
             )  # fmt: skip
         instructions = tiles * (3 * nk + 2 + operations) + 12 * threads
-        out[r, 0] = tiles / threads * group + FETCH_BEATS * instructions + START_CYCLES
+        out[r, 0] = groups * group + FETCH_BEATS * instructions + START_CYCLES
         out[r, 1] = tiles * nk * load
         out[r, 2] = tiles * (nk * gemm + reset + alu)
         out[r, 3] = tiles * store

@@ -13,17 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Space
+from targets.errors import WorkloadError
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
 from targets.vta.lowering.extended import extended_space, lower_extended
 from targets.vta.lowering.failures import OUT_OF_SPACE
-from targets.vta.lowering.geometry import Geometry, epilogue_steps, geometry_of
+from targets.vta.lowering.geometry import (
+    EPILOGUE_IMMEDIATE,
+    Geometry,
+    epilogue_steps,
+    geometry_of,
+)
 from targets.vta.lowering.template import lower_template, template_space
+from targets.vta.lowering.unchecked import lower_unchecked, unchecked_space
 from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
-SpaceName = Literal["template", "extended"]
-TEMPLATE, EXTENDED = 0, 1
+SpaceName = Literal["template", "extended", "unchecked"]
+TEMPLATE, EXTENDED, UNCHECKED = 0, 1, 2
+_CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
 
 
@@ -47,20 +55,30 @@ class Lowering:
     ) -> Lowering:
         """Raises `WorkloadError` for a workload this machine cannot hold in any schedule."""
         geometry = geometry_of(workload, spec.machine)
-        space = template_space(geometry) if kind == "template" else extended_space(geometry)
+        epilogue = epilogue_steps(workload)
+        if kind == "template":
+            space = template_space(geometry)
+        elif kind == "extended":
+            space = extended_space(geometry)
+        else:
+            space = unchecked_space()
+            if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
+                raise WorkloadError(
+                    f"{workload}: the unchecked space has no bias or residual; use another space"
+                )
         return cls(
             workload, spec, kind, stock, spec.machine, layout_of(spec), geometry,
-            epilogue_steps(workload), space,
+            epilogue, space,
         )  # fmt: skip
 
     @property
     def code(self) -> int:
-        return TEMPLATE if self.kind == "template" else EXTENDED
+        return _CODES[self.kind]
 
     def program(
         self, values: NDArray[np.int64]
     ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-        """One config by its knob *values* → failure code, instructions (n, 2), micro-ops, counts."""
+        """One config by knob *values* → failure code, instructions (n, 2), micro-ops, counts."""
         state = np.zeros(emit.STATE_SIZE, np.int64)
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         size = 4096
@@ -111,7 +129,9 @@ def lower_one(
     """Dispatch to the lowering of a space. Returns a failure code; fills out, uops, state."""
     if kind == TEMPLATE:
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
-    return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
+    if kind == EXTENDED:
+        return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
+    return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state)
 
 
 @nb.njit(cache=True, nogil=True)

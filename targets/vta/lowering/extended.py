@@ -1,14 +1,14 @@
 """Schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
 
-One program is a sequence of output tiles; a tile is a sequence of reduction steps; a step loads what
-its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead of the
-GEMMs as far as slots allow, whatever tile they belong to, and a slot that still holds the wanted block
-is not loaded again (residency). Accumulator tiles form a ring too, so a store hides under the next
-tile. The first step may be split so that the first GEMM starts early, the last epilogue so that the
-last store is short.
+One program is a sequence of output tiles; a tile is a sequence of reduction steps; a step loads
+what its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead
+of the GEMMs as far as slots allow, whatever tile they belong to, and a slot that still holds the
+wanted block is not loaded again (residency). Accumulator tiles form a ring too, so a store hides
+under the next tile. The first step may be split so that the first GEMM starts early, the last
+epilogue so that the last store is short.
 
-Micro-ops are shared by all tiles of a shape: the two hardware loops walk over the pixels, so a smaller
-tile is the same kernel with fewer iterations.
+Micro-ops are shared by all tiles of a shape: the two hardware loops walk over the pixels, so a
+smaller tile is the same kernel with fewer iterations.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
 def extended_space(geo: Geometry) -> Space:
     """The knobs of the extended space.
 
-    `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile takes
-    the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels. `*_slots`: ring
-    sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the first tile has
-    1/head of the rows. `ramp`: first steps that are split by output channel. `tail`: pieces of the
-    last epilogue and store.
+    `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
+    takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
+    `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the
+    first tile has 1/head of the rows. `ramp`: first steps that are split by output channel. `tail`:
+    pieces of the last epilogue and store.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
     values = (
@@ -422,7 +422,7 @@ def lower_extended(
 
 @nb.njit(cache=True)
 def _find(ring: NDArray[np.int64], key: int, hint: int) -> int:
-    """The slot that holds `key`, or -1. Rings are walked in order, so the hint nearly always hits."""
+    """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
     slots = ring.shape[0]
     for probe in range(slots):
         j = (hint + probe) % slots
@@ -487,7 +487,7 @@ def _tile_transfer(
     state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """An accumulator tile from or to DRAM; one transfer if it is dense, else one an output block."""
+    """An accumulator tile from or to DRAM: one transfer if dense, else one an output block."""
     if pitch == rows * cols or cos == 1:
         emit.region(
             state, out, opcode, kind, sram, dram, cos, geo.oh * geo.ow, rows, geo.ow, cols,

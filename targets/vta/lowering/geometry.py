@@ -61,7 +61,7 @@ class Geometry(NamedTuple):
 
 
 def geometry_of(workload: Workload, machine: Machine) -> Geometry:
-    """Pack a workload for a machine. Raises `WorkloadError` if a pad exceeds what a LOAD can pad."""
+    """Pack a workload for a machine. Raises `WorkloadError` for pads beyond what a LOAD can pad."""
     w = workload
     ci = -(-(w.in_channels // w.groups) // machine.block_in)
     co = -(-(w.out_channels // w.groups) // machine.block_out)

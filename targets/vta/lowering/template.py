@@ -1,9 +1,9 @@
 """The stock compiler's conv2d template: its knobs, its loop nest, its instruction stream.
 
-Reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and runtime) exactly where that
-compiler succeeds. Where it gives up (a tile that is no 2-D DMA, padding on an inner block, an odd
-number of tiles for two threads, …) the same knob values are lowered all the same unless `stock` is
-set; then they fail with the stock stack's class.
+Reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and runtime) exactly where
+that compiler succeeds. Where it gives up (a tile that is no 2-D DMA, padding on an inner block, an
+odd number of tiles for two threads, …) the same knob values are lowered all the same unless `stock`
+is set; then they fail with the stock stack's class.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def template_space(geo: Geometry) -> Space:
-    """The knobs of the stock template for a packed workload; the flat index counts tile_b fastest."""
+    """The stock template's knobs for a packed workload; the flat index counts tile_b fastest."""
     values = (
         divisors(geo.batches), divisors(geo.oh), divisors(geo.ow), divisors(geo.ci),
         divisors(geo.co), (1, 2), (1, 2),
@@ -119,7 +119,8 @@ def _kernel_uops(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int,
     th: int, tw: int, tci: int, tco: int, thread: int, factors: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Write a GEMM's micro-ops at `at`; fills `factors` (iterations and six factors); returns count.
+    """Write a GEMM's micro-ops at `at`; fills `factors` (iterations and six factors); returns
+    count.
 
     Loop order outermost first: ic, x_j, d_j, d_i, c_o, x_i. The first two loops longer than one
     become hardware loops, the others are unrolled.

@@ -1,4 +1,4 @@
-"""Tensors in and out of VTA's DRAM: packing into blocks, and the integer reference to compare with."""
+"""Tensors in and out of VTA's DRAM, packed into blocks; the integer reference to compare with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from targets.vta.spec import Machine
 from targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
-"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw), optional `bias` (o,) and `add` (n, o, oh, ow)."""
+"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw); maybe `bias` (o,), `add` (n, o, oh, ow)."""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
