@@ -11,8 +11,11 @@ from targets.vta.functional.decode import Loops, uop_of
 from targets.vta.functional.gemm import largest, trips, truncate
 from targets.vta.functional.scratchpads import Scratchpads
 from targets.vta.functional.semantics import Rules
-from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR, Layout
+from targets.vta.functional.vector import LANES, alu_tile
+from targets.vta.isa import ALU_MUL, ALU_SHR, Layout
 from targets.vta.spec import Machine
+
+_BY_SIGN, _LEFT, _RIGHT = 0, 1, 2
 
 
 @nb.njit(cache=True, nogil=True)
@@ -21,98 +24,85 @@ def alu(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> N
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0 or uops == 0:
         return
-    size = m.batch * pads.acc_row
-    if uops == 1 and g.dst_in == 1 and g.src_in == 1 and inner > 1 and m.acc_bits == 32:
-        d, s, _ = uop_of(lay, pads.uop[g.uop_bgn % rules.uop_depth])
+    operation, imm, shift, mask = _operation(m, rules, g)
+    from_source = not g.use_imm or rules.immediate_reads_source
+    size, first = m.batch * pads.acc_row, g.uop_bgn % rules.uop_depth
+    if uops == 1 and inner > 1 and g.dst_in == g.src_in == 1 and m.acc_bits == 32:
+        d, s, _ = uop_of(lay, pads.uop[first])
         if (
             largest(d, outer, g.dst_out, inner, 1) < rules.acc_depth
             and largest(s, outer, g.src_out, inner, 1) < rules.acc_depth
         ):
-            for i in range(outer):
-                alu_rows(
-                    m, rules, pads, g, d + i * g.dst_out, s + i * g.src_out, inner, size
-                )  # fmt: skip
+            _rows(
+                pads.acc, pads.fresh, d, s, outer, g.dst_out, g.src_out, inner, size,
+                g.use_imm, from_source, imm, operation, shift, mask,
+            )  # fmt: skip
             return
+    _scattered(
+        pads.acc, pads.fresh, pads.uop, lay, first, uops, rules.acc_depth,
+        outer, g.dst_out, g.src_out, inner, g.dst_in, g.src_in, size,
+        g.use_imm, from_source, imm, operation, shift, mask, m.acc_bits,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def _operation(m: Machine, rules: Rules, g: Loops) -> tuple[int, int, int, int]:
+    """(operation, immediate, shift direction, shift amount mask) in the terms of `alu_tile`."""
+    if g.alu_opcode != ALU_SHR:
+        return g.alu_opcode, g.imm, _BY_SIGN, 31
+    if rules.hardware_shift:
+        # The RTL takes the direction from bit 15 of the immediate field, used or not.
+        return ALU_SHR, g.imm, _LEFT if g.imm < 0 else _RIGHT, m.acc_bits - 1
+    if g.use_imm and g.imm < -31:
+        return ALU_MUL, 0, _BY_SIGN, 31
+    return ALU_SHR, min(g.imm, 31) if g.use_imm else 0, _BY_SIGN, 31
+
+
+@nb.njit(cache=True, nogil=True)
+def _rows(
+    acc: NDArray[np.int32], fresh: NDArray[np.uint8], d: int, s: int,
+    outer: int, by_d: int, by_s: int, inner: int, size: int,
+    use_imm: int, from_source: bool, imm: int, operation: int, shift: int, mask: int,
+) -> None:  # fmt: skip
+    """Runs of `inner` neighbouring elements of `size` lanes."""
+    for i in range(outer):
+        target, source = d + i * by_d, s + i * by_s
+        left = source if use_imm and from_source else target
+        for n in range(target, target + inner):
+            fresh[n] = 1
+        alu_tile(
+            acc, target * size, left * size, source * size, use_imm, imm, operation, shift, mask,
+            LANES, inner * size // LANES,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def _scattered(
+    acc: NDArray[np.int32], fresh: NDArray[np.uint8], uop: NDArray[np.uint64], lay: Layout,
+    first: int, uops: int, depth: int, outer: int, d_out: int, s_out: int,
+    inner: int, d_in: int, s_in: int, size: int, use_imm: int, from_source: bool, imm: int,
+    operation: int, shift: int, mask: int, acc_bits: int,
+) -> None:  # fmt: skip
+    """One element at a time, indices modulo the depth."""
     for i in range(outer):
         for j in range(inner):
-            for k in range(uops):
-                d, s, _ = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
-                d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
-                s = (s + i * g.src_out + j * g.src_in) % rules.acc_depth
-                alu_rows(m, rules, pads, g, d, s, 1, size)
+            for k in range(first, first + uops):
+                d, s, _ = uop_of(lay, uop[k % uop.size])
+                d = (d + i * d_out + j * d_in) % depth
+                s = (s + i * s_out + j * s_in) % depth
+                left = s if use_imm and from_source else d
+                alu_tile(
+                    acc, d * size, left * size, s * size, use_imm, imm, operation, shift, mask,
+                    LANES, size // LANES,
+                )  # fmt: skip
+                fresh[d] = 1
+                if acc_bits < 32:
+                    truncate(acc, d * size, size, acc_bits)
 
 
 @nb.njit(cache=True, nogil=True)
-def alu_rows(
-    m: Machine, rules: Rules, pads: Scratchpads, g: Loops, d: int, s: int, count: int, size: int
-) -> None:  # fmt: skip
-    """Elements d, d+1, ... from themselves and s, s+1, ... (or the immediate), one by one."""
-    if g.use_imm:
-        source = s if rules.immediate_reads_source else d
-        _immediate(pads.acc, d * size, source * size, count * size, g, rules.hardware_shift, m)
-    else:
-        _tensor(pads.acc, d * size, s * size, count * size, g, rules.hardware_shift, m)
-    for n in range(count):
-        pads.fresh[d + n] = 1
-        if m.acc_bits < 32:
-            truncate(m, pads, d + n)
-
-
-@nb.njit(cache=True, nogil=True)
-def _immediate(
-    acc: NDArray[np.int32], d: int, s: int, lanes: int, g: Loops, hardware: int, m: Machine
-) -> None:
-    """acc[d + l] = op(acc[s + l], imm)."""
-    y = np.int32(g.imm)
-    if g.alu_opcode == ALU_MIN:
-        for lane in range(lanes):
-            acc[d + lane] = min(acc[s + lane], y)
-    elif g.alu_opcode == ALU_MAX:
-        for lane in range(lanes):
-            acc[d + lane] = max(acc[s + lane], y)
-    elif g.alu_opcode == ALU_ADD:
-        for lane in range(lanes):
-            acc[d + lane] = np.int32(acc[s + lane] + y)
-    elif g.alu_opcode == ALU_SHR:
-        amount = abs(g.imm)
-        if hardware:
-            amount &= m.acc_bits - 1
-        if g.imm >= 0:
-            amount = min(amount, 31)
-            for lane in range(lanes):
-                acc[d + lane] = acc[s + lane] >> amount
-        elif amount > 31:
-            for lane in range(lanes):
-                acc[d + lane] = 0
-        else:
-            for lane in range(lanes):
-                acc[d + lane] = np.int32(np.int64(acc[s + lane]) << amount)
-    else:
-        for lane in range(lanes):
-            acc[d + lane] = np.int32(np.int64(acc[s + lane]) * y)
-
-
-@nb.njit(cache=True, nogil=True)
-def _tensor(
-    acc: NDArray[np.int32], d: int, s: int, lanes: int, g: Loops, hardware: int, m: Machine
-) -> None:
-    """acc[d + l] = op(acc[d + l], acc[s + l])."""
-    if g.alu_opcode == ALU_MIN:
-        for lane in range(lanes):
-            acc[d + lane] = min(acc[d + lane], acc[s + lane])
-    elif g.alu_opcode == ALU_MAX:
-        for lane in range(lanes):
-            acc[d + lane] = max(acc[d + lane], acc[s + lane])
-    elif g.alu_opcode == ALU_ADD:
-        for lane in range(lanes):
-            acc[d + lane] = np.int32(np.int64(acc[d + lane]) + acc[s + lane])
-    elif g.alu_opcode == ALU_SHR:
-        mask = m.acc_bits - 1 if hardware else 31
-        for lane in range(lanes):
-            x, y = np.int64(acc[d + lane]), np.int64(acc[s + lane])
-            # The RTL takes the direction from bit 15 of the immediate field, used or not.
-            left = g.imm < 0 if hardware else y < 0
-            acc[d + lane] = np.int32(x << (-y & mask)) if left else np.int32(x >> (y & mask))
-    else:
-        for lane in range(lanes):
-            acc[d + lane] = np.int32(np.int64(acc[d + lane]) * acc[s + lane])
+def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
+    """One iteration of the functional simulator's SHR by a tensor, on elements of `size` lanes."""
+    alu_tile(acc, d * size, d * size, s * size, 0, 0, ALU_SHR, _BY_SIGN, 31, LANES, size // LANES)
+    if acc_bits < 32:
+        truncate(acc, d * size, size, acc_bits)

@@ -15,7 +15,7 @@ from targets.vta.functional.decode import Loops, Transfer, loops_of, transfer_of
 from targets.vta.functional.gemm import largest, trips
 from targets.vta.functional.scratchpads import Scratchpads
 from targets.vta.functional.semantics import Rules
-from targets.vta.functional.transfer import footprint_of
+from targets.vta.functional.transfer import depth_of, footprint_of
 from targets.vta.isa import (
     ACC,
     ACC_8BIT,
@@ -64,18 +64,6 @@ def check(
     elif opcode != FINISH:
         _report(found, f.UNDEFINED_OPCODE, opcode, 0, 0)
     return int(found[0, 0])
-
-
-@nb.njit(cache=True, nogil=True)
-def depth_of(rules: Rules, memory: int) -> int:
-    """Elements of the scratchpad a LOAD of this memory type fills."""
-    if memory == UOP:
-        return rules.uop_depth
-    if memory == WGT:
-        return rules.wgt_depth
-    if memory == INP:
-        return rules.inp_depth
-    return rules.acc_depth
 
 
 @nb.njit(cache=True, nogil=True)

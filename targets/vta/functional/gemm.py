@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
 from targets.vta.functional.decode import Loops, uop_of
+from targets.vta.functional.packing import clear_items
 from targets.vta.functional.scratchpads import Scratchpads
 from targets.vta.functional.semantics import Rules
 from targets.vta.functional.transfer import keep_stale_output
@@ -64,28 +66,24 @@ def gemm(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> 
         elif not fits:
             _gemm_wrapped(m, rules, pads, g, d, s, t, outer, inner)
         elif along_inner:
-            for i in range(outer):
-                _gemm_run(
-                    m, pads, d + i * g.dst_out, s + i * g.src_out, t + i * g.wgt_out,
-                    g.dst_in, g.src_in, inner,
-                )  # fmt: skip
+            _gemm_nest(
+                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
+                d, s, t, outer, g.dst_out, g.src_out, g.wgt_out, 1, 0, 0, 0,
+                inner, g.dst_in, g.src_in, m.acc_bits,
+            )  # fmt: skip
         elif along_outer:
-            for j in range(inner):
-                _gemm_run(
-                    m, pads, d + j * g.dst_in, s + j * g.src_in, t + j * g.wgt_in,
-                    g.dst_out, g.src_out, outer,
-                )  # fmt: skip
+            _gemm_nest(
+                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
+                d, s, t, inner, g.dst_in, g.src_in, g.wgt_in, 1, 0, 0, 0,
+                outer, g.dst_out, g.src_out, m.acc_bits,
+            )  # fmt: skip
         else:
             length, d_step, s_step = _uop_run(lay, rules, pads, g, k, uops, outer, inner)
-            for i in range(outer):
-                for j in range(inner):
-                    _gemm_run(
-                        m, pads,
-                        d + i * g.dst_out + j * g.dst_in,
-                        s + i * g.src_out + j * g.src_in,
-                        t + i * g.wgt_out + j * g.wgt_in,
-                        d_step, s_step, length,
-                    )  # fmt: skip
+            _gemm_nest(
+                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
+                d, s, t, outer, g.dst_out, g.src_out, g.wgt_out,
+                inner, g.dst_in, g.src_in, g.wgt_in, length, d_step, s_step, m.acc_bits,
+            )  # fmt: skip
         k += length
 
 
@@ -115,25 +113,36 @@ def _uop_run(
 
 
 @nb.njit(cache=True, nogil=True)
-def _gemm_run(
-    m: Machine, pads: Scratchpads, d: int, s: int, t: int, d_step: int, s_step: int, count: int
+def _gemm_nest(
+    acc: NDArray[np.int32], inp: NDArray[np.int16], wgt: NDArray[np.int16],
+    fresh: NDArray[np.uint8], batch: int, acc_row: int, inp_row: int, d: int, s: int, t: int,
+    outer: int, d_out: int, s_out: int, t_out: int,
+    inner: int, d_in: int, s_in: int, t_in: int,
+    run: int, d_run: int, s_run: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """`count` blocks from (d, s) on in even steps under one weight block; all indices inside."""
-    for n in range(count):
-        pads.fresh[d + n * d_step] = 1
-    acc_size, inp_size = m.batch * pads.acc_row, m.batch * pads.inp_row
-    in_tiles, out_tiles = pads.inp_row // LANES, pads.acc_row // LANES
-    for tile in range(out_tiles * in_tiles):
-        out_lane, in_lane = tile // in_tiles * LANES, tile % in_tiles * LANES
-        for b in range(m.batch):
-            gemm_tile(
-                pads.acc, d * acc_size + b * pads.acc_row + out_lane, d_step * acc_size,
-                pads.inp, s * inp_size + b * pads.inp_row + in_lane, s_step * inp_size,
-                pads.wgt, (t * out_tiles * in_tiles + tile) * TILE, count,
-            )  # fmt: skip
-    if m.acc_bits < 32:
-        for n in range(count):
-            truncate(m, pads, d + n * d_step)
+    """Three loops, the innermost (`run`) under one weight block; all indices lie inside.
+
+    Takes plain arrays and numbers, because it is called often: tuples of many fields are costly.
+    """
+    acc_size, inp_size = batch * acc_row, batch * inp_row
+    in_tiles, tiles = inp_row // LANES, acc_row // LANES * (inp_row // LANES)
+    for i in range(outer):
+        for j in range(inner):
+            d0, s0 = d + i * d_out + j * d_in, s + i * s_out + j * s_in
+            weights = (t + i * t_out + j * t_in) * tiles * TILE
+            for tile in range(tiles):
+                out_lane, in_lane = tile // in_tiles * LANES, tile % in_tiles * LANES
+                for b in range(batch):
+                    gemm_tile(
+                        acc, d0 * acc_size + b * acc_row + out_lane, d_run * acc_size,
+                        inp, s0 * inp_size + b * inp_row + in_lane, s_run * inp_size,
+                        wgt, weights + tile * TILE, run,
+                    )  # fmt: skip
+            for n in range(run):
+                fresh[d0 + n * d_run] = 1
+            if acc_bits < 32:
+                for n in range(run):
+                    truncate(acc, (d0 + n * d_run) * acc_size, acc_size, acc_bits)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -144,12 +153,12 @@ def _gemm_wrapped(
     """One micro-op whose indices leave a scratchpad and come back at its beginning."""
     for i in range(outer):
         for j in range(inner):
-            _gemm_run(
-                m, pads,
+            _gemm_nest(
+                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
                 (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth,
                 (s + i * g.src_out + j * g.src_in) % rules.inp_depth,
                 (t + i * g.wgt_out + j * g.wgt_in) % rules.wgt_depth,
-                0, 0, 1,
+                1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, m.acc_bits,
             )  # fmt: skip
 
 
@@ -158,18 +167,19 @@ def _reset(
     m: Machine, rules: Rules, pads: Scratchpads, d: int,
     outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    size = m.batch * pads.acc_row
+    size, run = m.batch * pads.acc_row, 1
+    if by_in == 1 and largest(d, outer, by_out, inner, 1) < rules.acc_depth:
+        inner, run = 1, inner
     for i in range(outer):
         for j in range(inner):
             index = (d + i * by_out + j * by_in) % rules.acc_depth
-            keep_stale_output(m, rules, pads, index)
-            for lane in range(index * size, (index + 1) * size):
-                pads.acc[lane] = 0
+            keep_stale_output(pads.acc, pads.out, pads.fresh, index, run, size)
+            clear_items(pads.acc, index * size, run * size)
 
 
 @nb.njit(cache=True, nogil=True)
-def truncate(m: Machine, pads: Scratchpads, index: int) -> None:
-    """Bring an accumulator element back to its width (narrower than 32 bits)."""
-    size, unused = m.batch * pads.acc_row, 32 - m.acc_bits
-    for lane in range(index * size, (index + 1) * size):
-        pads.acc[lane] = np.int32(pads.acc[lane] << unused) >> unused
+def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
+    """Bring accumulators back to their width (narrower than 32 bits)."""
+    unused = 32 - bits
+    for lane in range(first, first + lanes):
+        acc[lane] = np.int32(acc[lane] << unused) >> unused

@@ -88,7 +88,7 @@ def run(
         queues_of_flags: `order.QUEUES_OF_FLAGS`.
         result: filled.
     """
-    order = issue_order(insns, queues_of_flags, rules.token_limit, result.tokens, result.heads)
+    order = issue_order(insns, queues_of_flags, result.tokens, result.heads)
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
     finish, work = -1, 0
     for n in order:

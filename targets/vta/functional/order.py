@@ -30,15 +30,13 @@ def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
 def issue_order(
     insns: NDArray[np.uint64],
     queues_of_flags: NDArray[np.int64],
-    token_limit: int,
     tokens: NDArray[np.int64],
     heads: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The instructions in the order they run; shorter than the program if it deadlocks.
 
     `tokens` (4,) holds the tokens of each queue before and after; `heads` (3,) receives the
-    instruction each module is stuck at, or -1. With `token_limit` > 0 further tokens are lost.
-    Flags towards a missing neighbour are ignored.
+    instruction each module is stuck at, or -1. Flags towards a missing neighbour are ignored.
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -52,7 +50,7 @@ def issue_order(
     while idle_turns < 3:
         n = heads[module]
         if n >= 0 and _take_tokens(insns[n, 0], queues_of_flags[module], tokens):
-            _give_tokens(insns[n, 0], queues_of_flags[module], token_limit, tokens)
+            _give_tokens(insns[n, 0], queues_of_flags[module], tokens)
             heads[module] = following[n]
             order[done] = n
             done += 1
@@ -81,10 +79,8 @@ def _take_tokens(lo: int, queues: NDArray[np.int64], tokens: NDArray[np.int64]) 
 
 
 @nb.njit(cache=True, nogil=True)
-def _give_tokens(
-    lo: int, queues: NDArray[np.int64], token_limit: int, tokens: NDArray[np.int64]
-) -> None:
+def _give_tokens(lo: int, queues: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
     for flag in (2, 3):
         queue = wanted_queue(lo, queues, flag)
-        if queue >= 0 and (token_limit == 0 or tokens[queue] < token_limit):
+        if queue >= 0:
             tokens[queue] += 1

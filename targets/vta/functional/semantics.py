@@ -4,7 +4,8 @@ The instruction set has three implementations: the functional simulator of the o
 Chisel RTL and the HLS design. A portable program behaves the same on all of them; `Semantics` says
 what the rest does. `FUNCTIONAL` is the reference functional simulator, except that an access it
 would not notice (a STORE beyond the accumulators, memory beyond the image) is an error here too.
-`CHISEL` is the RTL of the main branch.
+`CHISEL` is the RTL of the main branch, but with unbounded token counters: whether the RTL's 8-bit
+counters lose a token depends on time (see the cycle simulator and `lint`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ class Semantics:
     """Back-to-back ALU dependences are obeyed / stop the simulation."""
     illegal_flags_ignored: bool = False
     """A dependency flag to a neighbour that does not exist is an error / is ignored."""
-    tokens_saturate: bool = False
-    """Token counters are unbounded / lose tokens beyond `VtaSpec.token_limit`."""
     finish_ends: bool = False
     """Everything must have run before FINISH / what has not run at FINISH is forgotten."""
     work_limit: int = WORK_LIMIT
@@ -69,7 +68,6 @@ CHISEL = Semantics(
     empty_rows_hang=True,
     alu_hazards_stop=True,
     illegal_flags_ignored=True,
-    tokens_saturate=True,
     finish_ends=True,
 )
 
@@ -94,7 +92,6 @@ class Rules(NamedTuple):
     empty_rows_hang: int
     alu_hazards_stop: int
     illegal_flags_ignored: int
-    token_limit: int  # 0: unbounded
     finish_ends: int
     work_limit: int
 
@@ -117,7 +114,6 @@ def rules_of(semantics: Semantics, m: Machine) -> Rules:
         int(semantics.empty_rows_hang),
         int(semantics.alu_hazards_stop),
         int(semantics.illegal_flags_ignored),
-        m.token_limit if semantics.tokens_saturate else 0,
         int(semantics.finish_ends),
         semantics.work_limit,
     )

@@ -1,8 +1,8 @@
-"""The one machine-level kernel: 16 accumulators += 16×16 weights · 16 inputs, many times over.
+"""The machine-level kernels: one tile of GEMM, of the ALU, and of a weight transposition.
 
-Written as vector IR, because whether a compiler finds this form in a scalar loop is luck. Pairs of
-16-bit products are summed into 32-bit lanes, which LLVM turns into one instruction a pair where the
-CPU has it (x86 `vpdpwssd`, `vpmaddwd`). Sums wrap modulo 2³², exactly as the hardware's.
+Written as vector IR, because whether a compiler finds these forms in scalar loops is luck. None
+checks its offsets, which count array items; arrays are flat and C-contiguous. Integer arithmetic
+wraps modulo 2³² as the hardware's does.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ LANES = 16
 TILE = LANES * LANES
 """Weights of one tile, ordered [input pair][output][2]."""
 
-_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_SUMS = ir.VectorType(_I32, LANES)
+_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_LANES = ir.VectorType(_I32, LANES)
 _PRODUCTS = ir.VectorType(_I32, 2 * LANES)
 _PAIRS = ir.VectorType(_I16, 2 * LANES)
-_EVEN = ir.Constant(_SUMS, [2 * k for k in range(LANES)])
-_ODD = ir.Constant(_SUMS, [2 * k + 1 for k in range(LANES)])
-_BROADCAST = ir.Constant(_SUMS, [0] * LANES)
+_WHOLE = types.int64
 
 
 @intrinsic
@@ -34,17 +32,19 @@ def gemm_tile(
 ) -> Any:  # fmt: skip
     """acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    `acc` int32, `inp` int16, `wgt` int16, flat C-contiguous arrays; W is the tile at `wgt_at`;
-    offsets in array items, not checked.
+    `acc` int32, `inp` and `wgt` int16; W is the tile at `wgt_at`. Pairs of 16-bit products are
+    summed into 32-bit lanes, one instruction a pair where the CPU has it (x86 `vpdpwssd`,
+    `vpmaddwd`).
     """
-    whole = types.int64
-    signature = types.void(acc, whole, whole, inp, whole, whole, wgt, whole, whole)
+    signature = types.void(
+        acc, _WHOLE, _WHOLE, inp, _WHOLE, _WHOLE, wgt, _WHOLE, _WHOLE
+    )  # fmt: skip
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        acc_value, a_at, a_step, inp_value, x_at, x_step, wgt_value, w_at, n = args
-        a_data = context.make_array(acc)(context, builder, value=acc_value).data
-        x_data = context.make_array(inp)(context, builder, value=inp_value).data
-        w_data = context.make_array(wgt)(context, builder, value=wgt_value).data
+        a_array, a_at, a_step, x_array, x_at, x_step, w_array, w_at, n = args
+        a_data = _data(context, builder, acc, a_array)
+        x_data = _data(context, builder, inp, x_array)
+        w_data = _data(context, builder, wgt, w_array)
         weights = [
             _load(builder, w_data, builder.add(w_at, _I64(pair * 2 * LANES)), _PAIRS, 2)
             for pair in range(LANES // 2)
@@ -52,31 +52,133 @@ def gemm_tile(
         with cgutils.for_range(builder, n, intp=_I64) as loop:
             row = builder.add(x_at, builder.mul(loop.index, x_step))
             target = builder.add(a_at, builder.mul(loop.index, a_step))
-            sums = _load(builder, a_data, target, _SUMS, 4)
+            sums = _load(builder, a_data, target, _LANES, 4)
             for pair, weight in enumerate(weights):
                 at = builder.add(row, _I64(2 * pair))
                 sums = _add_products(builder, sums, _load(builder, x_data, at, _I32, 2), weight)
-            pointer = builder.bitcast(builder.gep(a_data, [target]), _SUMS.as_pointer())
-            builder.store(sums, pointer).align = 4
+            _store(builder, sums, a_data, target, 4)
         return context.get_dummy_value()
 
     return signature, codegen
 
 
+@intrinsic
+def alu_tile(
+    typingctx: Any, acc: Any, dst: Any, left: Any, right: Any, use_imm: Any, imm: Any,
+    operation: Any, shift: Any, amount_mask: Any, step: Any, count: Any,
+) -> Any:  # fmt: skip
+    """acc[dst :][:16] = x op y, then `step` items on, `count` times, strictly in order.
+
+    x is acc[left:], y is acc[right:] or `imm`. `operation` is the ALU opcode (5-7 as MUL). SHR
+    shifts left where y < 0 if `shift` = 0, always left if 1, always right if 2, by
+    |y| & `amount_mask`.
+    """
+    signature = types.void(acc, *[_WHOLE] * 10)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, d_at, x_at, y_at, immediate, value, code, direction, mask, by, n = args
+        data = _data(context, builder, acc, array)
+        immediate = builder.icmp_signed("!=", immediate, _I64(0))
+        constant = _splat(builder, builder.trunc(value, _I32))
+        amounts = _splat(builder, builder.trunc(mask, _I32))
+        left_only = _splat(builder, builder.icmp_signed("==", direction, _I64(1)))
+        by_sign = _splat(builder, builder.icmp_signed("==", direction, _I64(0)))
+        zero = ir.Constant(_LANES, [0] * LANES)
+        with cgutils.for_range(builder, n, intp=_I64) as loop:
+            move = builder.mul(loop.index, by)
+            x = _load(builder, data, builder.add(x_at, move), _LANES, 4)
+            y = _load(builder, data, builder.add(y_at, move), _LANES, 4)
+            y = builder.select(immediate, constant, y)
+            leftwards = builder.and_(by_sign, builder.icmp_signed("<", y, zero))
+            leftwards = builder.or_(left_only, leftwards)
+            amount = builder.and_(builder.select(leftwards, builder.neg(y), y), amounts)
+            shifted = builder.select(leftwards, builder.shl(x, amount), builder.ashr(x, amount))
+            less = builder.icmp_signed("<", x, y)
+            result = builder.mul(x, y)
+            for opcode, other in enumerate(
+                (builder.select(less, x, y), builder.select(less, y, x), builder.add(x, y), shifted)
+            ):
+                chosen = builder.icmp_signed("==", code, _I64(opcode))
+                result = builder.select(chosen, other, result)
+            _store(builder, result, data, builder.add(d_at, move), 4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_at: Any) -> Any:
+    """16 rows of 16 signed bytes, `pitch` bytes apart, as a tile of [input pair][output][2].
+
+    `memory` uint8, `wgt` int16.
+    """
+    signature = types.void(memory, _WHOLE, _WHOLE, wgt, _WHOLE)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, first, row_pitch, target, place = args
+        data = _data(context, builder, memory, array)
+        row = ir.VectorType(_I16, LANES // 2)
+        vectors = [
+            _load(builder, data, builder.add(first, builder.mul(_I64(r), row_pitch)), row, 1)
+            for r in range(LANES)
+        ]
+        group = 1  # neighbouring items that already belong to one input pair
+        while len(vectors) > 1:
+            merge = _interleave(vectors[0].type.count, group)
+            vectors = [
+                builder.shuffle_vector(a, b, merge)
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            group *= 2
+        values = builder.bitcast(vectors[0], ir.VectorType(_I8, TILE))
+        wide = builder.sext(values, ir.VectorType(_I16, TILE))
+        _store(builder, wide, _data(context, builder, wgt, target), place, 2)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """The data pointer of an array argument."""
+    return context.make_array(kind)(context, builder, value=array).data
+
+
 def _load(builder: Any, data: Any, at: Any, kind: Any, align: int) -> Any:
-    """A value of type `kind` from item `at` of an array."""
+    """A value of type `kind` from item `at`."""
     value = builder.load(builder.bitcast(builder.gep(data, [at]), kind.as_pointer()))
     value.align = align
     return value
 
 
+def _store(builder: Any, value: Any, data: Any, at: Any, align: int) -> None:
+    pointer = builder.bitcast(builder.gep(data, [at]), value.type.as_pointer())
+    builder.store(value, pointer).align = align
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    """16 copies of a scalar."""
+    blank = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    first = builder.insert_element(blank, value, _I32(0))
+    return builder.shuffle_vector(first, blank, ir.Constant(_LANES, [0] * LANES))
+
+
+def _interleave(size: int, group: int) -> Any:
+    """The shuffle mask that alternates groups of two vectors of `size` items."""
+    order = []
+    for first in range(0, size, group):
+        order += [*range(first, first + group), *range(size + first, size + first + group)]
+    return ir.Constant(ir.VectorType(_I32, 2 * size), order)
+
+
 def _add_products(builder: Any, sums: Any, input_pair: Any, weight: Any) -> Any:
     """sums[l] + x₀·w[l][0] + x₁·w[l][1], the input pair x held in one 32-bit value."""
-    blank = ir.Constant(_SUMS, ir.Undefined)
-    spread = builder.insert_element(blank, input_pair, _I32(0))
-    spread = builder.bitcast(builder.shuffle_vector(spread, blank, _BROADCAST), _PAIRS)
+    spread = builder.bitcast(_splat(builder, input_pair), _PAIRS)
     products = builder.mul(builder.sext(spread, _PRODUCTS), builder.sext(weight, _PRODUCTS))
     unused = ir.Constant(_PRODUCTS, ir.Undefined)
-    even = builder.shuffle_vector(products, unused, _EVEN)
-    odd = builder.shuffle_vector(products, unused, _ODD)
-    return builder.add(sums, builder.add(even, odd))
+    halves = [
+        builder.shuffle_vector(
+            products, unused, ir.Constant(_LANES, [2 * k + odd for k in range(LANES)])
+        )
+        for odd in (0, 1)
+    ]
+    return builder.add(sums, builder.add(*halves))

@@ -85,7 +85,7 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
     rules = rules_of(_STRICT, m)
     insns = np.ascontiguousarray(program.insns)
     result, start = outcome(tokens), np.array(tokens, np.int64)
-    order = issue_order(insns, QUEUES_OF_FLAGS, 0, result.tokens, result.heads)
+    order = issue_order(insns, QUEUES_OF_FLAGS, result.tokens, result.heads)
     if len(order) < len(insns):
         deadlock = deadlock_detail(stuck_modules(insns, result))
         note(log, DEADLOCK, -1, 0, 0, 0)

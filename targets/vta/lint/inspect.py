@@ -11,13 +11,12 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.functional.alu import alu_rows
-from targets.vta.functional.checks import depth_of
+from targets.vta.functional.alu import shift_element
 from targets.vta.functional.decode import Loops, Transfer, uop_of
 from targets.vta.functional.gemm import trips
 from targets.vta.functional.scratchpads import Scratchpads
 from targets.vta.functional.semantics import Rules
-from targets.vta.functional.transfer import footprint_of
+from targets.vta.functional.transfer import depth_of, footprint_of
 from targets.vta.isa import (
     ACC,
     ALU_SHR,
@@ -204,8 +203,8 @@ def run_tensor_shift(
     negative = undefined = long = False
     for i in range(outer):
         for j in range(inner):
-            for k in range(uops):
-                d, s, _ = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
+            for k in range(g.uop_bgn, g.uop_bgn + uops):
+                d, s, _ = uop_of(lay, pads.uop[k % rules.uop_depth])
                 d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
                 s = (s + i * g.src_out + j * g.src_in) % rules.acc_depth
                 for b in range(m.batch):
@@ -214,13 +213,14 @@ def run_tensor_shift(
                         if amount < 0 and not negative:
                             negative = True
                             note(log, c.ALU_TENSOR_SHIFT_NEGATIVE, n, d, 0, 0)
-                        if abs(amount) > 15 and not long:
+                        if (amount > 15 or amount < -15) and not long:
                             long = True
                             note(log, c.HLS_SHIFT_GT15, n, amount, 0, 0)
                         if (amount > 31 or amount < -31) and not undefined:
                             undefined = True
                             note(log, c.SHIFT_UNDEFINED, n, amount, 0, 0)
-                alu_rows(m, rules, pads, g, d, s, 1, size)
+                shift_element(pads.acc, d, s, size, m.acc_bits)
+                pads.fresh[d] = 1
 
 
 @nb.njit(cache=True, nogil=True)

@@ -67,11 +67,11 @@ def survey(
         for k in range(1, found[0, 0] + 1):
             note(log, found[k, 0], n, found[k, 1], found[k, 2], found[k, 3])
         opcode, executed = get(lo, hi, 0, 3), False
-        if opcode == LOAD or opcode == STORE:  # noqa: SIM109
+        if opcode == LOAD or opcode == STORE:
             t = transfer_of(lo, hi)
             if t.x_size and (opcode == STORE or (t.memory != OUT and t.memory <= ACC_8BIT)):
                 inspect_transfer(m, rules, pads, opcode == STORE, t, clocks[n], seen, n, log)
-        elif opcode == GEMM or opcode == ALU:  # noqa: SIM109
+        elif opcode == GEMM or opcode == ALU:
             g = loops_of(lay, lo, hi)
             active = inspect_trips(m, g, n, log)
             if active and opcode == GEMM:
