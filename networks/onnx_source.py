@@ -38,6 +38,14 @@ class OnnxSource:
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
+        try:
+            return self._examine()
+        except UnicodeDecodeError:
+            raise ModelFileError(
+                f"'{self.name}' holds names that are no text; the file is damaged, export it again"
+            ) from None
+
+    def _examine(self) -> Examined:
         skeleton = without_weights(self._model)
         _check(skeleton)
         normal = normalise(skeleton, self._input_shapes)

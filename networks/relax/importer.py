@@ -46,10 +46,11 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
         try:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
+            importer.close()
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ImportFailedError(
                 f"operator '{importer.node}' cannot be imported: {reason[-1]}; "
-                "simplify the model (for example with onnxsim) or leave this operator out"
+                "export the model again, or leave this operator out"
             ) from error
     data = [importer.variable(name) for name in inputs]
     return flatten(module, data, importer.owners)
@@ -65,6 +66,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
     def variable(self, tensor: str) -> Any:
         return self._nodes[tensor]
+
+    def close(self) -> None:
+        """End the block that an operator's failure left open, of which TVM would warn."""
+        if self.node:
+            with contextlib.suppress(Exception):
+                self.bb._end_block()
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Done before, with names: `unsupported`."""

@@ -1,12 +1,18 @@
-"""What is extracted from the built-in networks, shapes only."""
+"""The built-in networks are the published ones, and what is extracted from them (shapes only)."""
 
 from __future__ import annotations
 
+import math
+from functools import cache
+
+import numpy as np
 import pytest
+from onnx_graphs import reference
 
 import networks
 from networks import zoo
 from networks.network import Network
+from networks.zoo import digits
 from targets.errors import UnknownName
 from targets.workload import DEFAULT_EPILOGUE, parse_workload
 
@@ -24,22 +30,112 @@ RESNET18 = {
     "conv2d:n=1,c=512,h=7,w=7,o=512,k=3,s=1,p=1": 3,
 }
 
+# trainable parameters, billions of multiply-accumulates and convolution + dense layers as published
+# (torchvision's model cards; MobileNet v1: its paper, table 8, and Keras)
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.714, 8),
+    "inception_v3": (23_834_568, 5.71, 95),
+    "mobilenet_v1": (4_231_976, 0.569, 28),
+    "mobilenet_v2": (3_504_872, 0.301, 53),
+    "resnet18": (11_689_512, 1.814, 21),
+    "resnet34": (21_797_672, 3.664, 37),
+    "resnet50": (25_557_032, 4.089, 54),
+    "vgg11": (132_863_336, 7.609, 11),
+    "vgg13": (133_047_848, 11.308, 13),
+    "vgg16": (138_357_544, 15.470, 16),
+    "vgg19": (143_667_240, 19.632, 19),
+}
 
-@pytest.fixture(scope="module")
-def resnet18() -> Network:
-    return networks.load("resnet18")
+
+@cache
+def network(name: str) -> Network:
+    return networks.load(name)
 
 
-def test_resnet18_has_the_ten_published_convolutions_with_their_counts(resnet18: Network) -> None:
-    found = {str(w): calls for w, calls, _ in resnet18.workloads(16, 16)}
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_built_in_network_has_the_published_size(name: str) -> None:
+    parameters, gmacs, layers = PUBLISHED[name]
+    tensors = zoo.build(name, weights=False).graph.initializer
+    trainable = [t for t in tensors if "running" not in t.name and len(t.dims)]
+    assert sum(math.prod(t.dims) for t in trainable) == parameters
+    report = network(name).report(16, 16)
+    assert report.total_macs / 1e9 == pytest.approx(gmacs, rel=0.005)
+    assert sum(operator.macs > 0 for operator in report.operators) == layers
+
+
+@pytest.mark.parametrize("name", networks.zoo_names())
+def test_every_workload_fills_whole_blocks_and_every_operator_is_accounted_for(name: str) -> None:
+    for block_in, block_out, batch in ((16, 16, 1), (32, 64, 2)):
+        report = network(name).report(block_in, block_out, batch)
+        workloads = network(name).workloads(block_in, block_out, batch)
+        assert workloads
+        for workload, _, _ in workloads:
+            assert workload.in_channels % block_in == 0
+            assert workload.out_channels % block_out == 0
+            assert workload.batch % batch == 0
+        offloaded = [o for o in report.by_status("offloaded") if o.macs]
+        padded = sum(o.macs / (1 - o.waste) for o in offloaded)
+        assert sum(w.macs * calls for w, calls, _ in workloads) == pytest.approx(padded, rel=1e-3)
+        assert report.offloaded_macs == sum(o.macs for o in offloaded)
+        built = zoo.build(name, weights=False).graph.node
+        assert [o.name for o in report.operators] == [node.name for node in built]
+        assert all(o.reason or o.workload for o in report.operators)
+        assert not report.by_status("unsupported")
+
+
+def test_resnet18_has_the_ten_published_convolutions_with_their_counts() -> None:
+    found = {str(w): calls for w, calls, _ in network("resnet18").workloads(16, 16)}
     assert found.pop("dense:n=1,c=512,o=1008") == 1
     assert found == RESNET18
 
 
-def test_plain_workloads_equal_the_ones_a_user_types(resnet18: Network) -> None:
-    ids = {w.id for w, _, _ in resnet18.workloads(16, 16)}
-    assert {parse_workload(text).id for text in RESNET18} < ids
-    assert all(w.epilogue == DEFAULT_EPILOGUE for w, _, _ in resnet18.workloads(16, 16))
+def test_residual_variants_of_a_shape_add_up_to_its_count() -> None:
+    found: dict[str, int] = {}
+    epilogues = set()
+    for workload, calls, _ in network("resnet18").workloads(16, 16, epilogue="full"):
+        found[str(workload)] = found.get(str(workload), 0) + calls
+        epilogues.add(", ".join(map(str, workload.epilogue)))
+    assert {text: found[text] for text in RESNET18} == RESNET18
+    assert epilogues == {
+        "bias, >> 8, min 127, max 0",
+        "bias, >> 8, min 127, max -128",
+        "bias, add, >> 8, min 127, max 0",
+    }
+
+
+def test_plain_workloads_equal_the_ones_a_user_types() -> None:
+    workloads = [w for w, _, _ in network("resnet18").workloads(16, 16)]
+    assert {parse_workload(text).id for text in RESNET18} < {w.id for w in workloads}
+    assert all(w.epilogue == DEFAULT_EPILOGUE for w in workloads)
+
+
+def test_the_first_layer_stays_on_the_cpu_unless_padding_is_asked_for() -> None:
+    first = network("resnet18").report(16, 16).operators[0]
+    assert (first.status, first.waste) == ("cpu", 1 - 3 / 16)
+    assert "3 → 64 channels fill 19%" in first.reason
+    padded = network("resnet18").report(16, 16, max_waste=1).operators[0]
+    assert padded.workload == "conv2d:n=1,c=16,h=224,w=224,o=64,k=7,s=2,p=3"
+    assert "3 input channels padded to 16" in padded.reason
+
+
+def test_depthwise_convolutions_say_why_they_stay() -> None:
+    report = network("mobilenet_v1").report(16, 16)
+    depthwise = [o for o in report.operators if "depthwise.conv" in o.name]
+    assert len(depthwise) == 13
+    assert all(o.status == "cpu" and "one input channel" in o.reason for o in depthwise)
+
+
+def test_odd_channel_counts_are_padded_and_the_waste_is_reported() -> None:
+    found = {o.name: o for o in network("mobilenet_v2").report(16, 16).operators}
+    expand = found["features.3.conv.0.0"]
+    assert expand.workload == "conv2d:n=1,c=32,h=56,w=56,o=144,k=1,s=1,p=0"
+    assert expand.waste == 0.25
+    assert "24 input channels padded to 32" in expand.reason
+
+
+def test_an_asymmetric_kernel_keeps_its_shape() -> None:
+    texts = [str(w) for w, _, _ in network("inception_v3").workloads(16, 16)]
+    assert "conv2d:n=1,c=128,h=17,w=17,o=128,k=1x7,s=1,p=0x3" in texts
 
 
 def test_an_unknown_network_is_refused_with_the_known_names() -> None:
@@ -47,5 +143,10 @@ def test_an_unknown_network_is_refused_with_the_known_names() -> None:
         networks.load("resnet17")
 
 
-def test_names_are_sorted_and_complete() -> None:
-    assert networks.zoo_names() == sorted(zoo.FAMILIES)
+def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
+    model = zoo.build("digits_cnn", seed=1)
+    digits.train.cache_clear()
+    assert model == zoo.build("digits_cnn", seed=1)
+    images, labels = digits.held_out()
+    answers = [int(reference(model, image[None]).argmax()) for image in images]
+    assert np.mean(np.array(answers) == labels) >= 0.95

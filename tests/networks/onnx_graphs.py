@@ -1,0 +1,63 @@
+"""Small ONNX models for the tests of `networks`, and the reference that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    tensors: Mapping[str, NDArray[Any]],
+    input_shape: Sequence[int | str],
+    output: str,
+    opset: int = OPSET,
+    extra_domains: Sequence[str] = (),
+) -> onnx.ModelProto:
+    """A model with one float input `x`."""
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, input_shape)],
+        [onnx.ValueInfoProto(name=output)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in extra_domains)]
+    built = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return onnx.shape_inference.infer_shapes(built)
+
+
+def with_typed_output(source: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the float outputs typed, which onnxruntime insists on."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(source)
+    for output in copy.graph.output:
+        if not output.type.HasField("tensor_type"):
+            output.type.tensor_type.elem_type = TensorProto.FLOAT
+    return copy
+
+
+def reference(source: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
+    """The first output by onnxruntime, without its graph optimisations."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        with_typed_output(source).SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+    )
+    result: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
+    return result
+
+
+def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)

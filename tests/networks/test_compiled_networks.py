@@ -1,0 +1,37 @@
+"""The imported module computes what the ONNX file says (TVM on LLVM against onnxruntime)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_graphs import normal, reference
+
+import networks
+from networks import zoo
+from networks.zoo import digits, mobilenet, resnet
+from networks.zoo.builder import Builder
+
+
+def test_the_digits_network_agrees_on_every_held_out_image() -> None:
+    network = networks.load("digits_cnn")
+    model = zoo.build("digits_cnn")
+    images, labels = digits.held_out()
+    ours = np.concatenate([network.run({"input": i[None]})["fc.out"] for i in images])
+    theirs = np.concatenate([reference(model, i[None]) for i in images])
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert np.mean(ours.argmax(axis=1) == labels) >= 0.95
+
+
+@pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2])
+def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_path: Path) -> None:
+    net = Builder("small", (1, 3, 32, 32), seed=0, weights=True)
+    model = net.model(build(net))
+    (tmp_path / "small.onnx").write_bytes(model.SerializeToString())
+    network = networks.load(tmp_path / "small.onnx")
+    x = normal(1, 3, 32, 32)
+    (ours,) = network.run({"input": x}).values()
+    theirs = reference(model, x)
+    np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(np.abs(theirs).max()))

@@ -1,0 +1,125 @@
+"""Normalisation changes a graph's form and not one of its numbers (against onnxruntime)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from onnx_graphs import model, normal, reference
+
+from networks import zoo
+from networks.normalise import normalise
+from networks.skeleton import without_weights
+
+
+def _types(source: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in source.graph.node]
+
+
+def _batch_norm(bias: bool) -> onnx.ModelProto:
+    tensors = {
+        "w": normal(4, 3, 3, 3), "gamma": normal(4, seed=1), "beta": normal(4, seed=2),
+        "mean": normal(4, seed=3), "var": np.abs(normal(4, seed=4)) + 0.1, "b": normal(4, seed=5),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"], pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"]),
+    ]
+    return model(nodes, tensors, (1, 3, 6, 6), "y")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norm_folds_into_the_convolution(bias: bool) -> None:
+    source = _batch_norm(bias)
+    folded = normalise(source, {})
+    assert _types(folded.model) == ["Conv"]
+    assert folded.absorbed["BatchNormalization_1"].into == "Conv_0"
+    x = normal(1, 3, 6, 6, seed=9)
+    np.testing.assert_allclose(reference(folded.model, x), reference(source, x), atol=1e-5)
+
+
+def test_batch_norm_stays_where_the_convolution_has_another_reader() -> None:
+    source = _batch_norm(bias=False)
+    source.graph.node.append(helper.make_node("Relu", ["c"], ["r"]))
+    source.graph.output.append(onnx.ValueInfoProto(name="r"))
+    assert "BatchNormalization" in _types(normalise(source, {}).model)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.integers(1, 3),
+    mode=st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]),
+)
+def test_automatic_padding_becomes_the_explicit_one(
+    size: tuple[int, int], kernel: tuple[int, int], stride: int, mode: str
+) -> None:
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["y"], strides=[stride] * 2, auto_pad=mode, kernel_shape=kernel
+    )
+    source = model([node], {"w": normal(2, 1, *kernel)}, (1, 1, *size), "y")
+    explicit = normalise(source, {}).model
+    assert "auto_pad" not in [a.name for a in explicit.graph.node[0].attribute]
+    x = normal(1, 1, *size, seed=1)
+    np.testing.assert_allclose(reference(explicit, x), reference(source, x), atol=1e-5)
+
+
+def test_a_pad_with_zeros_becomes_padding_of_the_convolution() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "amounts"], ["p"]),
+        helper.make_node("Conv", ["p", "w"], ["y"], pads=[0, 1, 0, 0]),
+    ]
+    tensors = {"w": normal(2, 1, 3, 3), "amounts": np.array([0, 0, 1, 2, 0, 0, 0, 1])}
+    source = model(nodes, tensors, (1, 1, 6, 6), "y")
+    merged = normalise(source, {}).model
+    assert _types(merged) == ["Conv"]
+    x = normal(1, 1, 6, 6)
+    np.testing.assert_allclose(reference(merged, x), reference(source, x), atol=1e-5)
+
+
+def test_a_pad_with_another_value_stays() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "amounts", "one"], ["p"]),
+        helper.make_node("Conv", ["p", "w"], ["y"]),
+    ]
+    tensors = {
+        "w": normal(2, 1, 3, 3), "amounts": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        "one": np.float32(1),
+    }  # fmt: skip
+    source = model(nodes, {k: np.asarray(v) for k, v in tensors.items()}, (1, 1, 6, 6), "y")
+    assert _types(normalise(source, {}).model) == ["Pad", "Conv"]
+
+
+def test_shape_arithmetic_and_pass_throughs_vanish() -> None:
+    """What exporters write for `x.view(x.shape[0], -1)` behind a dropout."""
+    nodes = [
+        helper.make_node("Dropout", ["x"], ["d"]),
+        helper.make_node("Shape", ["d"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axis"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["d", "target"], ["r"]),
+        helper.make_node("Identity", ["r"], ["i"]),
+        helper.make_node("Relu", ["i"], ["y"]),
+    ]
+    tensors = {"zero": np.array(0), "axis": np.array([0]), "rest": np.array([-1])}
+    source = model(nodes, tensors, ("batch", 3, 4), "y")
+    flat = normalise(source, {"x": (2, 3, 4)})
+    assert _types(flat.model) == ["Reshape", "Relu"]
+    assert flat.shapes()["y"] == (2, 12)
+    assert len(flat.operators) == 8
+
+
+def test_the_normal_form_without_weights_is_the_one_with_them() -> None:
+    full = normalise(zoo.build("resnet18"), {})
+    bare = normalise(zoo.build("resnet18", weights=False), {})
+    stripped = normalise(without_weights(zoo.build("resnet18")), {})
+    for other in (bare, stripped):
+        assert list(other.graph.node) == list(full.graph.node)
+        assert other.shapes() == full.shapes()
+        assert other.absorbed == full.absorbed
+    assert stripped.model.ByteSize() < 200_000

@@ -1,0 +1,195 @@
+"""Every operator of someone else's model is accounted for, with a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_graphs import model, normal
+
+import networks
+from networks.errors import ImportFailedError, UnsupportedOperatorError
+from networks.network import Network
+from networks.report import OperatorReport
+
+Load = Callable[[onnx.ModelProto], Network]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Load:
+    def load(source: onnx.ModelProto) -> Network:
+        onnx.save(source, tmp_path / "model.onnx")
+        return networks.load(tmp_path / "model.onnx")
+
+    return load
+
+
+def _by_name(network: Network) -> dict[str, OperatorReport]:
+    return {operator.name: operator for operator in network.report(16, 16).operators}
+
+
+def _conv(x: str, w: str, y: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, w], [y], name=y, **attributes)
+
+
+def test_an_epilogue_is_fused_only_where_nobody_else_reads_its_input(save: Load) -> None:
+    nodes = [
+        _conv("x", "w", "c"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Add", ["c", "r"], ["y"], name="sum"),
+    ]
+    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    assert found["c"].status == "offloaded"
+    assert found["relu"].status == "cpu"
+    assert "also needed elsewhere" in found["relu"].reason
+    assert found["sum"].status == "cpu"
+
+
+def test_a_sum_of_a_tensor_with_itself_is_no_residual(save: Load) -> None:
+    nodes = [_conv("x", "w", "c"), helper.make_node("Add", ["c", "c"], ["y"], name="twice")]
+    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    assert (found["c"].status, found["twice"].status) == ("offloaded", "cpu")
+
+
+def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
+    nodes = [
+        _conv("x", "w", "a"),
+        _conv("x", "w", "b"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="sum"),
+    ]
+    network = save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y"))
+    sites = {site.node: [s.kind for s in site.steps] for site in network.examined.found.sites}
+    assert sites == {"a": ["add"], "b": []}
+    assert _by_name(network)["sum"].reason == "in the epilogue of 'a'"
+    (_, calls, names), *rest = network.workloads(16, 16)
+    assert (calls, names, rest) == (2, ("a", "b"), [])
+    assert len(network.workloads(16, 16, epilogue="full")) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "status"), [(0, 6, "offloaded"), (-1, 1, "cpu"), (0, None, "offloaded")]
+)
+def test_a_clip_is_fused_only_from_zero(
+    save: Load, low: float, high: float | None, status: str
+) -> None:
+    bounds = {"low": np.float32(low)} | ({} if high is None else {"high": np.float32(high)})
+    nodes = [
+        _conv("x", "w", "c"),
+        helper.make_node("Clip", ["c", *bounds], ["y"], name="clip"),
+    ]
+    tensors = {"w": normal(16, 16, 1, 1)} | {k: np.asarray(v) for k, v in bounds.items()}
+    assert _by_name(save(model(nodes, tensors, (1, 16, 8, 8), "y")))["clip"].status == status
+
+
+def test_a_broadcast_sum_is_no_residual(save: Load) -> None:
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["g"], name="pool"),
+        _conv("x", "w", "c"),
+        helper.make_node("Add", ["c", "g"], ["y"], name="sum"),
+    ]
+    found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
+    assert found["sum"].status == "cpu"
+    assert "ALU" in found["pool"].reason
+
+
+def test_a_grouped_convolution_is_one_call_a_group(save: Load) -> None:
+    nodes = [_conv("x", "w", "y", group=4)]
+    network = save(model(nodes, {"w": normal(64, 32, 1, 1)}, (1, 128, 8, 8), "y"))
+    ((workload, calls, _),) = network.workloads(16, 16)
+    assert (str(workload), calls) == ("conv2d:n=1,c=32,h=8,w=8,o=16,k=1,s=1,p=0", 4)
+    assert _by_name(network)["y"].reason == "4 groups, one call each"
+    assert workload.macs * calls == _by_name(network)["y"].macs
+
+
+def test_dilation_stride_and_uneven_padding_reach_the_workload(save: Load) -> None:
+    nodes = [_conv("x", "w", "y", strides=[2, 1], dilations=[2, 3], pads=[1, 2, 3, 4])]
+    network = save(model(nodes, {"w": normal(16, 16, 3, 2)}, (1, 16, 12, 9), "y"))
+    ((workload, _, _),) = network.workloads(16, 16)
+    assert str(workload) == "conv2d:n=1,c=16,h=12,w=9,o=16,k=3x2,s=2x1,p=1x2x3x4,d=2x3"
+    assert (1, 16, workload.out_height, workload.out_width) == _by_name(network)["y"].output_shape
+
+
+def test_products_of_any_rank_are_dense_and_of_two_activations_are_not(save: Load) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], name="query"),
+        helper.make_node("Add", ["q", "b"], ["qb"], name="bias"),
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("MatMul", ["qb", "t"], ["y"], name="scores"),
+    ]
+    tensors = {"w": normal(32, 32), "b": normal(32)}
+    network = save(model(nodes, tensors, (2, 5, 32), "y"))
+    ((workload, _, names),) = network.workloads(16, 16, epilogue="full")
+    assert (str(workload), names) == ("dense:n=10,c=32,o=32", ("query",))
+    assert str(workload.epilogue[0]) == "bias"
+    assert "no constant" in _by_name(network)["scores"].reason
+
+
+def test_other_convolutions_are_left_with_a_reason(save: Load) -> None:
+    found = _by_name(save(model([_conv("x", "w", "y")], {"w": normal(16, 16, 3)}, (1, 16, 9), "y")))
+    assert found["y"].status == "cpu"
+    assert "two-dimensional" in found["y"].reason
+
+
+def test_an_unknown_operator_is_reported_and_the_rest_still_examined(save: Load) -> None:
+    nodes = [
+        _conv("x", "w", "first"),
+        helper.make_node("Wobble", ["first"], ["z"], name="odd", domain="org.example"),
+        _conv("z", "w", "second"),
+        helper.make_node("Relu", ["second"], ["y"], name="relu"),
+    ]
+    source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("org.example",))
+    source.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
+    )
+    network = save(source)
+    found = _by_name(network)
+    assert found["first"].status == "offloaded"
+    assert found["odd"].status == "unsupported"
+    assert "org.example.Wobble" in found["odd"].reason
+    assert found["odd"].next_step
+    assert [found[n].status for n in ("second", "relu")] == ["unsupported"] * 2
+    assert "behind 'odd'" in found["second"].reason
+    with pytest.raises(UnsupportedOperatorError, match=r"'odd'.*org\.example\.Wobble"):
+        network.workloads(16, 16)
+    with pytest.raises(UnsupportedOperatorError, match="'odd'"):
+        network.run({"x": normal(1, 16, 8, 8)})
+
+
+def test_behind_an_unknown_operator_of_known_shape_the_graph_goes_on(save: Load) -> None:
+    nodes = [
+        helper.make_node("Wobble", ["x"], ["z"], name="odd", domain="org.example"),
+        _conv("z", "w", "y"),
+    ]
+    source = model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y", 17, ("org.example",))
+    del source.graph.value_info[:]
+    source.graph.value_info.append(
+        helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
+    )
+    source.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 16, 8, 8))
+    )
+    assert _by_name(save(source))["y"].status == "offloaded"
+
+
+def test_a_standard_operator_the_importer_cannot_express_is_named(save: Load) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="deep")]
+    network = save(model(nodes, {"w": normal(2, 2, 1, 1, 1, 1)}, (1, 2, 3, 3, 3, 3), "y"))
+    with pytest.raises(ImportFailedError, match="'deep'"):
+        network.report(16, 16)
+
+
+def test_the_report_is_plain_data(save: Load) -> None:
+    report = save(
+        model([_conv("x", "w", "y")], {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")
+    ).report(16, 16)
+    assert json.loads(json.dumps(report.to_dict()))["operators"][0]["name"] == "y"
+
+
+def test_nameless_operators_get_names_that_say_where_they_are(save: Load) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    assert list(_by_name(save(model(nodes, {}, (1, 4), "y")))) == ["Relu_0", "Neg_1"]

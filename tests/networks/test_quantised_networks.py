@@ -1,0 +1,159 @@
+"""Quantised models: the same integers as onnxruntime, and the shifts their scales ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from onnx_graphs import model, normal, reference
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+import networks
+from networks import int8, zoo
+from networks.network import Network
+from networks.onnx_source import OnnxSource
+from networks.sites import Quantisation, Site, Step
+from networks.zoo import digits
+
+
+class _Images(CalibrationDataReader):
+    def __init__(self) -> None:
+        self._images: Iterator[Any] = iter(digits.held_out()[0][:40])
+
+    def get_next(self) -> dict[str, Any] | None:
+        image = next(self._images, None)
+        return None if image is None else {"input": image[None]}
+
+
+def _quantise(folder: Path, form: QuantFormat, symmetric: bool) -> Path:
+    onnx.save(zoo.build("digits_cnn"), folder / "float.onnx")
+    quantize_static(
+        folder / "float.onnx",
+        folder / "int8.onnx",
+        _Images(),
+        quant_format=form,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        extra_options={"ActivationSymmetric": symmetric},
+    )
+    return folder / "int8.onnx"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_path: Path) -> None:
+    path = _quantise(tmp_path, form, symmetric=True)
+    network = networks.load(path)
+    source = onnx.load(path)
+    for image in digits.held_out()[0][:10]:
+        (ours,) = network.run({"input": image[None]}).values()
+        np.testing.assert_array_equal(ours, reference(source, image[None]))
+    report = network.report(16, 16)
+    assert report.quantised
+    assert [w.workload for w in report.workloads] == [
+        "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1",
+        "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1",
+        "dense:n=1,c=128,o=16",
+    ]
+    for workload, _, _ in network.workloads(16, 16, epilogue="full"):
+        kinds = [op.kind for op in workload.epilogue]
+        assert kinds == ["bias", "shr", "min", "max"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_zero_points_under_padding_are_left_to_the_cpu_with_the_way_out(tmp_path: Path) -> None:
+    path = _quantise(tmp_path, QuantFormat.QDQ, symmetric=False)
+    found = {o.name: o for o in networks.load(path).report(16, 16).operators}
+    assert found["conv2"].status == "cpu"
+    assert "pads with 0" in found["conv2"].reason
+    assert "ActivationSymmetric" in found["conv2"].next_step
+    assert found["fc"].status == "offloaded"
+    assert "zero points go into the bias" in found["fc"].reason
+
+
+def _qdq_block(data: float, weight: float, out: float) -> onnx.ModelProto:
+    """Q/DQ around conv → relu with the given scales and int8 weights."""
+    tensors = {
+        "sx": np.float32(data), "sw": np.float32(weight), "sy": np.float32(out), "z": np.int8(0),
+        "w": np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3), np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "sx", "z"], ["qx"]),
+        helper.make_node("DequantizeLinear", ["qx", "sx", "z"], ["dx"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "z"], ["dw"]),
+        helper.make_node("Conv", ["dx", "dw"], ["c"], name="conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("QuantizeLinear", ["r", "sy", "z"], ["qy"]),
+        helper.make_node("DequantizeLinear", ["qy", "sy", "z"], ["y"]),
+    ]
+    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    return model(nodes, arrays, (1, 16, 6, 6), "y")
+
+
+def _network(source: onnx.ModelProto) -> Network:
+    return Network(OnnxSource("test", source, lambda: source, {}))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(-8, 0), st.integers(-10, 0), st.integers(0, 12))
+def test_scales_that_are_powers_of_two_give_an_exact_shift(x: int, w: int, shift: int) -> None:
+    network = _network(_qdq_block(2.0**x, 2.0**w, 2.0 ** (x + w + shift)))
+    ((workload, _, _),) = network.workloads(16, 16, epilogue="full")
+    assert ", ".join(map(str, workload.epilogue)) == f">> {shift}, min 127, max 0"
+    (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
+    assert conv.reason == ""
+
+
+def test_other_scales_are_reported_with_the_nearest_shift() -> None:
+    network = _network(_qdq_block(0.01, 0.02, 0.05))
+    (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
+    assert "no power of two" in conv.reason
+    assert ">> 8" in conv.reason
+
+
+def test_integer_operators_are_products_too() -> None:
+    """ConvInteger as dynamic quantisation writes it, bit-equal to onnxruntime."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("ConvInteger", ["q", "w", "z"], ["c"], name="conv", pads=[1] * 4),
+        helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    tensors = {
+        "s": np.float32(0.05), "z": np.uint8(128),
+        "w": np.random.default_rng(1).integers(0, 256, (16, 16, 3, 3), np.uint8),
+    }  # fmt: skip
+    source = model(nodes, {k: np.asarray(v) for k, v in tensors.items()}, (1, 16, 6, 6), "y")
+    network = _network(source)
+    x = normal(1, 16, 6, 6)
+    np.testing.assert_array_equal(network.run({"x": x})["y"], reference(source, x))
+    (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
+    assert conv.status == "cpu"
+    assert "weights have a zero point" in conv.reason
+
+
+def _site(*steps: Step) -> Site:
+    scales = Quantisation("int8", (0.5,), (0,))
+    return Site(
+        "dense", "d", (1, 16), (16, 16), (1, 16), steps=steps,
+        data_quantisation=scales, weight_quantisation=scales,
+    )  # fmt: skip
+
+
+def test_a_relu_behind_the_quantisation_keeps_its_scale() -> None:
+    out = Quantisation("int8", (4.0,), (3,))
+    steps = (Step("quantise", "q", out), Step("dequantise", "dq", out), Step("relu", "r"))
+    ops = int8.epilogue(_site(*steps), "full")
+    assert [str(op) for op in ops] == ["bias", ">> 4", "min 127", "max 3"]
