@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import networks
+from flows.cli import networks, tune
 from targets.errors import TilewrightError
 
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ def _options(
     pass
 
 
-for _group in (networks,):
+for _group in (tune, networks):
     _group.register(app)
 
 

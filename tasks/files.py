@@ -1,0 +1,72 @@
+"""Files that are either complete or absent, and whose bytes depend on nothing but their content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Json = Any
+"""A value of JSON: None, bool, int, float, str, or lists and string-keyed dicts of them."""
+
+Arrays = Mapping[str, NDArray[np.generic]]
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def canonical(value: Json) -> bytes:
+    """The one JSON text of a value: keys sorted, no spaces. NaN and foreign types are refused."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    ).encode()
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the file, sync, then rename over it; after a crash the old file or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def pack_files(files: Mapping[str, bytes]) -> bytes:
+    """An uncompressed ZIP file with fixed time stamps."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name])
+    return buffer.getvalue()
+
+
+def pack_arrays(arrays: Arrays) -> bytes:
+    """An NPZ file with fixed time stamps; arrays of objects are refused."""
+    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()})
+
+
+def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _npy(array: NDArray[np.generic]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()

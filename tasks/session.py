@@ -1,0 +1,69 @@
+"""What the tasks of one process share: the home, its store, and who listens to progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tasks.files import Json
+from tasks.home import current_home
+from tasks.store import Store
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a person may want to see happen: its kind and its facts."""
+
+    kind: str
+    facts: dict[str, Json] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_refresh: ContextVar[bool] = ContextVar("refresh", default=False)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send the events of everything within to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def tell(kind: str, **facts: Json) -> None:
+    """Report progress to whoever listens."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(Event(kind, facts))
+
+
+@contextmanager
+def refreshing(active: bool) -> Iterator[None]:
+    """Within, finished stages are computed anew instead of reused."""
+    token = _refresh.set(active)
+    try:
+        yield
+    finally:
+        _refresh.reset(token)
+
+
+def refresh_wanted() -> bool:
+    return _refresh.get()
+
+
+def store() -> Store:
+    """The cache of the home in force."""
+    return _store(str(current_home().root))
+
+
+@lru_cache(maxsize=4)
+def _store(root: str) -> Store:
+    from pathlib import Path
+
+    return Store(Path(root) / "cache")

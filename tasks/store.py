@@ -1,0 +1,131 @@
+"""The cache of finished stages: manifests in JSON, data in files named by their digest.
+
+Prefect could keep results itself, but its reader obeys what a result file says about how to decode
+it, pickle included: whoever edits a cached file runs code in the next run. Here nothing in a file
+chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew.
+
+    cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
+    cache/data/<sha256>.npz               arrays;  .zip: a memory of learned models
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar, cast
+
+from targets.errors import TilewrightError
+from tasks.files import Json, canonical, digest, write_atomically
+
+T = TypeVar("T")
+KEPT_OBJECTS = 64
+
+
+class DamagedFile(TilewrightError):
+    """A cached file that is missing or is not what was written."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a finished stage left behind; the only thing that passes between stages.
+
+    `key` identifies it by what it was made from, `values` holds small facts, `files` maps a role to
+    the name of a data file.
+    """
+
+    stage: str
+    key: str
+    values: dict[str, Json] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class Store:
+    """A cache folder. Objects written or read by this process are kept in memory, too."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._objects: OrderedDict[str, object] = OrderedDict()
+
+    def put(self, thing: T, encode: Callable[[T], bytes], suffix: str) -> str:
+        """Write a data file unless it is there already; returns its name."""
+        data = encode(thing)
+        name = digest(data) + suffix
+        if not self.intact(name):
+            write_atomically(self._data(name), data)
+        self._keep(name, thing)
+        return name
+
+    def get(self, name: str, decode: Callable[[bytes], T]) -> T:
+        """The object a data file holds. Raises `DamagedFile`."""
+        if name not in self._objects:
+            data = self._read(name)
+            if data is None:
+                raise DamagedFile(
+                    f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
+                )
+            self._keep(name, decode(data))
+        self._objects.move_to_end(name)
+        return cast(T, self._objects[name])
+
+    def intact(self, name: str) -> bool:
+        """Whether a data file is there and is what its name says."""
+        return self._read(name) is not None
+
+    def save(self, manifest: Manifest) -> None:
+        body = asdict(manifest)
+        text = canonical({"manifest": body, "check": digest(canonical(body))})
+        write_atomically(self._manifest(manifest.stage, manifest.key), text)
+
+    def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
+        """The manifest saved under this key, if it and all its data files are intact."""
+        try:
+            found = json.loads(self._manifest(stage, key).read_bytes())
+            body = found["manifest"]
+            if found["check"] != digest(canonical(body)):
+                return None
+            manifest = Manifest(**body)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if (manifest.stage, manifest.key) != (stage, key):
+            return None
+        if with_data and not all(self.intact(name) for name in manifest.files.values()):
+            return None
+        return manifest
+
+    def forget(self, name: str) -> None:
+        """Remove a data file that nothing needs any more."""
+        self._objects.pop(name, None)
+        self._data(name).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            data = self._data(name).read_bytes()
+        except OSError:
+            return None
+        return data if digest(data) == name.partition(".")[0] else None
+
+    def _keep(self, name: str, thing: object) -> None:
+        self._objects[name] = thing
+        while len(self._objects) > KEPT_OBJECTS:
+            self._objects.popitem(last=False)
+
+    def _data(self, name: str) -> Path:
+        return self.root / "data" / Path(name).name
+
+    def _manifest(self, stage: str, key: str) -> Path:
+        return self.root / "manifests" / stage / f"{key}.json"
+
+
+def cache_key(stage: str, version: int, fingerprint: str, inputs: Mapping[str, Json]) -> str:
+    """Digest of canonical JSON of all that a stage's result depends on.
+
+    `version` counts the stage's own schema, `fingerprint` covers hardware, space, compiler and
+    simulator, `inputs` are digests of data and the options in force.
+    """
+    text = canonical(
+        {"stage": stage, "version": version, "target": fingerprint, "inputs": dict(inputs)}
+    )
+    return digest(text)[:32]

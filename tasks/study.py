@@ -1,0 +1,69 @@
+"""What is tuned, by whom, on what: small enough for JSON, enough to rebuild everything from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from models import make_explorer
+from search import Explorer, Problem, problem_of, run_id
+from targets import make_target
+from targets.vta.lowering.batch import SpaceName
+from targets.vta.target import VtaTarget
+from targets.workload import Workload
+from tasks.files import Json
+
+
+@dataclass(frozen=True)
+class Study:
+    """One workload on one target with one tuner and seed. `options` are sorted pairs."""
+
+    workload: Workload
+    target_name: str
+    space_name: SpaceName
+    tuner: str
+    seed: int
+    batch: int
+    options: tuple[tuple[str, str | int | float | bool], ...] = ()
+
+    @property
+    def target(self) -> VtaTarget:
+        return _target(self.target_name, self.space_name)
+
+    @property
+    def explorer(self) -> Explorer:
+        return _explorer(self.tuner, self.options)
+
+    @property
+    def problem(self) -> Problem:
+        return _problem(self)
+
+    @property
+    def run_id(self) -> str:
+        """The ledger's name of this run."""
+        return run_id(self.explorer, self.seed, self.batch)
+
+    def describe(self) -> dict[str, Json]:
+        """What a stage that asks the explorer depends on, beside its inputs."""
+        return {
+            "workload": asdict(self.workload),
+            "tuner": self.tuner,
+            "options": self.explorer.options.model_dump(mode="json"),
+            "seed": self.seed,
+            "batch": self.batch,
+        }
+
+
+@lru_cache(maxsize=8)
+def _target(name: str, space: SpaceName) -> VtaTarget:
+    return make_target(name, space=space)
+
+
+@lru_cache(maxsize=8)
+def _explorer(name: str, options: tuple[tuple[str, str | int | float | bool], ...]) -> Explorer:
+    return make_explorer(name, dict(options))
+
+
+@lru_cache(maxsize=64)
+def _problem(study: Study) -> Problem:
+    return problem_of(study.target, study.workload, study.seed)

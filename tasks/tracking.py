@@ -1,0 +1,174 @@
+"""MLflow, through its client with explicit run ids: one run a network, a child run a workload.
+
+A run is found again by a tag that says what it is about, so a command that is repeated goes on with
+its run instead of starting a second one, and logs only the steps that are missing.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.models import Model
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+
+from tasks.files import Json, canonical, digest
+from tasks.home import current_home
+from tasks.server import LOOPBACK, MLFLOW_PORT
+
+EXPERIMENT = "tilewright"
+KEY_TAG = "tilewright.key"
+STEP_METRIC = "trials"  # logged at every step
+
+
+def run_key(about: Mapping[str, Json]) -> str:
+    """The tag that identifies a run: a digest of what it is about."""
+    return digest(canonical(dict(about)))[:24]
+
+
+def open_run(
+    name: str,
+    key: str,
+    *,
+    params: Mapping[str, Json],
+    tags: Mapping[str, str],
+    parent: str | None = None,
+    fresh: bool = False,
+) -> str:
+    """The id of the run with this key, set running; a new one if there is none or `fresh` is asked.
+
+    Tags are brought up to date, parameters are written once.
+    """
+    client = _client()
+    run_id = None if fresh else find_run(key)
+    if run_id is None:
+        _retire(key)
+        links = {MLFLOW_RUN_NAME: name, KEY_TAG: key} | (
+            {MLFLOW_PARENT_RUN_ID: parent} if parent else {}
+        )
+        run_id = client.create_run(_experiment(), tags=links).info.run_id
+        client.log_batch(run_id, params=[Param(k, str(v)) for k, v in params.items()])
+    client.update_run(run_id, status="RUNNING")
+    client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+    return str(run_id)
+
+
+def find_run(key: str) -> str | None:
+    """The latest run with this key."""
+    found = _client().search_runs(
+        [_experiment()],
+        filter_string=f"tags.`{KEY_TAG}` = '{key}'",
+        order_by=["attributes.start_time DESC"],
+        max_results=1,
+    )
+    return str(found[0].info.run_id) if found else None
+
+
+def close_run(run_id: str, status: str = "FINISHED") -> None:
+    _client().set_terminated(run_id, status=status)
+
+
+class StepLog:
+    """Metrics by step of one run. Steps the run has already are not logged again."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        history = _client().get_metric_history(run_id, STEP_METRIC)
+        self._next = max((point.step for point in history), default=-1) + 1
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Log one step; values that are not finite are left out."""
+        if step < self._next:
+            return
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name, float(value), now, step)
+            for name, value in values.items()
+            if math.isfinite(value)
+        ]
+        _client().log_batch(self.run_id, metrics=metrics)
+        self._next = step + 1
+
+
+def log_results(run_id: str, values: Mapping[str, float]) -> None:
+    """Final figures, without a history."""
+    now = int(time.time() * 1000)
+    metrics = [Metric(name, float(v), now, 0) for name, v in values.items() if math.isfinite(v)]
+    _client().log_batch(run_id, metrics=metrics)
+
+
+def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
+    _client().log_artifact(run_id, str(path), folder)
+
+
+def log_booster(run_id: str, name: str, kind: str, booster: object) -> None:
+    """A boosted model in its library's own format, loadable with MLflow's flavour of it."""
+    import lightgbm
+    import mlflow.lightgbm
+    import mlflow.xgboost
+    import xgboost
+
+    # Named requirements: inferring them would load the model in a new process for ten seconds.
+    if kind == "lightgbm":
+        Model.log(
+            None, mlflow.lightgbm, run_id=run_id, name=name, lgb_model=booster,
+            pip_requirements=[f"lightgbm=={lightgbm.__version__}"],
+        )  # fmt: skip
+    else:
+        Model.log(
+            None, mlflow.xgboost, run_id=run_id, name=name, xgb_model=booster, model_format="ubj",
+            pip_requirements=[f"xgboost-cpu=={xgboost.__version__}"],
+        )  # fmt: skip
+
+
+def run_url(run_id: str) -> str:
+    """Where `tilewright ui` shows the run."""
+    return f"http://{LOOPBACK}:{MLFLOW_PORT}/#/experiments/{_experiment()}/runs/{run_id}"
+
+
+@lru_cache(maxsize=1)
+def git_commit() -> str | None:
+    """The commit of this code, if it runs from a checkout."""
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def commit_tag() -> dict[str, str]:
+    commit = git_commit()
+    return {MLFLOW_GIT_COMMIT: commit} if commit else {}
+
+
+@lru_cache(maxsize=1)
+def _client() -> MlflowClient:
+    return MlflowClient()
+
+
+@lru_cache(maxsize=1)
+def _experiment() -> str:
+    client = _client()
+    known = client.get_experiment_by_name(EXPERIMENT)
+    if known is not None:
+        return str(known.experiment_id)
+    local = str(client.tracking_uri).startswith("sqlite:")
+    folder = current_home().mlflow_artifacts.as_uri() if local else None
+    return str(client.create_experiment(EXPERIMENT, artifact_location=folder))
+
+
+def _retire(key: str) -> None:
+    """A run that starts over takes the key; the older one keeps its data."""
+    old = find_run(key)
+    if old is not None:
+        _client().set_tag(old, KEY_TAG, f"{key} (superseded)")
