@@ -11,7 +11,8 @@ from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, lower_one, over_chunks
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
-from targets.vta.timing.stepped import step
+from targets.vta.timing.kernel import Simulator, simulate
+from targets.vta.timing.machine import simulator_of
 
 COUNTER_NAMES = (
     "instructions", "inp_load_bytes", "wgt_load_bytes", "acc_load_bytes", "uop_load_bytes",
@@ -39,6 +40,7 @@ def measure_rows(
         _measure_rows(
             lowering.code, lowering.geometry, lowering.machine, lowering.layout, lowering.epilogue,
             values, lowering.stock, begin, end, longest, cycles, states,
+            simulator_of(lowering.spec),
         )  # fmt: skip
 
     over_chunks(len(values), run)
@@ -49,17 +51,17 @@ def measure_rows(
 def _measure_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, begin: int, end: int, longest: int,
-    cycles: NDArray[np.int64], states: NDArray[np.int64],
+    cycles: NDArray[np.int64], states: NDArray[np.int64], sim: Simulator,
 ) -> None:  # fmt: skip
     out = np.zeros((longest, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
-    starts = np.zeros(longest, np.int64)
-    ends = np.zeros(longest, np.int64)
+    tokens = np.zeros(4, np.int64)
+    untimed = np.zeros(0, np.int64)
+    unexplained = np.zeros((0, 0), np.int64)
     for r in range(begin, end):
         code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
         if code == 0:
             n = states[r, emit.COUNT]
-            cycles[r] = step(
-                out[:n], geo.insn_bytes_at, m, lay, np.zeros(4, np.int64), starts, ends,
-                np.zeros(6, np.int64), 1 << 40,
-            )  # fmt: skip
+            cycles[r] = simulate(
+                out[:n], geo.insn_bytes_at, tokens, untimed, untimed, unexplained, sim
+            )

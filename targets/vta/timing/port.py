@@ -41,7 +41,7 @@ FLIGHT_LIMIT = 15  # beats the in-flight counter can hold, 0: cannot be reached
 CLIENT_FIELDS = 16
 
 # `port`: the episode since the port was last quiet
-GRANTS, PASSED, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = 0, 1, 2, 3, 4, 5
+GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
 PORT_FIELDS = 8
 
 
@@ -62,6 +62,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
         clients[c, READY] = NEVER
     port[GRANTS] = 0
     port[PASSED] = 0
+    port[LAST_GRANT] = -NEVER
     port[LAST_ACCEPT] = -NEVER
     port[LAST_BEAT] = -NEVER
     port[READ_BEATS] = 0
@@ -132,9 +133,7 @@ def add_load(
 
 
 @nb.njit(cache=True, nogil=True)
-def add_fetch(
-    clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus
-) -> None:
+def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
     """A batch of `count` instructions whose read command is valid in cycle `origin` + 1."""
     c = clients[FETCH_CLIENT]
     c[ROWS] = 0
@@ -193,13 +192,14 @@ def advance(
     the last bursts' (last beat, client, beats), a power of two of rows and more than the tags.
     """
     mask = bursts.shape[0] - 1
-    grants, passed = port[GRANTS], port[PASSED]
+    grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
     last_accept, last_beat = port[LAST_ACCEPT], port[LAST_BEAT]
     finished = -1
     while finished == -1:
         cycle = NEVER
         for c in range(CLIENTS):
             cycle = min(cycle, clients[c, READY])
+        cycle = max(cycle, last_grant + 1)
         if cycle > horizon:
             break
         if grants >= bus.tags:
@@ -211,17 +211,14 @@ def advance(
             seen += 1
         if cycle > horizon:
             break
-        passed = seen
+        passed, last_grant = seen, cycle
         chosen = 0
         while clients[chosen, READY] > cycle:
             chosen += 1
         client = clients[chosen]
         beats = client[BEATS]
         # The memory: no gap if the command is there when the previous one was taken.
-        if cycle <= last_accept:
-            last_accept = last_beat
-        else:
-            last_accept = max(cycle + 1 + bus.latency, last_beat)
+        last_accept = max(last_beat, 0 if cycle <= last_accept else cycle + 1 + bus.latency)
         last_beat = last_accept + beats
         place = grants & mask
         bursts[place, 0] = last_beat
@@ -246,6 +243,6 @@ def advance(
             client[END] = max(last_beat + client[TAIL], padded + 1)
             finished = chosen
     port[READ_BURSTS] += grants - port[GRANTS]
-    port[GRANTS], port[PASSED] = grants, passed
+    port[GRANTS], port[PASSED], port[LAST_GRANT] = grants, passed, last_grant
     port[LAST_ACCEPT], port[LAST_BEAT] = last_accept, last_beat
     return finished

@@ -1,0 +1,82 @@
+"""Programs the hardware would never finish, told apart by what stops it."""
+
+from __future__ import annotations
+
+from targets.errors import TilewrightError
+from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
+from targets.vta.timing.kernel import (
+    CULPRIT,
+    DEADLOCK,
+    ENDLESS,
+    HEAD,
+    MISSING,
+    MISSING_FINISH,
+    UNDECODABLE,
+)  # fmt: skip
+
+
+class CycleError(TilewrightError):
+    """A program without a number of cycles. `instruction` is the index to look at, or -1."""
+
+    def __init__(self, message: str, instruction: int = -1) -> None:
+        super().__init__(message)
+        self.instruction = instruction
+
+
+class UndecodableInstruction(CycleError):
+    """An opcode, memory type or ALU operation the fetch unit does not know: it stops there."""
+
+
+class EndlessTransfer(CycleError):
+    """A transfer with elements but without rows: its unit waits for ever. `field` is `y_size`."""
+
+    field = "y_size"
+    limit = 1
+
+
+class MissingFinish(CycleError):
+    """Every instruction has run and none was FINISH."""
+
+
+class Deadlock(CycleError):
+    """Units wait for tokens nobody will push: `waiting` maps a unit to (instruction, queues)."""
+
+    def __init__(self, waiting: dict[str, tuple[int, tuple[str, ...]]]) -> None:
+        text = "; ".join(
+            f"{unit} unit at instruction {insn} for {' and '.join(queues)}"
+            for unit, (insn, queues) in waiting.items()
+        )
+        super().__init__(
+            f"deadlock before FINISH: {text or 'no unit has anything to do'}; push these tokens "
+            "earlier, pass initial tokens, or check that none is lost (a counter holds a limited "
+            "number)",
+            min((insn for insn, _ in waiting.values()), default=-1),
+        )
+        self.waiting = waiting
+
+
+def error_of(outcome: list[int]) -> CycleError:
+    """The error for a negative result of the kernel; `outcome` is the simulator's, as a list."""
+    code, insn = outcome[0], outcome[CULPRIT]
+    if code == UNDECODABLE:
+        return UndecodableInstruction(
+            f"instruction {insn} cannot be decoded: the fetch unit knows LOAD of UOP, WGT, INP and "
+            "ACC, STORE, GEMM, FINISH and the ALU operations MIN, MAX, ADD and SHR",
+            insn,
+        )
+    if code == ENDLESS:
+        return EndlessTransfer(
+            f"instruction {insn} transfers elements in y_size = 0 rows and never ends; "
+            "set y_size to at least 1, or x_size to 0 for a no-op",
+            insn,
+        )
+    if code == MISSING_FINISH:
+        return MissingFinish("the program ends without FINISH; append one")
+    assert code == DEADLOCK
+    waiting = {}
+    for module, name in enumerate(MODULE_NAMES):
+        if outcome[HEAD + module] >= 0:
+            missing = outcome[MISSING + module]
+            queues = tuple(q for bit, q in enumerate(QUEUE_NAMES) if missing >> bit & 1)
+            waiting[name] = (outcome[HEAD + module], queues)
+    return Deadlock(waiting)

@@ -1,0 +1,95 @@
+"""One program's cycles, instruction by instruction, and where each unit spent them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES, module_of
+from targets.vta.spec import VtaSpec
+from targets.vta.timing.errors import error_of
+from targets.vta.timing.kernel import (
+    BREAKDOWN_COLUMNS,
+    RD_BEATS,
+    RD_BURSTS,
+    WR_BEATS,
+    WR_BURSTS,
+    simulate,
+)  # fmt: skip
+from targets.vta.timing.machine import simulator_of
+
+ACTIVITIES = (
+    "executing",  # GEMM, ALU, STORE, no-ops
+    "transferring",  # a load's data beats
+    "memory",  # the rest of a load: latency, other clients, padding
+    "instruction",  # waiting for the fetch unit
+    *QUEUE_NAMES,  # waiting for a token
+    "deciding",  # the idle cycle in which an instruction is taken
+    "done",  # after the last instruction
+)
+"""What a unit can do in a cycle; the columns of `CycleReport.breakdown`."""
+
+
+@dataclass(frozen=True, eq=False)
+class CycleReport:
+    """Cycles are counted from launch. An instruction executes in cycles start … end − 1; both are
+    -1 for one that never started or never ended (possible behind FINISH only)."""
+
+    total: int  # the cycle in which FINISH executes
+    insns: NDArray[np.uint64]  # (n, 2)
+    modules: NDArray[np.int8]  # (n,), index into MODULE_NAMES
+    starts: NDArray[np.int64]  # (n,)
+    ends: NDArray[np.int64]  # (n,)
+    breakdown: NDArray[np.int64]  # (units, len(ACTIVITIES)) cycles; each row sums to `total`
+    read_beats: int  # with instruction fetch
+    read_bursts: int
+    write_beats: int
+    write_bursts: int
+
+    def spent(self, unit: str) -> dict[str, int]:
+        """Cycles a unit spent in each of its `ACTIVITIES`, those that occur; their sum is total."""
+        row = self.breakdown[MODULE_NAMES.index(unit)].tolist()
+        return {name: cycles for name, cycles in zip(ACTIVITIES, row, strict=True) if cycles}
+
+    def busy(self, unit: str) -> int:
+        """Cycles in which a unit executes an instruction (transfers and their waits included)."""
+        return int(self.breakdown[MODULE_NAMES.index(unit), :3].sum())
+
+
+def simulate_program(
+    insns: NDArray[np.uint64],
+    spec: VtaSpec | Mapping[str, object],
+    insn_address: int = 0,
+    tokens: Sequence[int] = (0, 0, 0, 0),
+) -> CycleReport:
+    """Time one program: `insns` (n, 2) low and high words, the first at byte `insn_address`.
+
+    `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
+    program of the stock compiler leaves one s2g token to the next). Raises `CycleError`.
+    """
+    n = len(insns)
+    starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
+    simulator = simulator_of(spec)
+    insns = np.ascontiguousarray(insns, dtype=np.uint64)
+    total = simulate(
+        insns, insn_address, np.array(tokens, np.int64), starts, ends, breakdown, simulator
+    )
+    if total < 0:
+        raise error_of(simulator.outcome.tolist())
+    modules = [module_of(lo & 7, lo >> 7 & 7) for lo in insns[:, 0].tolist()]
+    return CycleReport(
+        total=total,
+        insns=insns,
+        modules=np.array(modules, np.int8),
+        starts=starts,
+        ends=ends,
+        breakdown=breakdown,
+        read_beats=int(simulator.outcome[RD_BEATS]),
+        read_bursts=int(simulator.outcome[RD_BURSTS]),
+        write_beats=int(simulator.outcome[WR_BEATS]),
+        write_bursts=int(simulator.outcome[WR_BURSTS]),
+    )
