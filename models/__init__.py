@@ -9,7 +9,7 @@ kinds()                                      registered kinds of model
 from collections.abc import Mapping
 from typing import Any
 
-from models.features import visible
+from models.features import smooth, visible
 from models.learners import LEARNERS, kinds
 from models.store import StoreError, load_memory, save_memory
 from search.explorer import Explorer
@@ -22,6 +22,7 @@ __all__ = [
     "load_memory",
     "make_explorer",
     "save_memory",
+    "smooth",
     "visible",
 ]
 

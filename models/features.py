@@ -1,31 +1,143 @@
-"""Visible features: what is known of a config before it is compiled."""
+"""Visible features: what is known of a config before it is compiled, without any estimate of time.
+
+Two views of the same knobs. `visible` is for trees: many plain columns, logarithms, flags,
+remainders. `smooth` is for Gaussian processes: few columns on a common scale. Roles are read off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working
+set, `*_slots` are places a scratchpad holds. Other knobs get the generic columns only. Columns that
+never change within a space are left out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 import numpy as np
+from numpy.typing import NDArray
 
-from search.explorer import Problem
 from search.learning import Matrix
-from targets.base import Configs
+from targets.base import Configs, Space
+from targets.workload import Workload
 
-_SHAPE = (
-    "in_channels", "out_channels", "height", "width", "out_height", "out_width",
-    "kernel_h", "kernel_w", "stride_h", "stride_w", "pad_top", "pad_left",
-)  # fmt: skip
+_EXTENT = {"tile_h": "out_height", "tile_w": "out_width", "tile_b": "batch"}
+_FEW = 4  # a knob with at most this many values is a category to a Gaussian process
+_SAMPLE = 2048  # configs that tell a column's scale
+
+Columns = dict[str, NDArray[np.float64]]
 
 
-def visible(problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-    """Knob values, their log2, their share of the largest value, and the workload's shape; shape
-    (configs, names)."""
-    values = problem.space.values(configs).astype(np.float64)
-    largest = np.array([max(knob.values) for knob in problem.space.knobs], dtype=np.float64)
-    names = [knob.name for knob in problem.space.knobs]
-    shape = np.array([float(getattr(problem.workload, name)) for name in _SHAPE])
-    columns = [
-        values,
-        np.log2(np.maximum(values, 0.5)),
-        values / np.maximum(largest, 1.0),
-        np.broadcast_to(shape, (len(configs), len(shape))),
-    ]
-    labels = [*names, *(f"log2_{n}" for n in names), *(f"share_{n}" for n in names), *_SHAPE]
-    return np.concatenate(columns, axis=1), tuple(labels)
+def visible(workload: Workload, space: Space, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    """Columns for trees: log2 of every knob; of every tile the log2 number of parts, the waste of
+    the last part, whether the axis is uncut or fully cut, whether threads leave parts over; log2
+    volumes of the working sets in elements. Shape (configs, names)."""
+    return _kept(_tree_columns, workload, space, configs)
+
+
+def smooth(workload: Workload, space: Space, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    """Columns for Gaussian processes, mean 0 and deviation 1 over the space: log2 of knobs, small
+    knobs that are no threads as categories, waste of last parts, log2 volumes."""
+    matrix, names = _kept(_smooth_columns, workload, space, configs)
+    _, mean, deviation = _reference(_smooth_columns, workload, space)
+    return (matrix - mean) / deviation, names
+
+
+def volumes(workload: Workload, values: Columns) -> Columns:
+    """log2 elements of the input window, weight block and output tile in flight, all threads and
+    slots included. Channels count in the knob's own unit."""
+
+    def tile(name: str) -> NDArray[np.float64] | float:
+        return values.get(name, 1.0)
+
+    w = workload
+    if "tile_h" not in values and "tile_w" not in values:
+        return {}
+    rows = (tile("tile_h") - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+    columns = (tile("tile_w") - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
+    copies: NDArray[np.float64] | float = 1.0
+    for name, count in values.items():
+        if "thread" in name:
+            copies = copies * np.maximum(count, 1)
+    sets = {
+        "inp": tile("tile_ci") * rows * columns,
+        "wgt": tile("tile_ci") * tile("tile_co") * w.kernel_h * w.kernel_w,
+        "out": tile("tile_co") * tile("tile_h") * tile("tile_w"),
+    }
+    slots = {"inp": "inp_slots", "wgt": "wgt_slots", "out": "acc_slots"}
+    any_row = np.zeros(len(next(iter(values.values()))))
+    return {
+        f"log2_{name}_volume": _log2(size * copies * np.maximum(tile(slots[name]), 1.0)) + any_row
+        for name, size in sets.items()
+    }
+
+
+def _tree_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
+    values = _by_name(space, configs)
+    columns: Columns = {f"log2_{name}": _log2(value) for name, value in values.items()}
+    for name in (n for n in values if n.startswith("tile_")):
+        parts, waste = _cut(workload, space, name, values[name])
+        columns[f"log2_parts_{name}"] = np.log2(parts)
+        columns[f"waste_{name}"] = waste
+        columns[f"one_{name}"] = (values[name] == 1).astype(np.float64)
+        columns[f"whole_{name}"] = (parts == 1).astype(np.float64)
+        for thread in (n for n in values if "thread" in n):
+            rest = parts % np.maximum(values[thread], 1) > 0
+            columns[f"rest_{name}_{thread}"] = rest.astype(np.float64)
+    return columns | volumes(workload, values)
+
+
+def _smooth_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
+    columns: Columns = {}
+    for knob, (name, value) in zip(space.knobs, _by_name(space, configs).items(), strict=True):
+        if name.startswith("tile_"):
+            columns[f"waste_{name}"] = _cut(workload, space, name, value)[1]
+        elif "thread" not in name and 2 < len(knob.values) <= _FEW:
+            columns |= {f"{name}_is_{v}": (value == v).astype(np.float64) for v in knob.values}
+            continue
+        columns[f"log2_{name}"] = _log2(value)
+    return columns | volumes(workload, _by_name(space, configs))
+
+
+def _kept(
+    view: Callable[[Workload, Space, Configs], Columns],
+    workload: Workload,
+    space: Space,
+    configs: Configs,
+) -> tuple[Matrix, tuple[str, ...]]:
+    names, _, _ = _reference(view, workload, space)
+    columns = view(workload, space, configs)
+    return np.stack([columns[name] for name in names], axis=1), names
+
+
+@lru_cache(maxsize=256)
+def _reference(
+    view: Callable[[Workload, Space, Configs], Columns], workload: Workload, space: Space
+) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
+    """The columns that vary over a space, their means and deviations, from a fixed sample."""
+    rng = np.random.default_rng(0)
+    flat = (
+        rng.integers(0, space.size, _SAMPLE)
+        if space.listed is None
+        else rng.choice(np.asarray(space.listed), _SAMPLE)
+    )
+    columns = view(workload, space, space.unravel(flat))
+    names = tuple(name for name, column in columns.items() if np.ptp(column) > 0)
+    kept = np.stack([columns[name] for name in names], axis=1)
+    return names, kept.mean(axis=0), kept.std(axis=0)
+
+
+def _by_name(space: Space, configs: Configs) -> Columns:
+    values = space.values(configs).astype(np.float64)
+    return {knob.name: values[:, index] for index, knob in enumerate(space.knobs)}
+
+
+def _cut(
+    workload: Workload, space: Space, name: str, tile: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Number of parts a tile cuts its axis into, and the share of work the last part wastes."""
+    knob = next(knob for knob in space.knobs if knob.name == name)
+    extent = float(getattr(workload, _EXTENT[name])) if name in _EXTENT else max(knob.values)
+    parts = np.ceil(extent / np.maximum(tile, 1))
+    return parts, parts * tile / extent - 1.0
+
+
+def _log2(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    return np.asarray(np.log2(np.maximum(values, 0.5)), dtype=np.float64)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from models.features import visible
+from models.features import smooth, visible
+from models.gaussian import GaussianProcess
+from models.recall import RecallXGBoost
 from models.trees import LightGBM, XGBoost
+from models.validity import Validity
 from search.explorer import Problem
-from search.learning import CostModel, Matrix
+from search.learning import CostModel, Matrix, VetoModel
 from targets.base import Configs
 from targets.errors import UnknownName
 
 _KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
     "xgboost": XGBoost,
+    "xgboost-recall": RecallXGBoost,
     "lightgbm": LightGBM,
+    "gaussian": GaussianProcess,
+    "validity": Validity,
 }
 
 
@@ -33,13 +39,19 @@ class Toolbox:
     """`search.learning.Learners` as this package implements it."""
 
     def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        return visible(problem, configs)
+        return visible(problem.workload, problem.space, configs)
+
+    def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+        return smooth(problem.workload, problem.space, configs)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, True, parameters)
+
+    def validity(self, seed: int, **parameters: float) -> VetoModel:
+        return Validity(seed, True, parameters)
 
 
 LEARNERS = Toolbox()

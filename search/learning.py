@@ -44,13 +44,26 @@ class CostModel(Protocol):
     def load(self, path: Path) -> None: ...
 
 
+class VetoModel(CostModel, Protocol):
+    """A classifier of validity that knows below which chance a config may be passed over."""
+
+    @property
+    def threshold(self) -> float: ...
+
+
 class Learners(Protocol):
     """Where an explorer gets features and untrained models from."""
 
     def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        """Features known before compiling, shape (configs, names), and their names."""
+        """Features known before compiling, shape (configs, names), and their names: for trees."""
+        ...
+
+    def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+        """The same on a common scale, for models that go by distances."""
         ...
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel: ...
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel: ...
+
+    def validity(self, seed: int, **parameters: float) -> VetoModel: ...

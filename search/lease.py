@@ -80,8 +80,8 @@ class Lease:
         gone = host == socket.gethostname() and isinstance(pid, int) and not _alive(pid)
         if lasts > 0 and sane and not gone:
             raise LeaseHeld(
-                f"{self.path.with_suffix('')} is being written by process {pid} on {host}; wait for "
-                f"it to end, or {lasts:.0f} s if it hangs, or choose another output folder"
+                f"{self.path.with_suffix('')} is being written by process {pid} on {host}; wait "
+                f"for it to end, or {lasts:.0f} s if it hangs, or choose another output folder"
             )
 
     def _write(self, file: IO[str]) -> None:

@@ -1,8 +1,8 @@
 """The append-only record of every trial: the single source of truth a restart reads.
 
 A ledger is a text file of one record a line, `{"check":"<16 hex>","record":{…}}`, where the check
-is BLAKE2b-64 of the record's bytes. A batch is appended in one write and synced to disk before any of
-its trials counts; its last line closes the round. What a crash or a bad disk leaves is expected:
+is BLAKE2b-64 of the record's bytes. A batch is appended in one write and synced to disk before any
+of its trials counts; its last line closes the round. What a crash or a bad disk leaves is expected:
 
 * a torn last line was never promised to anyone: it is cut when a writer opens the file;
 * a damaged line further up is moved to `<name>.quarantine` and the rest is used.
@@ -64,8 +64,8 @@ class Contents:
     torn: bool = False
 
     def frame(self) -> pd.DataFrame:
-        """One row a trial, columns `COLUMNS`, as in `trials.parquet`; a trial that was recorded again
-        after a crash appears once."""
+        """One row a trial, columns `COLUMNS`, as in `trials.parquet`; a trial that was recorded
+        again after a crash appears once."""
         rows, count, seen = [], defaultdict[str, int](int), set()
         for record in self.records:
             key = (record["workload"], record["target"], record["run"], str(record.get("config")))

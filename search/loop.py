@@ -51,8 +51,8 @@ def tune(
 ) -> Iterator[Round]:
     """Tune one workload; yields each round when it is done, those a ledger already holds first.
 
-    Stops after `trials` measurements or when the explorer has nothing left. `memory` warm-starts the
-    explorer. Raises `TilewrightError` if `trials` or `batch` is below 1.
+    Stops after `trials` measurements or when the explorer has nothing left. `memory` warm-starts
+    the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1.
     """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")

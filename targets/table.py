@@ -78,7 +78,7 @@ def read_stack_table(
     clock_mhz: float = 100,
 ) -> Table:
     """A table of the stock TVM+VTA stack (`C4.csv.gz`), the layer's shape from `reference.json`
-    beside it. Rows may be missing: the space is then what the table lists. Hidden features are empty.
+    beside it. Rows may be missing: the space is then what the table lists. No hidden features.
     Raises `TableError`."""
     name = path.name.split(".")[0]
     workload = _reference_workload(reference or path.with_name("reference.json"), name)

@@ -1,0 +1,59 @@
+"""Model V: how likely a config runs, and below which chance it may be passed over.
+
+The veto threshold is calibrated by cross-validation: the lowest out-of-fold chance any measured
+valid config got, halved, so that a good config the model has not seen is hardly ever vetoed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.trees import XGBoost
+from search.learning import Matrix
+
+_FOLDS = 4
+_MARGIN = 0.5
+
+
+class Validity(XGBoost):
+    """An XGBoost classifier that knows its own veto threshold; both live in one UBJSON file.
+
+    Parameters beyond XGBoost's: `calibrate` 0 leaves the threshold at 0 (nothing is vetoed).
+    """
+
+    kind = "validity"
+    defaults: ClassVar[dict[str, float]] = {
+        "rounds": 60, "max_depth": 4, "eta": 0.2, "colsample_bynode": 0.2, "min_child_weight": 0.1,
+        "lambda": 1.0,
+    }  # fmt: skip
+
+    def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
+        self.calibrate = bool(parameters.get("calibrate", 1))
+        rest = {k: v for k, v in parameters.items() if k != "calibrate"}
+        super().__init__(seed, True, rest)
+
+    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
+        super().fit(x, y)
+        self.booster.set_attr(threshold=repr(self._threshold(x, y) if self.calibrate else 0.0))
+
+    @property
+    def threshold(self) -> float:
+        """Configs below this chance may be vetoed."""
+        return float(self.booster.attr("threshold") or 0.0)
+
+    def _threshold(self, x: Matrix, y: NDArray[np.float64]) -> float:
+        if min(y.sum(), len(y) - y.sum()) < _FOLDS:
+            return 0.0
+        fold = np.empty(len(y), dtype=np.int64)
+        for label in (0.0, 1.0):
+            rows = np.flatnonzero(y == label)
+            fold[rows] = np.random.default_rng(self.seed).permutation(len(rows)) % _FOLDS
+        chance = np.empty(len(y))
+        for k in range(_FOLDS):
+            part = XGBoost(self.seed, True, self.defaults | self.parameters)
+            part.fit(x[fold != k], y[fold != k])
+            chance[fold == k] = part.predict(x[fold == k])
+        return float(min(_MARGIN * chance[y == 1].min(), 0.5))

@@ -1,0 +1,57 @@
+"""How promising a config is, given uncertain predictions, and how to choose several at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from search.learning import Matrix
+
+_LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
+
+
+def log_expected_improvement(
+    mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
+) -> NDArray[np.float64]:
+    """log E[max(best - y, 0)] for y ~ N(mean, spread²), stable far above `best` (Ament et al.,
+    Unexpected Improvements to Expected Improvement, 2023)."""
+    spread = np.maximum(spread, 1e-9)
+    z = (best - mean) / spread
+    log_density = -0.5 * z**2 - _LOG_ROOT_TWO_PI
+    near = np.maximum(z, -5.0)
+    density = np.exp(-0.5 * near**2 - _LOG_ROOT_TWO_PI)
+    close = np.log(density + near * ndtr(near))
+    far = log_density - 2.0 * np.log(np.maximum(-z, 1.0))
+    return np.asarray(np.where(z > -5.0, close, far) + np.log(spread))
+
+
+def spread_out(x: Matrix, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """`n` rows far from each other: a random one, then always the farthest from those chosen."""
+    if not len(x):
+        return np.empty(0, dtype=np.int64)
+    order = rng.permutation(len(x))
+    chosen = [int(order[0])]
+    distance = ((x - x[chosen[0]]) ** 2).sum(axis=1)
+    while len(chosen) < min(n, len(x)):
+        farthest = int(order[np.argmax(distance[order])])
+        chosen.append(farthest)
+        distance = np.minimum(distance, ((x - x[farthest]) ** 2).sum(axis=1))
+        distance[chosen] = -1.0
+    return np.array(chosen, dtype=np.int64)
+
+
+def diverse_best(
+    score: NDArray[np.float64], x: Matrix, n: int, penalty: float
+) -> NDArray[np.int64]:
+    """`n` rows in greedy order of score, each lowered by `penalty` · likeness to those chosen before
+    (a Gaussian of the mean squared distance of `x`)."""
+    if penalty == 0.0:
+        return np.argsort(-score, kind="stable")[:n]
+    left = score.astype(np.float64).copy()
+    chosen = np.empty(min(n, len(score)), dtype=np.int64)
+    for k in range(len(chosen)):
+        chosen[k] = np.argmax(left)
+        left -= penalty * np.exp(-2.0 * ((x - x[chosen[k]]) ** 2).mean(axis=1))
+        left[chosen[k]] = -np.inf
+    return chosen
