@@ -13,6 +13,10 @@ class DynamicShapeError(TilewrightError):
     """An input whose size is unknown before the model runs, or a wrong shape given for it."""
 
 
+class InputError(TilewrightError):
+    """Arrays that do not fit the inputs of the network they are given to."""
+
+
 class UnsupportedOperatorError(TilewrightError):
     """An operator that the importer cannot express."""
 

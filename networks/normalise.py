@@ -237,8 +237,17 @@ def _folded(
 
 
 def _drop_unused(normal: NormalGraph) -> None:
+    """Operators whose results nobody uses, and tensors nobody reads."""
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
+    wanted = {output.name for output in normal.graph.output}
+    dead = set()
+    for node in reversed(normal.graph.node):
+        if wanted.isdisjoint(node.output):
+            dead.add(node.name)
+        else:
+            wanted.update(node.input)
+    normal.remove(dead, Absorbed(None, "its result is not used"))
     users = normal.users()
     kept = [tensor for tensor in normal.graph.initializer if users[tensor.name]]
     del normal.graph.initializer[:]

@@ -10,7 +10,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from networks.errors import ImportFailedError
+from networks.errors import ImportFailedError, InputError
 
 
 class CompiledModule:
@@ -29,8 +29,17 @@ class CompiledModule:
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Arrays by input name in, by output name out."""
+        """Arrays by input name in, by output name out; raises `InputError`."""
+        if set(inputs) != set(self.inputs):
+            raise InputError(
+                f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
+                "give one array for each"
+            )
         arrays = [tvm.runtime.tensor(np.ascontiguousarray(inputs[name])) for name in self.inputs]
-        result = self._machine["main"](*arrays)
+        try:
+            result = self._machine["main"](*arrays)
+        except (ValueError, TypeError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"the network cannot run on these arrays: {reason}") from error
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}

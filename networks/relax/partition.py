@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
+from networks.errors import ImportFailedError
 from networks.relax.bindings import Binding, FlatGraph, shape_of
 from networks.sites import Partitioned, Quantisation, Site, Step, StepKind
 
@@ -72,7 +73,11 @@ def partition(flat: FlatGraph) -> Partition:
         for anchor, chain in chains.items()
         if anchor in lengths
     ]
-    assert _calls(fused) == len(sites), "TVM fused other subgraphs than were accepted"
+    if _calls(fused) != len(sites):
+        raise ImportFailedError(
+            f"TVM fused {_calls(fused)} subgraphs where {len(sites)} were found; "
+            "please report this model, it should not happen"
+        )
     return Partition(fused, Partitioned(tuple(sites), _constant_nodes(flat)))
 
 

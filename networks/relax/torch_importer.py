@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from typing import Any
 
+from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from networks.errors import ImportFailedError
@@ -54,6 +55,7 @@ class TorchProgram:
     def flat(self) -> FlatGraph:
         """The flat view of the module with weights as parameters."""
         module, importer = self._import(weights_as_parameters=True)
+        module = relax.transform.DeadCodeElimination()(module)
         names = {}
         for node in self._nodes:
             variable = importer.env.get(node)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from onnx_graphs import normal, reference
 
 import networks
 from networks import zoo
+from networks.errors import InputError
 from networks.zoo import digits, mobilenet, resnet
 from networks.zoo.builder import Builder
 
@@ -23,6 +25,14 @@ def test_the_digits_network_agrees_on_every_held_out_image() -> None:
     theirs = np.concatenate([reference(model, i[None]) for i in images])
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     assert np.mean(ours.argmax(axis=1) == labels) >= 0.95
+
+
+@pytest.mark.parametrize(
+    "inputs", [{}, {"image": normal(1, 1, 8, 8)}, {"input": normal(1, 1, 8, 9)}]
+)
+def test_arrays_that_do_not_fit_are_refused(inputs: dict[str, NDArray[np.float32]]) -> None:
+    with pytest.raises(InputError):
+        networks.load("digits_cnn").run(inputs)
 
 
 @pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2])

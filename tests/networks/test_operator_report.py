@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 from onnx_graphs import model, normal
 
 import networks
 from networks.errors import ImportFailedError, UnsupportedOperatorError
 from networks.network import Network
+from networks.onnx_source import OnnxSource
 from networks.report import OperatorReport
 
 Load = Callable[[onnx.ModelProto], Network]
@@ -193,3 +196,44 @@ def test_the_report_is_plain_data(save: Load) -> None:
 def test_nameless_operators_get_names_that_say_where_they_are(save: Load) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
     assert list(_by_name(save(model(nodes, {}, (1, 4), "y")))) == ["Relu_0", "Neg_1"]
+
+
+STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 30), st.integers(0, 30)),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int, int]]) -> None:
+    """Random graphs: every convolution is a site, and no operator belongs to two."""
+    tensors = {
+        "w": normal(16, 16, 1, 1), "b": normal(1, 16, 1, 1), "zero": np.float32(0),
+        "six": np.float32(6),
+    }  # fmt: skip
+    values, nodes = ["x"], []
+    for i, (kind, left, right) in enumerate(steps):
+        a, b = values[-1 - left % len(values)], values[-1 - right % len(values)]
+        op, inputs = {
+            "conv": ("Conv", [a, "w"]),
+            "relu": ("Relu", [a]),
+            "clip": ("Clip", [a, "zero", "six"]),
+            "add": ("Add", [a, b]),
+            "bias": ("Add", ["b", a]),
+            "sigmoid": ("Sigmoid", [a]),
+        }[kind]
+        nodes.append(helper.make_node(op, inputs, [f"v{i}"], name=f"{kind}{i}"))
+        values.append(f"v{i}")
+    source = model(nodes, {k: np.asarray(v) for k, v in tensors.items()}, (1, 16, 2, 2), values[-1])
+    network = Network(OnnxSource("random", source, lambda: source, {}))
+    sites = network.examined.found.sites
+    used = [o for o in network.report(16, 16).operators if "not used" not in o.reason]
+    assert [site.node for site in sites] == [o.name for o in used if o.op_type == "Conv"]
+    members = [name for site in sites for name in (site.node, *(s.node for s in site.steps))]
+    assert len(members) == len(set(members))
+    report = network.report(16, 16)
+    assert {o.name for o in report.by_status("offloaded")} == set(members)
