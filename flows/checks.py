@@ -1,4 +1,4 @@
-"""What can be checked before anything is started, so that mistakes cost no time."""
+"""What can be checked before anything is started, so that a mistake costs no time."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from pathlib import Path
 
 from flows.options import TuningOptions
 from targets.errors import UnknownName
+from targets.vta.spec import VtaSpec
+from tasks.folders import check_folder
 
 
 def check(options: TuningOptions) -> None:
-    """Raises a `TilewrightError` for an unknown target, tuner, option or network, a specification
-    that cannot be encoded, or an output folder that cannot be written."""
-    from models import make_explorer
-    from targets import make_target
-    from tasks.outputs import check_folder
-
-    make_target(options.target, options.space)
-    make_explorer(options.tuner, options.tuner_options)
+    """Raises a `TilewrightError` for an unknown target or network, a specification that cannot be
+    encoded, or an output folder that cannot be written. Imports nothing heavy."""
+    VtaSpec.load(options.target)
     _check_source(options.model)
     check_folder(options.folder)
+
+
+def check_tuner(options: TuningOptions) -> None:
+    """Raises `UnknownName` or `OptionError`. Loads the learners."""
+    from models import make_explorer
+
+    make_explorer(options.tuner, options.tuner_options)
 
 
 def _check_source(model: str) -> None:

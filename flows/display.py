@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -161,31 +162,31 @@ class LiveDisplay:
 
 def results_table(summary: dict[str, Json]) -> Table:
     """What each layer costs by default and tuned, how far from the roofline, and at what price."""
-    table = Table(title=f"{summary['network']} on {summary['target']}", title_justify="left")
-    for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "invalid"):
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "valid"):
         table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
-    for row in summary["workloads"]:
-        default, tuned, bound = (row[f"{k}_cycles"] for k in ("default", "tuned", "roofline"))
-        table.add_row(
-            shorten(row["workload"]), str(row["count"]), _number(default), _number(tuned),
-            _gain(default, tuned), _number(bound), f"{tuned / bound - 1:.1%}",
-            str(row["trials"]), str(row["invalid_trials"]),
-        )  # fmt: skip
-    total = summary["total"]
-    default, tuned, bound = (total[f"{k}_cycles"] for k in ("default", "tuned", "roofline"))
+    rows = summary["workloads"]
+    for row in rows:
+        table.add_row(shorten(row["workload"]), str(row["count"]), *_figures(row), *_trials([row]))
     table.add_section()
-    table.add_row(
-        "one inference", "", _number(default), _number(tuned), _gain(default, tuned),
-        _number(bound), f"{tuned / bound - 1:.1%}",
-        str(sum(r["trials"] for r in summary["workloads"])),
-        str(sum(r["invalid_trials"] for r in summary["workloads"])),
-        style="bold",
-    )  # fmt: skip
+    table.add_row("one inference", "", *_figures(summary["total"]), *_trials(rows), style="bold")
     return table
 
 
+def _figures(row: dict[str, Json]) -> list[str]:
+    default, tuned, bound = (row[f"{k}_cycles"] for k in ("default", "tuned", "roofline"))
+    above = f"{tuned / bound - 1:.1%}"
+    return [_number(default), _number(tuned), _gain(default, tuned), _number(bound), above]
+
+
+def _trials(rows: list[dict[str, Json]]) -> list[str]:
+    trials = sum(row["trials"] for row in rows)
+    valid = trials - sum(row["invalid_trials"] for row in rows)
+    return [_number(trials), f"{valid / max(trials, 1):.0%}"]
+
+
 def shorten(workload: str) -> str:
-    """`conv2d:n=1,c=64,h=56,w=56,o=128,k=3,s=2,p=1` as `conv 3×3/2 64→128 @56×56`."""
+    """`conv2d:n=1,c=64,h=56,w=56,o=128,k=3,s=2,p=1` as `3×3/2 64→128 @56`."""
     kind, _, body = workload.partition(":")
     value = dict(item.split("=") for item in body.split(","))
     channels = f"{value['c']}→{value['o']}"
@@ -193,8 +194,9 @@ def shorten(workload: str) -> str:
     if kind == "dense":
         return f"dense {channels}{batch}"
     kernel = value["k"].replace("x", "×") if "x" in value["k"] else f"{value['k']}×{value['k']}"
+    image = value["h"] if value["h"] == value["w"] else f"{value['h']}×{value['w']}"
     extra = "".join(f" {k}={value[k]}" for k in ("d", "g") if k in value)
-    return f"conv {kernel}/{value['s']} {channels} @{value['h']}×{value['w']}{extra}{batch}"
+    return f"{kernel}/{value['s']} {channels} @{image}{extra}{batch}"
 
 
 def _layers(facts: dict[str, Json]) -> dict[str, Layer]:

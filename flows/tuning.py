@@ -72,7 +72,7 @@ def tune_workload(
     study = study_of(options, subgraph)
     run_id = artifacts.open_workload_run(study, parent_run_id, params, options.fresh)
     with _ending(run_id), open_ledger(options.folder) as ledger:
-        run = ledger.run(study.workload.id, study.target.fingerprint, study.run_id)
+        run = ledger.run(*study.ledger_key)
         default = read_default(measure_default(study))
         roofline = study.target.roofline_cycles(study.workload)
         tell("workload", id=study.workload.id, default=default.cycles, roofline=roofline)

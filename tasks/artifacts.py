@@ -16,7 +16,7 @@ from tasks.files import Json, write_atomically
 from tasks.outcome import Outcome
 from tasks.rounds import read_memory
 from tasks.server import LOOPBACK, UI_PORT
-from tasks.stage import STAGE_OPTIONS, task
+from tasks.stage import stage
 from tasks.store import Manifest
 from tasks.study import Study
 
@@ -52,7 +52,7 @@ def open_workload_run(study: Study, parent: str, params: Mapping[str, Json], fre
     )
 
 
-@task(name="log_artifacts", task_run_name="artifacts of {outcome.study.workload}", **STAGE_OPTIONS)
+@stage("artifacts of {outcome.study.workload}")
 def log_artifacts(outcome: Outcome, folder: Path, run_id: str, memory: Manifest) -> None:
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
     trials = outputs.trials_of(folder, [outcome])
@@ -64,7 +64,7 @@ def log_artifacts(outcome: Outcome, folder: Path, run_id: str, memory: Manifest)
     _log_models(run_id, read_memory(memory))
 
 
-@task(name="log_network_artifacts", task_run_name="artifacts of the network", **STAGE_OPTIONS)
+@stage("artifacts of the network")
 def log_network_artifacts(
     folder: Path,
     target: dict[str, Json],

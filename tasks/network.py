@@ -13,7 +13,7 @@ from networks.network import Network
 from targets.vta.spec import VtaSpec
 from targets.workload import EpilogueOp, Workload
 from tasks.files import Json, digest
-from tasks.stage import STAGE_OPTIONS, reuse_or_do, task
+from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
 
 NO_TARGET = ""
@@ -29,7 +29,7 @@ class Subgraph:
     names: tuple[str, ...]
 
 
-@task(name="import_model", task_run_name="import {source}", **STAGE_OPTIONS)
+@stage("import {source}")
 def import_model(source: str, input_shapes: InputShapes | None = None) -> Manifest:
     """Read a built-in network or a file and check it; the key changes with its content."""
 
@@ -44,7 +44,7 @@ def import_model(source: str, input_shapes: InputShapes | None = None) -> Manife
     )
 
 
-@task(name="extract_subgraphs", task_run_name="subgraphs of {model.values[name]}", **STAGE_OPTIONS)
+@stage("subgraphs of {model.values[name]}")
 def extract_subgraphs(
     model: Manifest, spec: VtaSpec, input_shapes: InputShapes | None = None
 ) -> Manifest:

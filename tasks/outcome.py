@@ -11,7 +11,7 @@ from search import History
 from targets.errors import TilewrightError
 from targets.vta.lowering.verify import mismatches
 from tasks.files import Json
-from tasks.stage import STAGE_OPTIONS, reuse_or_do, task
+from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
 from tasks.study import Study
 
@@ -87,7 +87,7 @@ class Outcome:
         }
 
 
-@task(name="measure_default", task_run_name="default schedule", **STAGE_OPTIONS)
+@stage("default schedule")
 def measure_default(study: Study) -> Manifest:
     """The stock schedule and its cycles, lowered and timed like every other."""
 
@@ -108,7 +108,7 @@ def measure_default(study: Study) -> Manifest:
     )
 
 
-@task(name="verify_schedule", task_run_name="verify", **STAGE_OPTIONS)
+@stage("verify")
 def verify_schedule(study: Study, chosen: Schedule) -> Manifest:
     """Run the schedule's program on random tensors. Raises `WrongSchedule` if a bit differs from
     the integer reference."""

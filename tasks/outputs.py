@@ -12,15 +12,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import stat
-import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from search import read
-from targets.errors import TilewrightError
+from search import Contents, read
+from search.ledger import Record
 from tasks.files import Json, write_atomically
 from tasks.outcome import Outcome
 
@@ -30,30 +29,6 @@ SCHEDULES = "schedules.json"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 SCHEDULES_VERSION = 1
-
-
-class OutputError(TilewrightError):
-    """An output folder that cannot be used."""
-
-
-def check_folder(folder: Path) -> None:
-    """Raises `OutputError` unless files can be written to `folder`; leaves nothing behind."""
-    existing = folder.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    problem = None
-    if not existing.is_dir():
-        problem = f"{existing} is not a folder"
-    elif not existing.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
-        problem = f"{existing} is read-only"
-    else:
-        try:
-            with tempfile.TemporaryDirectory(dir=existing):
-                pass
-        except OSError as error:
-            problem = f"{existing}: {(error.strerror or str(error)).lower()}"
-    if problem:
-        raise OutputError(f"cannot write to {folder}: {problem}; choose another folder with --out")
 
 
 def totals(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -90,17 +65,10 @@ def write_summary(folder: Path, summary: dict[str, Json]) -> None:
 def trials_of(folder: Path, outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """The trials of these runs, one row each, in the order of the network."""
     contents = read(folder / LEDGER)
-    tables = []
-    for outcome in outcomes:
-        study = outcome.study
-        mine = [
-            record
-            for record in contents.records
-            if record["workload"] == study.workload.id
-            and record["target"] == study.target.fingerprint
-            and record["run"] == study.run_id
-        ]
-        tables.append(type(contents)(mine).frame().iloc[: outcome.trials])
+    by_run: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in contents.records:
+        by_run[record["workload"], record["target"], record["run"]].append(record)
+    tables = [Contents(by_run[o.study.ledger_key]).frame().iloc[: o.trials] for o in outcomes]
     return pd.concat(tables, ignore_index=True)
 
 

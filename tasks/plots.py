@@ -18,8 +18,8 @@ INK, MUTED, ACCENT, BOUND = "#1f2933", "#9aa5b1", "#0b6e4f", "#b4532a"
 
 def convergence(outcome: Outcome, trials: pd.DataFrame) -> bytes:
     """PNG: best cycles of one workload over its trials, between default and roofline."""
-    figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(6.4, 3.6), dpi=100)
+    axes = figure.add_axes((0.13, 0.14, 0.85, 0.76))
     best = _best_so_far(trials)
     valid = trials["status"].to_numpy() == "valid"
     steps = np.arange(1, len(trials) + 1)
@@ -37,7 +37,7 @@ def convergence(outcome: Outcome, trials: pd.DataFrame) -> bytes:
 def network_convergence(network: str, outcomes: Sequence[Outcome], trials: pd.DataFrame) -> bytes:
     """PNG: every layer's best cycles over its trials as a multiple of its roofline, and what each
     costs by default and tuned."""
-    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
+    figure = Figure(figsize=(10, 4.4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     for outcome in outcomes:
         mine = trials[trials["workload"] == outcome.study.workload.id]

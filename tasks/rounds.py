@@ -13,14 +13,14 @@ from targets.base import Measurements
 from tasks import codecs
 from tasks.files import Json
 from tasks.session import store
-from tasks.stage import STAGE_OPTIONS, reuse_or_do, task
+from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
 from tasks.study import Study
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
-@task(name="generate_candidates", task_run_name="round {round_index}: candidates", **STAGE_OPTIONS)
+@stage("round {round_index}: candidates")
 def generate_candidates(
     study: Study, round_index: int, memory: Manifest, history: Manifest, n: int
 ) -> Manifest:
@@ -38,7 +38,7 @@ def generate_candidates(
     )  # fmt: skip
 
 
-@task(name="filter_candidates", task_run_name="round {round_index}: filter", **STAGE_OPTIONS)
+@stage("round {round_index}: filter")
 def filter_candidates(
     study: Study, round_index: int, memory: Manifest, history: Manifest, named: Manifest, n: int
 ) -> Manifest:
@@ -60,7 +60,7 @@ def filter_candidates(
     )  # fmt: skip
 
 
-@task(name="lower_candidates", task_run_name="round {round_index}: lower", **STAGE_OPTIONS)
+@stage("round {round_index}: lower")
 def lower_candidates(
     study: Study, round_index: int, memory: Manifest, history: Manifest, kept: Manifest, n: int
 ) -> Manifest:
@@ -82,7 +82,7 @@ def lower_candidates(
     )  # fmt: skip
 
 
-@task(name="simulate_batch", task_run_name="round {round_index}: simulate", **STAGE_OPTIONS)
+@stage("round {round_index}: simulate")
 def simulate_batch(
     study: Study, round_index: int, batch: Manifest, known: stages.Known
 ) -> Manifest:
@@ -103,7 +103,7 @@ def simulate_batch(
     )  # fmt: skip
 
 
-@task(name="retrain_models", task_run_name="round {round_index}: retrain", **STAGE_OPTIONS)
+@stage("round {round_index}: retrain")
 def retrain_models(study: Study, round_index: int, memory: Manifest, history: Manifest) -> Manifest:
     """P, V and A after this round."""
 

@@ -43,6 +43,11 @@ class Study:
         """The ledger's name of this run."""
         return run_id(self.explorer, self.seed, self.batch)
 
+    @property
+    def ledger_key(self) -> tuple[str, str, str]:
+        """What the ledger files this run's records under: workload, target, run."""
+        return self.workload.id, self.target.fingerprint, self.run_id
+
     def describe(self) -> dict[str, Json]:
         """What a stage that asks the explorer depends on, beside its inputs."""
         return {

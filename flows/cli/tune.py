@@ -41,7 +41,6 @@ def tune(
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     from rich.console import Console
 
-    from flows.checks import check
     from flows.options import parse_options
     from flows.run import run_tuning
 
@@ -51,7 +50,6 @@ def tune(
         tuner_options=dict(_pair(text, "--option") for text in option or []),
         input_shapes={name: _shape(text) for name, text in map(_shape_pair, shape or [])},
     )  # fmt: skip
-    check(options)
     run_tuning(options, Console())
 
 
