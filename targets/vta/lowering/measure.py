@@ -14,23 +14,28 @@ from targets.vta.spec import Machine
 from targets.vta.timing.kernel import Simulator, simulate
 from targets.vta.timing.machine import simulator_of
 
-COUNTER_NAMES = (
-    "instructions", "inp_load_bytes", "wgt_load_bytes", "acc_load_bytes", "uop_load_bytes",
-    "out_store_bytes", "gemm_iterations", "alu_iterations",
-)  # fmt: skip
-_SLOTS = (
-    emit.COUNT, emit.INP_BYTES, emit.WGT_BYTES, emit.ACC_BYTES, emit.UOP_BYTES, emit.OUT_BYTES,
-    emit.GEMM_ITERATIONS, emit.ALU_ITERATIONS,
-)  # fmt: skip
+COUNTERS = (
+    ("instructions", emit.COUNT),
+    ("inp_load_bytes", emit.INP_BYTES),
+    ("wgt_load_bytes", emit.WGT_BYTES),
+    ("acc_load_bytes", emit.ACC_BYTES),
+    ("uop_load_bytes", emit.UOP_BYTES),
+    ("out_store_bytes", emit.OUT_BYTES),
+    ("gemm_iterations", emit.GEMM_ITERATIONS),
+    ("alu_iterations", emit.ALU_ITERATIONS),
+)
+"""Name and place in the emitter's state of what is counted beside cycles."""
+COUNTER_NAMES = tuple(name for name, _ in COUNTERS)
+COUNTER_SLOTS = tuple(slot for _, slot in COUNTERS)
 
 
 def measure_rows(
     lowering: Lowering, values: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cycles (n,) and counters (n, len(COUNTER_NAMES)) of configs that lower.
+    """Cycles (n,) and counters (n, len(COUNTERS)) of configs that lower.
 
-    `values` (n, knobs) are knob values, `sizes` (n,) their instruction counts. -1 cycles where a
-    program does not finish.
+    `values` (n, knobs) are knob values, `sizes` (n,) their instruction counts. Cycles are negative
+    where a program does not finish (the codes of `targets.vta.timing.kernel`).
     """
     cycles = np.full(len(values), -1, np.int64)
     states = np.zeros((len(values), emit.STATE_SIZE), np.int64)
@@ -39,21 +44,21 @@ def measure_rows(
         longest = int(sizes[begin:end].max(initial=0))
         _measure_rows(
             lowering.code, lowering.geometry, lowering.machine, lowering.layout, lowering.epilogue,
-            values, lowering.stock, begin, end, longest, cycles, states,
-            simulator_of(lowering.spec),
+            values, lowering.stock, begin, end, longest, simulator_of(lowering.spec), cycles,
+            states,
         )  # fmt: skip
 
     over_chunks(len(values), run)
-    return cycles, states[:, _SLOTS]
+    return cycles, states[:, COUNTER_SLOTS]
 
 
 @nb.njit(cache=True, nogil=True)
 def _measure_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, begin: int, end: int, longest: int,
-    cycles: NDArray[np.int64], states: NDArray[np.int64], sim: Simulator,
+    values: NDArray[np.int64], stock: bool, begin: int, end: int, longest: int, sim: Simulator,
+    cycles: NDArray[np.int64], states: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    out = np.zeros((longest, 2), np.uint64)
+    out = np.empty((longest, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     tokens = np.zeros(4, np.int64)
     untimed = np.zeros(0, np.int64)
@@ -61,7 +66,7 @@ def _measure_rows(
     for r in range(begin, end):
         code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
         if code == 0:
-            n = states[r, emit.COUNT]
+            program = out[: states[r, emit.COUNT]]
             cycles[r] = simulate(
-                out[:n], geo.insn_bytes_at, tokens, untimed, untimed, unexplained, sim
+                program, geo.insn_bytes_at, tokens, untimed, untimed, unexplained, sim
             )

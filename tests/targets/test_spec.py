@@ -1,0 +1,78 @@
+"""What a specification may be, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from targets.errors import SpecError, UnknownName
+from targets.vta.isa import layout_of
+from targets.vta.spec import VtaSpec, preset_files
+
+STOCK_KEYS = {
+    "TARGET": "sim", "HW_VER": "0.0.2", "LOG_INP_WIDTH": 3, "LOG_WGT_WIDTH": 3, "LOG_ACC_WIDTH": 5,
+    "LOG_BATCH": 0, "LOG_BLOCK": 4, "LOG_UOP_BUFF_SIZE": 15, "LOG_INP_BUFF_SIZE": 15,
+    "LOG_WGT_BUFF_SIZE": 18, "LOG_ACC_BUFF_SIZE": 17,
+}  # fmt: skip
+
+
+def test_the_stock_configuration_file_is_read_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "vta_config.json"
+    file.write_text(json.dumps(STOCK_KEYS))
+    spec = VtaSpec.load(str(file))
+    m = spec.machine
+    assert (m.inp_bytes, m.wgt_bytes, m.acc_bytes, m.out_bytes) == (16, 256, 64, 16)
+    assert (m.log_uop_depth, m.log_inp_depth, m.log_wgt_depth, m.log_acc_depth) == (13, 11, 10, 11)
+    assert spec.name == "vta_config"
+
+
+def test_field_offsets_of_the_stock_configuration() -> None:
+    lay = layout_of(VtaSpec.from_mapping(STOCK_KEYS))
+    assert (lay.uop_bgn, lay.uop_end, lay.iter_out, lay.iter_in) == (8, 21, 35, 49)
+    assert (lay.gemm_dst_out, lay.gemm_dst_in, lay.gemm_src_out) == (64, 75, 86)
+    assert (lay.gemm_src_in, lay.gemm_wgt_out, lay.gemm_wgt_in) == (97, 108, 118)
+    assert (lay.alu_opcode, lay.alu_use_imm, lay.alu_imm) == (108, 111, 112)
+
+
+@pytest.mark.parametrize("name", sorted(preset_files()))
+def test_every_preset_can_be_encoded_and_says_where_it_comes_from(name: str) -> None:
+    spec = VtaSpec.load(name)
+    assert spec.name == name
+    assert spec.source
+
+
+@pytest.mark.parametrize(
+    ("change", "sum_shown"),
+    [
+        ({"LOG_BLOCK": 3}, "12 + 12 + 12 = 36 bits"),
+        ({"LOG_ACC_BUFF_SIZE": 18}, "12 + 12 + 10 = 34 bits"),
+        ({"LOG_ACC_BUFF_SIZE": 18, "LOG_INP_BUFF_SIZE": 15, "LOG_WGT_BUFF_SIZE": 16},
+         "12 + 12 + 12 + 12 + 3 + 1 + 16 = 68 bits"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_encoded_is_refused_with_the_arithmetic(
+    change: dict[str, int], sum_shown: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        VtaSpec.from_mapping(STOCK_KEYS | change)
+    assert sum_shown in str(refused.value)
+
+
+def test_unknown_targets_and_broken_files_name_cause_and_next_step(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="vta-pynq"):
+        VtaSpec.load("vta-pink")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(SpecError, match="is not JSON"):
+        VtaSpec.load(str(broken))
+    broken.write_text(json.dumps(STOCK_KEYS | {"LOG_BATCH": "two"}))
+    with pytest.raises(SpecError, match="LOG_BATCH"):
+        VtaSpec.load(str(broken))
+
+
+def test_names_do_not_change_a_fingerprint_but_hardware_does() -> None:
+    spec = VtaSpec.from_mapping(STOCK_KEYS)
+    assert spec.fingerprint == VtaSpec.from_mapping(STOCK_KEYS | {"name": "other"}).fingerprint
+    assert spec.fingerprint != VtaSpec.from_mapping(STOCK_KEYS | {"bus_bits": 128}).fingerprint
