@@ -77,9 +77,7 @@ OUTCOME_FIELDS = 16
 ) = 0, 1, 2, 3, 4, 8, 9  # fmt: skip
 BREAKDOWN_COLUMNS = 10
 
-# `share`: who uses the read port
-USERS, LIVE, ALONE, ALONE_FROM, ALONE_LO, ALONE_HI, ALONE_BEATS, ALONE_BURSTS, REVOKED = range(9)
-SHARE_FIELDS = 16
+STORE_KEY = 7  # stands for the client in the key of a STORE
 
 
 class Simulator(NamedTuple):
@@ -95,100 +93,67 @@ class Simulator(NamedTuple):
     clients: NDArray[np.int64]
     port: NDArray[np.int64]
     bursts: NDArray[np.int64]
-    share: NDArray[np.int64]
     outcome: NDArray[np.int64]
 
 
 @nb.njit(cache=True, nogil=True)
-def _replay(sim: Simulator, cycle: int) -> None:
-    """Bring the port to the state it has in `cycle`, from the only user it had so far."""
-    share = sim.share
-    client, begin = share[ALONE], share[ALONE_FROM]
+def _replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int) -> bool:
+    """Bring the port to the state it has in `cycle`, from the only client that used it so far.
+
+    True if that client's end is open again. A fetch has its address and count in `lo` and `hi`.
+    """
     reset_port(sim.clients, sim.port)
     if client == FETCH_CLIENT:
-        add_fetch(sim.clients, begin, share[ALONE_LO], share[ALONE_HI], sim.bus)
+        add_fetch(sim.clients, begin, nb.int64(lo), nb.int64(hi), sim.bus)
     else:
-        add_load(
-            sim.clients, client, begin, nb.uint64(share[ALONE_LO]), nb.uint64(share[ALONE_HI]),
-            sim.element_bytes[client], sim.flight_limits[client], sim.bus,
-        )  # fmt: skip
-    if advance(sim.clients, sim.port, sim.bursts, cycle + 1, sim.bus) < 0:
-        share[REVOKED] = client
-    share[LIVE] = 1
+        _add_load(sim, client, begin, lo, hi)
+    return advance(sim.clients, sim.port, sim.bursts, cycle + 1, sim.bus) < 0
 
 
 @nb.njit(cache=True, nogil=True)
-def _begin_load(sim: Simulator, client: int, cycle: int, lo: int, hi: int) -> int:
-    """The end of a load decided in `cycle`, NEVER while it is not known."""
-    share = sim.share
-    if share[USERS] > 0:
-        if share[LIVE] == 0:
-            _replay(sim, cycle)
-        add_load(
-            sim.clients, client, cycle, lo, hi,
-            sim.element_bytes[client], sim.flight_limits[client], sim.bus,
-        )  # fmt: skip
-        share[USERS] += 1
-        return NEVER
-    element = sim.element_bytes[client]
-    address = ((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * nb.uint64(element)
-    place = (address & nb.uint64(sim.bus.window - 1)) << nb.uint64(3) | nb.uint64(client)
-    row = memo_place(hi, place)
-    if sim.memo[row, 0] != hi or sim.memo[row, 1] != place:
-        reset_port(sim.clients, sim.port)
-        add_load(sim.clients, client, 0, lo, hi, element, sim.flight_limits[client], sim.bus)
-        advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
-        sim.memo[row, 0] = hi
-        sim.memo[row, 1] = place
-        sim.memo[row, 2] = sim.clients[client, END]
-        sim.memo[row, 3] = sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS]
-    share[USERS] = 1
-    share[ALONE] = client
-    share[ALONE_FROM] = cycle
-    share[ALONE_LO] = nb.int64(lo)
-    share[ALONE_HI] = nb.int64(hi)
-    share[ALONE_BEATS] = nb.int64(sim.memo[row, 3] >> nb.uint64(32))
-    share[ALONE_BURSTS] = nb.int64(sim.memo[row, 3] & nb.uint64(0xFFFFFFFF))
-    return cycle + nb.int64(sim.memo[row, 2])
+def _add_load(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> None:
+    add_load(
+        sim.clients, client, begin, lo, hi,
+        sim.element_bytes[client], sim.flight_limits[client], sim.bus,
+    )  # fmt: skip
 
 
 @nb.njit(cache=True, nogil=True)
-def _begin_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
-    """The first cycle in which a batch asked for after `cycle` can leave, NEVER if not known."""
-    share = sim.share
-    if share[USERS] > 0:
-        if share[LIVE] == 0:
-            _replay(sim, cycle)
-        add_fetch(sim.clients, cycle, address, count, sim.bus)
-        share[USERS] += 1
-        return NEVER
+def _time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> None:
+    """Enter a load that has the port for itself into the table."""
+    reset_port(sim.clients, sim.port)
+    _add_load(sim, client, 0, lo, hi)
+    advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
+    sim.memo[row, 0] = hi
+    sim.memo[row, 1] = place
+    sim.memo[row, 2] = sim.clients[client, END]
+    sim.memo[row, 3] = sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS]
+
+
+@nb.njit(cache=True, nogil=True)
+def _time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
+    """Enter a STORE into the table."""
+    cycles, beats, bursts = store_length(lo, hi, sim.machine)
+    sim.memo[row, 0] = hi
+    sim.memo[row, 1] = place
+    sim.memo[row, 2] = cycles
+    sim.memo[row, 3] = beats << 32 | bursts
+
+
+@nb.njit(cache=True, nogil=True)
+def _time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
+    """The end of a batch that has the port for itself."""
     reset_port(sim.clients, sim.port)
     add_fetch(sim.clients, cycle, address, count, sim.bus)
     advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
-    share[USERS] = 1
-    share[ALONE] = FETCH_CLIENT
-    share[ALONE_FROM] = cycle
-    share[ALONE_LO] = address
-    share[ALONE_HI] = count
-    share[ALONE_BEATS] = sim.port[READ_BEATS]
-    share[ALONE_BURSTS] = sim.port[READ_BURSTS]
     return sim.clients[FETCH_CLIENT, END]
 
 
-@nb.njit(cache=True, nogil=True)
-def _leave_port(sim: Simulator, client: int) -> int:
-    """A client has ended. Returns the beats it read."""
-    share, outcome = sim.share, sim.outcome
-    share[USERS] -= 1
-    if share[LIVE] == 0:
-        outcome[RD_BEATS] += share[ALONE_BEATS]
-        outcome[RD_BURSTS] += share[ALONE_BURSTS]
-        return share[ALONE_BEATS]
-    if share[USERS] == 0:
-        share[LIVE] = 0
-        outcome[RD_BEATS] += sim.port[READ_BEATS]
-        outcome[RD_BURSTS] += sim.port[READ_BURSTS]
-    return sim.clients[client, MOVED]
+@nb.njit(inline="always")
+def _place(lo: int, element_bytes: int, window: int, client: int) -> int:
+    """Where the first row lies in the burst window, and whose it is: the second word of a key."""
+    address = ((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * nb.uint64(element_bytes)
+    return (address & nb.uint64(window - 1)) << nb.uint64(3) | nb.uint64(client)
 
 
 @nb.njit(inline="always")
@@ -263,23 +228,6 @@ def _account_end(
 
 
 @nb.njit(cache=True, nogil=True)
-def _store_cycles(sim: Simulator, lo: int, hi: int) -> int:
-    """Execute cycles of a STORE with elements, 0 if it never ends; counts its beats."""
-    address = ((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * nb.uint64(sim.machine.out_bytes)
-    place = (address & nb.uint64(sim.bus.window - 1)) << nb.uint64(3) | nb.uint64(7)
-    row = memo_place(hi, place)
-    if sim.memo[row, 0] != hi or sim.memo[row, 1] != place:
-        cycles, beats, bursts = store_length(lo, hi, sim.machine)
-        sim.memo[row, 0] = hi
-        sim.memo[row, 1] = place
-        sim.memo[row, 2] = cycles
-        sim.memo[row, 3] = beats << 32 | bursts
-    sim.outcome[WR_BEATS] += nb.int64(sim.memo[row, 3] >> nb.uint64(32))
-    sim.outcome[WR_BURSTS] += nb.int64(sim.memo[row, 3] & nb.uint64(0xFFFFFFFF))
-    return nb.int64(sim.memo[row, 2])
-
-
-@nb.njit(cache=True, nogil=True)
 def simulate(
     insns: NDArray[np.uint64],
     insn_address: int,
@@ -296,14 +244,12 @@ def simulate(
     or (0,) if not wanted; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module, or (0, 0).
     """
     lay, bus = sim.layout, sim.bus
-    outcome, share, queues = sim.outcome, sim.share, sim.queues
+    outcome, queues, memo = sim.outcome, sim.queues, sim.memo
     n = insns.shape[0]
     timed = starts.shape[0] > 0
     explained = breakdown.shape[0] > 0
     outcome[:] = 0
     outcome[HEAD : HEAD + 3] = -1
-    share[:] = 0
-    share[REVOKED] = -1
     if timed:
         starts[:] = -1
         ends[:] = -1
@@ -332,9 +278,18 @@ def simulate(
     undecodable, undecodable_at = -1, NEVER
     ready, blocked = 0, False
 
+    # The read port: how many use it, and the one that has it alone unless it is `live`
+    users, live = 0, False
+    alone, alone_from, alone_lo, alone_hi = 0, 0, nb.uint64(0), nb.uint64(0)
+    alone_read, read, written = nb.uint64(0), nb.uint64(0), nb.uint64(0)  # beats << 32 | bursts
+    beats = 0
+    uop_bytes, inp_bytes = sim.element_bytes[UOP_CLIENT], sim.element_bytes[INP_CLIENT]
+    wgt_bytes, acc_bytes = sim.element_bytes[WGT_CLIENT], sim.element_bytes[ACC_CLIENT]
+    out_bytes = sim.machine.out_bytes
+
     while True:
         now = min(min(l_time, c_time), min(s_time, f_time))
-        if share[LIVE] != 0:
+        if live:
             client = advance(
                 sim.clients, sim.port, sim.bursts, NEVER if now == NEVER else now + 1, bus
             )
@@ -357,9 +312,14 @@ def simulate(
             l_head += 1
             l_time = NEVER
             dispatch = dispatched < arrived
-            beats = 0
             if l_client >= 0:
-                beats = _leave_port(sim, l_client)
+                users -= 1
+                beats = (
+                    sim.clients[l_client, MOVED] if live else nb.int64(alone_read >> nb.uint64(32))
+                )
+                if live and users == 0:
+                    live = False
+                    read += nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
             if insns[l_insn, 0] & nb.uint64(PUSH_NEXT):
                 if l2g == 0:
                     l2g_since = now
@@ -375,9 +335,14 @@ def simulate(
             c_head += 1
             c_time = NEVER
             dispatch = dispatched < arrived
-            beats = 0
             if c_client >= 0:
-                beats = _leave_port(sim, c_client)
+                users -= 1
+                beats = (
+                    sim.clients[c_client, MOVED] if live else nb.int64(alone_read >> nb.uint64(32))
+                )
+                if live and users == 0:
+                    live = False
+                    read += nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
             lo = insns[c_insn, 0]
             if lo & nb.uint64(PUSH_PREV):
                 if g2l == 0:
@@ -415,10 +380,29 @@ def simulate(
             f_time = NEVER
             if asking:
                 asking = False
-                first = arrived
-                f_time = _begin_fetch(sim, now, insn_address + 16 * first, min(batch, n - first))
+                address, count = insn_address + 16 * arrived, min(batch, n - arrived)
+                if users == 0:
+                    f_time = _time_fetch(sim, now, address, count)
+                    alone, alone_from = FETCH_CLIENT, now
+                    alone_lo, alone_hi = nb.uint64(address), nb.uint64(count)
+                    alone_read = nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
+                    read += alone_read
+                else:
+                    if not live:
+                        live = True
+                        read -= alone_read
+                        if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
+                            if alone == INP_CLIENT or alone == WGT_CLIENT:
+                                l_time = NEVER
+                            else:
+                                c_time = NEVER
+                    add_fetch(sim.clients, now, address, count, bus)
+                users += 1
             else:
-                _leave_port(sim, FETCH_CLIENT)
+                users -= 1
+                if live and users == 0:
+                    live = False
+                    read += nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
                 batch_first = arrived
                 batch_ready = now
                 arrived += min(batch, n - arrived)
@@ -509,8 +493,30 @@ def simulate(
                     endless = insn
                 else:
                     memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
-                    l_client = INP_CLIENT if memory == INP else WGT_CLIENT
-                    l_time = _begin_load(sim, l_client, now, lo, hi)
+                    l_client, element_bytes = INP_CLIENT, inp_bytes
+                    if memory == WGT:
+                        l_client, element_bytes = WGT_CLIENT, wgt_bytes
+                    if users == 0:
+                        place = _place(lo, element_bytes, bus.window, l_client)
+                        row = memo_place(hi, place)
+                        if memo[row, 0] != hi or memo[row, 1] != place:
+                            _time_load(sim, l_client, lo, hi, row, place)
+                        alone, alone_from, alone_lo, alone_hi = l_client, now, lo, hi
+                        alone_read = memo[row, 3]
+                        read += alone_read
+                        l_time = now + nb.int64(memo[row, 2])
+                    else:
+                        if not live:
+                            live = True
+                            read -= alone_read
+                            if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
+                                if alone == FETCH_CLIENT:
+                                    f_time = NEVER
+                                else:
+                                    c_time = NEVER
+                        _add_load(sim, l_client, now, lo, hi)
+                        l_time = NEVER
+                    users += 1
         if not c_busy and c_head < c_tail:
             insn = queues[MODULE_COMPUTE, c_head & mask, 0]
             visible = queues[MODULE_COMPUTE, c_head & mask, 1]
@@ -555,8 +561,30 @@ def simulate(
                     endless = insn
                 else:
                     memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
-                    c_client = UOP_CLIENT if memory == UOP else ACC_CLIENT
-                    c_time = _begin_load(sim, c_client, now, lo, hi)
+                    c_client, element_bytes = UOP_CLIENT, uop_bytes
+                    if memory == ACC:
+                        c_client, element_bytes = ACC_CLIENT, acc_bytes
+                    if users == 0:
+                        place = _place(lo, element_bytes, bus.window, c_client)
+                        row = memo_place(hi, place)
+                        if memo[row, 0] != hi or memo[row, 1] != place:
+                            _time_load(sim, c_client, lo, hi, row, place)
+                        alone, alone_from, alone_lo, alone_hi = c_client, now, lo, hi
+                        alone_read = memo[row, 3]
+                        read += alone_read
+                        c_time = now + nb.int64(memo[row, 2])
+                    else:
+                        if not live:
+                            live = True
+                            read -= alone_read
+                            if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
+                                if alone == FETCH_CLIENT:
+                                    f_time = NEVER
+                                else:
+                                    l_time = NEVER
+                        _add_load(sim, c_client, now, lo, hi)
+                        c_time = NEVER
+                    users += 1
         if not s_busy and s_head < s_tail:
             insn = queues[MODULE_STORE, s_head & mask, 0]
             visible = queues[MODULE_STORE, s_head & mask, 1]
@@ -582,21 +610,19 @@ def simulate(
                 if (hi & nb.uint64(0xFFFF0000)) == 0:
                     s_time = now + 2
                 else:
-                    length = _store_cycles(sim, lo, hi)
-                    s_time = now + 1 + length
-                    if length == 0:
+                    place = _place(lo, out_bytes, bus.window, STORE_KEY)
+                    row = memo_place(hi, place)
+                    if memo[row, 0] != hi or memo[row, 1] != place:
+                        _time_store(sim, lo, hi, row, place)
+                    written += memo[row, 3]
+                    s_time = now + 1 + nb.int64(memo[row, 2])
+                    if memo[row, 2] == 0:
                         s_time = NEVER
                         endless = insn
-        if share[REVOKED] >= 0:
-            client = share[REVOKED]
-            share[REVOKED] = -1
-            if client == FETCH_CLIENT:
-                f_time = NEVER
-            elif client == INP_CLIENT or client == WGT_CLIENT:
-                l_time = NEVER
-            else:
-                c_time = NEVER
-
+    outcome[RD_BEATS], outcome[RD_BURSTS] = read >> nb.uint64(32), read & nb.uint64(0xFFFFFFFF)
+    outcome[WR_BEATS], outcome[WR_BURSTS] = (
+        written >> nb.uint64(32), written & nb.uint64(0xFFFFFFFF)
+    )  # fmt: skip
     if total >= 0 and (undecodable < 0 or undecodable_at >= total):
         if explained:
             _spend(breakdown, MODULE_LOAD, DONE, l_account, total, total)

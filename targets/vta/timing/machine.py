@@ -10,7 +10,7 @@ import numpy as np
 from targets.errors import SpecError
 from targets.vta.isa import Layout, layout_of
 from targets.vta.spec import Machine, VtaSpec
-from targets.vta.timing.kernel import OUTCOME_FIELDS, SHARE_FIELDS, Simulator
+from targets.vta.timing.kernel import OUTCOME_FIELDS, Simulator
 from targets.vta.timing.port import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
 from targets.vta.timing.shapes import MEMO_FIELDS, MEMO_ROWS
 
@@ -61,7 +61,6 @@ def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
         clients=np.zeros((CLIENTS, CLIENT_FIELDS), np.int64),
         port=np.zeros(PORT_FIELDS, np.int64),
         bursts=np.zeros((_power_of_two(machine.read_tags + 2), 3), np.int64),
-        share=np.zeros(SHARE_FIELDS, np.int64),
         outcome=np.zeros(OUTCOME_FIELDS, np.int64),
     )
 
