@@ -44,7 +44,10 @@ def check(
     m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, lo: int, hi: int,
     base: int, image_bytes: int, queues_of_flags: NDArray[np.int64], found: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The number of faults of one instruction; their records are in `found[1:]`."""
+    """The number of faults of one instruction; their records are in `found[1:]`.
+
+    Takes time with the micro-ops, not with the iterations (hazards do: see `first_hazard`).
+    """
     found[0, 0] = 0
     opcode = get(lo, hi, 0, 3)
     module = module_of(opcode, get(lo, hi, 7, 3))
@@ -197,13 +200,7 @@ def _check_alu(
     elif g.alu_opcode == ALU_MUL and not rules.extensions:
         _report(found, f.ALU_MUL, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
-    if outer == 0 or inner == 0 or uops == 0:
-        return
-    if rules.alu_hazards_stop:
-        hazard = first_hazard(lay, rules, pads, g)
-        if hazard >= 0:
-            _report(found, f.ALU_RAW_HAZARD, hazard, 0, 0)
-    if rules.indices_wrap:
+    if rules.indices_wrap or outer == 0 or inner == 0 or uops == 0:
         return
     if g.uop_end > rules.uop_depth:
         _report(found, f.UOP_INDEX_OVERFLOW, g.uop_end, rules.uop_depth, 0)
@@ -217,12 +214,15 @@ def _check_alu(
 
 
 @nb.njit(cache=True, nogil=True)
-def first_hazard(lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> int:
+def first_hazard(lay: Layout, rules: Rules, pads: Scratchpads, lo: int, hi: int) -> int:
     """The first accumulator an ALU instruction needs one iteration after writing it, or -1.
 
     Chisel RTL, TensorAlu: an immediate operation must not repeat its destination in the next
     iteration, a tensor operation must not read the destination of the previous one as its source.
     """
+    if not rules.alu_hazards_stop or get(lo, hi, 0, 3) != ALU:
+        return -1
+    g = loops_of(lay, lo, hi)
     outer, inner, uops = trips(rules, g)
     previous = -1
     for i in range(outer):

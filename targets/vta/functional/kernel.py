@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from targets.vta.functional import faults as f
 from targets.vta.functional.alu import alu
-from targets.vta.functional.checks import MOST_FAULTS, check, work_of
+from targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
 from targets.vta.functional.decode import loops_of, transfer_of
 from targets.vta.functional.gemm import gemm, trips
 from targets.vta.functional.order import QUEUES_OF_FLAGS, issue_order
@@ -96,13 +96,17 @@ def run(
         if finish >= 0 and not rules.finish_ends and get(lo, hi, 0, 3) != FINISH:
             _record(result, n, f.INSTRUCTION_AFTER_FINISH, finish, 0, 0)
             return f.INSTRUCTION_AFTER_FINISH
+        if check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found):
+            _record(result, n, found[1, 0], found[1, 1], found[1, 2], found[1, 3])
+            return int(found[1, 0])
         work += work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
         if work > rules.work_limit:
             _record(result, n, f.WORK_LIMIT_EXCEEDED, work, rules.work_limit, 0)
             return f.WORK_LIMIT_EXCEEDED
-        if check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found):
-            _record(result, n, found[1, 0], found[1, 1], found[1, 2], found[1, 3])
-            return int(found[1, 0])
+        hazard = first_hazard(lay, rules, pads, lo, hi)
+        if hazard >= 0:
+            _record(result, n, f.ALU_RAW_HAZARD, hazard, 0, 0)
+            return f.ALU_RAW_HAZARD
         execute_one(m, lay, rules, pads, lo, hi, dram, base, result.counters)
         if get(lo, hi, 0, 3) == FINISH and finish < 0:
             finish = n

@@ -27,10 +27,19 @@ from targets.vta.lint.survey import survey
 from targets.vta.program import FIRST_ADDRESS, Program
 from targets.vta.spec import VtaSpec
 
-__all__ = ["Finding", "Severity", "classify", "lint"]
+__all__ = ["WORK_LIMIT", "Finding", "Severity", "classify", "lint"]
 
+WORK_LIMIT = 1 << 33
+"""Multiply-accumulates a program may need to be looked at; instructions beyond are skipped and
+reported as `work_limit`. Several seconds at worst."""
 # Complain about all that only the functional simulator accepts, but compute as it does.
-_STRICT = replace(FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True)
+_STRICT = replace(
+    FUNCTIONAL,
+    extensions=False,
+    empty_rows_hang=True,
+    alu_hazards_stop=True,
+    work_limit=WORK_LIMIT,
+)
 _NOISE_SEED = 1
 
 

@@ -10,9 +10,9 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.functional.checks import MOST_FAULTS, check, work_of
+from targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
 from targets.vta.functional.decode import loops_of, transfer_of
-from targets.vta.functional.faults import WORK_LIMIT_EXCEEDED
+from targets.vta.functional.faults import ALU_RAW_HAZARD, WORK_LIMIT_EXCEEDED
 from targets.vta.functional.kernel import execute_one
 from targets.vta.functional.scratchpads import Scratchpads
 from targets.vta.functional.semantics import Rules
@@ -58,14 +58,17 @@ def survey(
     work, iteration = 0, HLS_GEMM_PIPELINE
     for n in order:
         lo, hi = insns[n, 0], insns[n, 1]
-        cost = work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
-        if work + 2 * cost > rules.work_limit:
-            note(log, WORK_LIMIT_EXCEEDED, n, work + cost, rules.work_limit, 0)
-            continue
-        work += 2 * cost
         check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found)
         for k in range(1, found[0, 0] + 1):
             note(log, found[k, 0], n, found[k, 1], found[k, 2], found[k, 3])
+        cost = work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
+        if work + cost > rules.work_limit:
+            note(log, WORK_LIMIT_EXCEEDED, n, work + cost, rules.work_limit, 0)
+            continue
+        work += cost
+        hazard = first_hazard(lay, rules, pads, lo, hi)
+        if hazard >= 0:
+            note(log, ALU_RAW_HAZARD, n, hazard, 0, 0)
         opcode, executed = get(lo, hi, 0, 3), False
         if opcode == LOAD or opcode == STORE:
             t = transfer_of(lo, hi)

@@ -1,0 +1,222 @@
+"""Random programs against a plain interpreter, on machines of every shape."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from targets.errors import SpecError
+from targets.vta.functional import (
+    FUNCTIONAL,
+    QUEUES_OF_FLAGS,
+    ScratchpadOverflow,
+    Semantics,
+    allocate,
+    outcome,
+    rules_of,
+    run,
+    simulate,
+)
+from targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, Layout, encode, fields_of, layout_of
+from targets.vta.program import Program, words_of
+from targets.vta.spec import VtaSpec
+from tests.targets.vta_interpreter import Interpreter
+
+WRAPPING = Semantics(name="wrapping", indices_wrap=True)
+BASE, IMAGE = 4096, 1 << 16
+
+
+def machine(
+    batch: int = 0, block_in: int = 4, block_out: int = 4, inp: int = 3, wgt: int = 3, acc: int = 5
+) -> VtaSpec:
+    """Small scratchpads of 16 inputs, 8 weights, 16 accumulators and 32 micro-ops."""
+    return VtaSpec.from_mapping(
+        {
+            "LOG_INP_WIDTH": inp,
+            "LOG_WGT_WIDTH": wgt,
+            "LOG_ACC_WIDTH": acc,
+            "LOG_BATCH": batch,
+            "LOG_BLOCK_IN": block_in,
+            "LOG_BLOCK_OUT": block_out,
+            "LOG_UOP_BUFF_SIZE": 7,
+            "LOG_INP_BUFF_SIZE": 4 + batch + block_in + inp - 3,
+            "LOG_WGT_BUFF_SIZE": 3 + block_in + block_out + wgt - 3,
+            "LOG_ACC_BUFF_SIZE": 4 + batch + block_out + acc - 3,
+        }
+    )
+
+
+SHAPES = [
+    machine(),
+    machine(batch=1),
+    machine(batch=2, block_in=3, block_out=3),
+    machine(block_in=5, block_out=4),
+    machine(block_in=3, block_out=5),
+    machine(block_in=1, block_out=1, batch=1),
+    machine(block_in=0, block_out=4),
+    machine(inp=2, wgt=2),
+    machine(inp=1, wgt=3, block_in=4, block_out=3),
+    machine(inp=4, wgt=4),
+    machine(acc=4),
+    machine(acc=3, batch=1),
+]
+
+
+def insn(lay: Layout, opcode: int, **values: int) -> bytes:
+    return encode({"opcode": opcode, **values}, lay).to_bytes(16, "little")
+
+
+def load(lay: Layout, memory: int, address: int, elements: int) -> bytes:
+    return insn(
+        lay, LOAD, memory_type=memory, dram_base=address, y_size=1, x_size=elements,
+        x_stride=elements,
+    )  # fmt: skip
+
+
+def loads(spec: VtaSpec) -> bytes:
+    """Fill all scratchpads with whatever lies at the beginning of the image."""
+    m, lay = spec.machine, layout_of(spec)
+    sizes = {0: m.uop_bytes, 1: m.wgt_bytes, 2: m.inp_bytes, 3: m.acc_bytes}
+    logs = {0: m.log_uop_depth, 1: m.log_wgt_depth, 2: m.log_inp_depth, 3: m.log_acc_depth}
+    return b"".join(
+        load(lay, memory, -(-BASE // sizes[memory]), 1 << logs[memory]) for memory in (0, 1, 2, 3)
+    )
+
+
+@st.composite
+def computations(draw: st.DrawFn, spec: VtaSpec) -> bytes:
+    """One GEMM or ALU instruction with few iterations, indices anywhere."""
+    lay, opcode = layout_of(spec), draw(st.sampled_from((GEMM, ALU)))
+    values = {}
+    for field in fields_of(opcode, lay):
+        low = -(1 << field.width - 1) if field.signed else 0
+        high = (1 << field.width - (1 if field.signed else 0)) - 1
+        values[field.name] = draw(st.integers(low, high))
+    values["reset_reg"] = draw(st.sampled_from((0, 0, 0, 1)))
+    values["uop_bgn"] = draw(st.integers(0, 31))
+    values["uop_end"] = values["uop_bgn"] + draw(st.integers(0, 5))
+    values["iter_out"], values["iter_in"] = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    if draw(st.booleans()):
+        for name in ("wgt_factor_in", "wgt_factor_out", "dst_factor_out"):
+            if name in values and draw(st.booleans()):
+                values[name] = 0
+    if draw(st.booleans()):
+        values["dst_factor_in"] = values["src_factor_in"] = 1
+    if opcode == ALU:
+        values["alu_opcode"] = draw(st.integers(0, 4))
+        if values["alu_opcode"] == 3 and draw(st.booleans()):
+            values["imm"] = draw(st.integers(-40, 40))
+    return insn(lay, opcode, **values)
+
+
+@st.composite
+def transfers(draw: st.DrawFn, spec: VtaSpec) -> bytes:
+    """One LOAD or STORE inside the image, with rows, stride and padding, anywhere in its pad."""
+    m, lay = spec.machine, layout_of(spec)
+    opcode = draw(st.sampled_from((LOAD, STORE)))
+    memory = draw(st.sampled_from((0, 1, 2, 3))) if opcode == LOAD else 4
+    size = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)[memory]
+    pads = {}
+    if opcode == LOAD:
+        for side in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
+            pads[side] = draw(st.integers(0, 2))
+    first = -(-BASE // size)
+    return insn(
+        lay, opcode, memory_type=memory, sram_base=draw(st.integers(0, 40)),
+        dram_base=draw(st.integers(first, first + 20)), y_size=draw(st.integers(0, 3)),
+        x_size=draw(st.integers(0, 4)), x_stride=draw(st.integers(0, 6)), **pads,
+    )  # fmt: skip
+
+
+def dump(spec: VtaSpec) -> bytes:
+    """Store the low bits of all accumulators, then of what is left after shifts by 8."""
+    m, lay = spec.machine, layout_of(spec)
+    depth = 1 << m.log_acc_depth
+    stored, at = b"", -(-(BASE + IMAGE // 2) // m.out_bytes)
+    # micro-op 0 becomes zero: a LOAD of padding only reads nothing
+    blank = insn(
+        lay, LOAD, memory_type=0, dram_base=BASE // m.uop_bytes, y_size=0, x_size=1, y_pad_0=1
+    )
+    for k in range(4):
+        shift = insn(
+            lay, ALU, uop_end=1, iter_out=1, iter_in=depth, dst_factor_in=1, src_factor_in=1,
+            alu_opcode=3, use_imm=1, imm=8 if k else 0,
+        )  # fmt: skip
+        stored += blank + shift
+        stored += insn(
+            lay, STORE, memory_type=4, dram_base=at + k * depth, y_size=1, x_size=depth,
+            x_stride=depth,
+        )  # fmt: skip
+    return stored
+
+
+@pytest.mark.parametrize("spec", SHAPES, ids=range(len(SHAPES)))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_programs_match_the_interpreter(spec: VtaSpec, data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 1 << 32))
+    image = np.random.default_rng(seed).integers(0, 256, IMAGE).astype(np.uint8).tobytes()
+    body = data.draw(st.lists(st.one_of(computations(spec), transfers(spec)), max_size=6))
+    insns = chained(loads(spec) + b"".join(body) + dump(spec), layout_of(spec))
+    got = simulate(Program.from_bytes(insns, image, BASE), spec, WRAPPING)
+    assert got.dram.tobytes() == Interpreter(spec, image, BASE).run(insns)
+
+
+def chained(insns: bytes, lay: Layout) -> bytes:
+    """The instructions in strict program order: NOPs of the compute module carry the tokens."""
+    words = words_of(insns).tolist()
+    result = []
+    for low, high in words:
+        opcode, memory = low & 7, low >> 7 & 7
+        if opcode == STORE:
+            result += [[0x40, 0], [low | 0x28, high], [0x10, 0]]
+        elif opcode == LOAD and memory in (1, 2):
+            result += [[0x20, 0], [low | 0x50, high], [0x08, 0]]
+        else:
+            result.append([low, high])
+    result.append([FINISH, 0])
+    return np.array(result, np.uint64).tobytes()
+
+
+def test_a_batch_of_programs_runs_in_threads_without_disturbing_each_other() -> None:
+    spec, rng = machine(), np.random.default_rng(0)
+    m, lay, rules = spec.machine, layout_of(spec), rules_of(FUNCTIONAL, spec.machine)
+    insns = words_of(chained(loads(spec) + dump(spec), lay))
+    images = [rng.integers(0, 256, IMAGE).astype(np.uint8) for _ in range(16)]
+    expected = [simulate(Program(insns, image, BASE), spec).dram for image in images]
+
+    def one(image: np.ndarray) -> int:
+        pads, result = allocate(m, rules), outcome()
+        return run(insns, image, BASE, m, lay, rules, pads, QUEUES_OF_FLAGS, result)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(one, images)) == {0}
+    assert all((image == want).all() for image, want in zip(images, expected, strict=True))
+
+
+def test_tokens_of_an_earlier_program_can_be_given() -> None:
+    spec = machine()
+    lay = layout_of(spec)
+    insns = insn(lay, LOAD, memory_type=0, pop_next=1) + insn(lay, FINISH)
+    program = Program.from_bytes(insns, bytes(64), BASE)
+    assert simulate(program, spec, tokens=(0, 0, 0, 1)).tokens_left["s2g"] == 0
+
+
+def test_wrapping_is_chosen_by_the_semantics() -> None:
+    spec = machine()
+    lay = layout_of(spec)
+    insns = load(lay, 3, BASE // 64, 17) + insn(lay, FINISH)
+    program = Program.from_bytes(insns, bytes(IMAGE), BASE)
+    simulate(program, spec, "chisel")
+    with pytest.raises(ScratchpadOverflow, match=r"instruction 0 \(LOAD\).* 17 of 16"):
+        simulate(program, spec)
+
+
+def test_wide_values_are_refused() -> None:
+    spec = machine(inp=5)
+    with pytest.raises(SpecError, match="at most 16 bits"):
+        simulate(Program.from_bytes(b"", b"", BASE), spec)
