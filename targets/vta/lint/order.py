@@ -132,7 +132,10 @@ def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
 def check_finish(
     insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32], log: Log
 ) -> None:
-    """Note the instructions that FINISH does not wait for, or that there is no FINISH."""
+    """Note the instructions that FINISH does not wait for, or that there is no FINISH.
+
+    `extra` tells transfers that move nothing.
+    """
     modules = modules_of(insns)
     finish = -1
     for n in range(len(insns)):
@@ -146,8 +149,10 @@ def check_finish(
         return
     for n in order:
         late = clocks[n, modules[n]] > clocks[finish, modules[n]]
-        if late and get(insns[n, 0], insns[n, 1], 0, 3) != FINISH:
-            note(log, c.INSTRUCTION_AFTER_FINISH, n, finish, 0, 0)
+        opcode = get(insns[n, 0], insns[n, 1], 0, 3)
+        if late and opcode != FINISH:
+            idle = modules[n] != MODULE_COMPUTE and get(insns[n, 0], insns[n, 1], 80, 16) == 0
+            note(log, c.INSTRUCTION_AFTER_FINISH, n, finish, 0, int(idle))
 
 
 @nb.njit(cache=True, nogil=True)
