@@ -14,7 +14,7 @@ def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target or network, a specification that cannot be
     encoded, or an output folder that cannot be written. Imports nothing heavy."""
     VtaSpec.load(options.target)
-    _check_source(options.model)
+    check_source(options.model)
     check_folder(options.folder)
 
 
@@ -25,7 +25,8 @@ def check_tuner(options: TuningOptions) -> None:
     make_explorer(options.tuner, options.tuner_options)
 
 
-def _check_source(model: str) -> None:
+def check_source(model: str) -> None:
+    """Raises a `TilewrightError` unless the model is a built-in network or a file."""
     from networks import zoo_names
     from networks.errors import ModelFileError
 

@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tasks import server
 from tasks.home import Home, use_home
+from tasks.prefect_server import PrefectServer, announced, start_prefect_server
+
+API_URL = "PREFECT_API_URL"
 
 
 @contextmanager
@@ -19,17 +21,14 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
     Raises `ServerError` or `HomeError`.
     """
     home = use_home()
-    own = None
-    if "PREFECT_API_URL" not in os.environ:
-        running = server.announced(home)
-        if running is not None:
-            os.environ["PREFECT_API_URL"] = running
-        else:
-            own = server.start_prefect_server(home)
+    named = os.environ.get(API_URL)
+    running = named or announced(home)
+    own = None if running else start_prefect_server(home)
     try:
+        os.environ[API_URL] = running or _address(own)
         prepare()
         if own is not None:
-            own.wait()
+            own.child.wait()
         with _settings():
             _log_to_file(home)
             try:
@@ -37,9 +36,15 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
             finally:
                 _drain()
     finally:
-        os.environ.pop("PREFECT_API_URL", None)
+        if named is None:
+            os.environ.pop(API_URL, None)
         if own is not None:
-            own.stop()
+            own.child.stop()
+
+
+def _address(server: PrefectServer | None) -> str:
+    assert server is not None
+    return server.api_url
 
 
 @contextmanager
@@ -50,11 +55,8 @@ def _settings() -> Iterator[None]:
         temporary_settings,
     )
 
-    # A heartbeat thread would be joined at the end of every subflow, for a second each.
-    changed = {
-        PREFECT_API_URL: os.environ["PREFECT_API_URL"],
-        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
-    }
+    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings(changed):
         yield
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from targets.errors import TilewrightError
+from targets.errors import TilewrightError, UnknownName
 
+SpaceName = Literal["extended", "template", "unchecked"]
+SPACES = get_args(SpaceName)
 DEFAULT_TRIALS = 128
 DEFAULT_BATCH = 16
 
@@ -37,9 +39,12 @@ class TuningOptions(BaseModel):
     trials: int = Field(DEFAULT_TRIALS, ge=1, le=100_000, description="measurements a workload")
     batch: int = Field(DEFAULT_BATCH, ge=1, le=10_000, description="measurements a round")
     seed: int = Field(0, ge=0, le=2**31 - 1, description="same seed, same schedules")
-    space: Literal["extended", "template"] = Field("extended", description="the schedule space")
+    space: SpaceName = Field("extended", description="the schedule space")
     input_shapes: dict[str, tuple[int, ...]] = Field(
         default_factory=dict, description="sizes of inputs that the model leaves open"
+    )
+    max_waste: float = Field(
+        0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
     )
     out: str = Field("", description="folder for the results; empty: tuned/<model>")
     fresh: bool = Field(False, description="start over instead of resuming")
@@ -47,6 +52,13 @@ class TuningOptions(BaseModel):
     @property
     def folder(self) -> Path:
         return Path(self.out or f"tuned/{Path(self.model).stem}")
+
+
+def space_name(name: str) -> SpaceName:
+    """Raises `UnknownName`."""
+    if name in SPACES:
+        return cast(SpaceName, name)
+    raise UnknownName("space", name, list(SPACES))
 
 
 def parse_options(**values: object) -> TuningOptions:

@@ -36,7 +36,7 @@ def tune_network(options: TuningOptions) -> dict[str, Json]:
     spec = VtaSpec.load(options.target)
     with refreshing(options.fresh), open_ledger(options.folder, fresh=options.fresh):
         model = network.import_model(options.model, options.input_shapes)
-        manifest = network.extract_subgraphs(model, spec, options.input_shapes)
+        manifest = network.extract_subgraphs(model, spec, options.max_waste, options.input_shapes)
         found = network.read_subgraphs(manifest)
         name = str(model.values["name"])
         params = _params(options, name, spec, found)

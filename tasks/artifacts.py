@@ -15,15 +15,10 @@ from tasks import outputs, plots, tracking
 from tasks.files import Json, write_atomically
 from tasks.outcome import Outcome
 from tasks.rounds import read_memory
-from tasks.server import LOOPBACK, UI_PORT
 from tasks.stage import stage
 from tasks.store import Manifest
 from tasks.study import Study
-
-
-def prefect_url(flow_run_id: str) -> str:
-    """Where `tilewright ui` shows the flow run."""
-    return f"http://{LOOPBACK}:{UI_PORT}/runs/flow-run/{flow_run_id}"
+from tasks.urls import flow_run_url
 
 
 def open_network_run(
@@ -95,7 +90,7 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
         "tuner": str(params["tuner"]),
         "seed": str(params["seed"]),
         "prefect_flow_run_id": flow_run_id,
-        "prefect_flow_run_url": prefect_url(flow_run_id),
+        "prefect_flow_run_url": flow_run_url(flow_run_id),
     }
     return tags | tracking.commit_tag()
 

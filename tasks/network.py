@@ -46,13 +46,13 @@ def import_model(source: str, input_shapes: InputShapes | None = None) -> Manife
 
 @stage("subgraphs of {model.values[name]}")
 def extract_subgraphs(
-    model: Manifest, spec: VtaSpec, input_shapes: InputShapes | None = None
+    model: Manifest, spec: VtaSpec, max_waste: float, input_shapes: InputShapes | None = None
 ) -> Manifest:
     """The workloads of the network on blocks of this shape, with their multiplicity."""
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         network = _network(str(model.values["source"]), _frozen(input_shapes))
-        found = network.workloads(spec.block_in, spec.block_out, spec.batch)
+        found = network.workloads(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
         return {
             "subgraphs": [
                 {"workload": asdict(workload), "count": count, "names": list(names)}
@@ -61,9 +61,8 @@ def extract_subgraphs(
         }, {}
 
     blocks = [spec.batch, spec.block_in, spec.block_out]
-    return reuse_or_do(
-        "extract_subgraphs", 1, NO_TARGET, {"model": model.key, "blocks": blocks}, work
-    )
+    inputs = {"model": model.key, "blocks": blocks, "max_waste": max_waste}
+    return reuse_or_do("extract_subgraphs", 1, NO_TARGET, inputs, work)
 
 
 def read_subgraphs(manifest: Manifest) -> list[Subgraph]:

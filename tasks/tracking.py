@@ -20,7 +20,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, ML
 
 from tasks.files import Json, canonical, digest
 from tasks.home import current_home
-from tasks.server import LOOPBACK, MLFLOW_PORT
+from tasks.urls import mlflow_run_url
 
 EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"
@@ -128,8 +128,8 @@ def log_booster(run_id: str, name: str, kind: str, booster: object) -> None:
 
 
 def run_url(run_id: str) -> str:
-    """Where `tilewright ui` shows the run."""
-    return f"http://{LOOPBACK}:{MLFLOW_PORT}/#/experiments/{_experiment()}/runs/{run_id}"
+    """The run's page."""
+    return mlflow_run_url(_experiment(), run_id)
 
 
 @lru_cache(maxsize=1)

@@ -9,33 +9,51 @@ import typer
 
 from targets.errors import TilewrightError
 
+Model = Annotated[
+    str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
+]
+Target = Annotated[
+    str, typer.Option(help="A preset, or a JSON file with the keys of vta_config.json.")
+]
+Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
+Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
+Space = Annotated[str, typer.Option(help="'extended', the stock 'template', or 'unchecked'.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
+Batch = Annotated[int, typer.Option(help="Measurements a round.")]
+InputShape = Annotated[
+    list[str] | None,
+    typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
+]
+
+MaxWaste = Annotated[
+    float,
+    typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
+]
+
+MODEL, TARGET, TUNER, SPACE = "resnet18", "vta-pynq", "default", "extended"
+TRIALS, SEED, BATCH, MAX_WASTE = 128, 0, 16, 0.5
+
 
 def register(app: typer.Typer) -> None:
     app.command("tune")(tune)
+    app.command("tuners")(tuners)
 
 
 def tune(
-    model: Annotated[
-        str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
-    ],
-    target: Annotated[
-        str, typer.Option(help="A preset, or a JSON file with the keys of vta_config.json.")
-    ] = "vta-pynq",
-    tuner: Annotated[str, typer.Option(help="The search strategy.")] = "default",
-    trials: Annotated[int, typer.Option(help="Measurements a workload.")] = 128,
-    seed: Annotated[int, typer.Option(help="Same seed, same schedules.")] = 0,
-    space: Annotated[str, typer.Option(help="'extended', or the stock 'template'.")] = "extended",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Measurements a round.")] = 16,
+    model: Model,
+    target: Target = TARGET,
+    tuner: Tuner = TUNER,
+    trials: Trials = TRIALS,
+    seed: Seed = SEED,
+    space: Space = SPACE,
+    out: Out = None,
+    batch: Batch = BATCH,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
-    ] = None,
+    shape: InputShape = None,
+    max_waste: MaxWaste = MAX_WASTE,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
@@ -48,25 +66,36 @@ def tune(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(_pair(text, "--option") for text in option or []),
-        input_shapes={name: _shape(text) for name, text in map(_shape_pair, shape or [])},
+        input_shapes=read_input_shapes(shape), max_waste=max_waste,
     )  # fmt: skip
     run_tuning(options, Console())
 
 
+def tuners() -> None:
+    """List the search strategies and their options."""
+    from search import tuners as registered
+
+    for name, entry in registered().items():
+        typer.echo(f"{name:14} {entry.summary}")
+        for option, field in entry.options.model_fields.items():
+            default = entry.preset.get(option, field.default)
+            typer.echo(f"    {option}={default}: {field.description or ''}")
+
+
+def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Values of `--input-shape`. Raises `TilewrightError`."""
+    shapes = {}
+    for text in texts or []:
+        name, sizes = _pair(text, "--input-shape")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x"))
+        except ValueError:
+            raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
+    return shapes
+
+
 def _pair(text: str, flag: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not (name and mark and value):
+    name, _, value = text.rpartition("=")
+    if not (name and value):
         raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
     return name, value
-
-
-def _shape_pair(text: str) -> tuple[str, str]:
-    name, _, sizes = text.rpartition("=")
-    return _pair(f"{name}={sizes}", "--input-shape")
-
-
-def _shape(sizes: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in sizes.split("x"))
-    except ValueError:
-        raise TilewrightError(f"--input-shape {sizes}: write sizes like 1x3x224x224") from None

@@ -1,0 +1,61 @@
+"""The tuning flow as a deployment served from this machine, without a work pool or worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from flows.options import TuningOptions
+from tasks.children import LOOPBACK
+from tasks.home import use_home
+from tasks.prefect_server import announce, announced, start_prefect_pages, withdraw
+
+DEPLOYMENT = "nightly"
+
+
+def serve_tuning(
+    options: TuningOptions,
+    *,
+    cron: str,
+    every_seconds: float | None,
+    port: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Register the deployment and run what is due, one at a time, until Ctrl-C.
+
+    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages.
+    """
+    home = use_home()
+    with ExitStack() as stack:
+        address = os.environ.get("PREFECT_API_URL") or announced(home)
+        if address is None:
+            server = start_prefect_pages(home, LOOPBACK, port)
+            stack.callback(server.child.stop)
+            server.child.wait()
+            announce(home, server.api_url)
+            stack.callback(withdraw, home)
+            address = server.api_url
+        os.environ["PREFECT_API_URL"] = address
+        tell(f"Prefect  {address.removesuffix('/api')}")
+        when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
+        tell(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")
+        _serve(options, cron, every_seconds)
+
+
+def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:
+    from prefect.types.entrypoint import EntrypointType
+
+    from flows.tuning import tune_network
+
+    when = {"interval": every_seconds} if every_seconds else {"cron": cron}
+    tune_network.serve(
+        name=DEPLOYMENT,
+        parameters={"options": options.model_dump(mode="json")},
+        description="Tune every workload of a network for an accelerator",
+        tags=["tilewright"],
+        limit=1,
+        print_starting_message=False,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **when,
+    )

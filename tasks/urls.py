@@ -1,0 +1,30 @@
+"""The pages of Prefect and MLflow: those of `tilewright ui`, or of servers the user names."""
+
+from __future__ import annotations
+
+import os
+
+from tasks.children import LOOPBACK
+
+PREFECT_PORT = 4200
+MLFLOW_PORT = 5000
+
+
+def flow_run_url(flow_run_id: str) -> str:
+    """The page of a flow run."""
+    return f"{_prefect_pages()}/runs/flow-run/{flow_run_id}"
+
+
+def mlflow_run_url(experiment_id: str, run_id: str) -> str:
+    """The page of an MLflow run."""
+    return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def _prefect_pages() -> str:
+    return os.environ.get("PREFECT_UI_URL", f"http://{LOOPBACK}:{PREFECT_PORT}").rstrip("/")
+
+
+def _mlflow_pages() -> str:
+    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    pages = tracking if tracking.startswith("http") else f"http://{LOOPBACK}:{MLFLOW_PORT}"
+    return pages.rstrip("/")
