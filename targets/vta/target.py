@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from targets.base import Configs, Lowered, Measurements, Space
 from targets.vta.baseline import Baseline, baseline_of, roofline_cycles
 from targets.vta.estimates import ESTIMATES, estimate_extended, estimate_template
+from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
 from targets.vta.lowering.hidden import HIDDEN_NAMES, HIDDEN_SLOTS
-from targets.vta.lowering.measure import COUNTER_NAMES, measure_rows
-from targets.vta.lowering.verify import mismatches
+from targets.vta.lowering.measure import COUNTER_NAMES, COUNTER_SLOTS, NO_PROGRAM, time_rows
+from targets.vta.lowering.verify import mismatches, wrong_rows
 from targets.vta.spec import VtaSpec
 from targets.vta.version import simulator_version
 from targets.workload import Workload
@@ -65,43 +67,57 @@ class VtaTarget:
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
         lowering = self._lowering(workload)
         codes, states = lowering.counts(lowering.space.values(configs))
-        failed = codes != 0
-        hidden = states[:, HIDDEN_SLOTS].astype(np.float64)
-        hidden[failed] = np.nan
-        failures = [FAILURES[c].name if c else "" for c in codes.tolist()]
-        reasons = [
-            f"{FAILURES[c].stage}: {FAILURES[c].reason}" if c else "" for c in codes.tolist()
-        ]
-        return Lowered(
-            workload=workload,
-            configs=configs,
-            failures=np.array(failures, dtype=object),
-            reasons=np.array(reasons, dtype=object),
-            hidden=hidden,
-            hidden_names=HIDDEN_NAMES,
-        )
+        return _lowered(workload, configs, codes, states)
 
     def measure(self, lowered: Lowered) -> Measurements:
         lowering = self._lowering(lowered.workload)
-        rows = len(lowered)
-        status = np.array(["compile_error"] * rows, dtype=object)
+        rows = np.flatnonzero(lowered.ok)
+        cycles = np.full(len(lowered), NO_PROGRAM, np.int64)
+        states = np.zeros((len(lowered), emit.STATE_SIZE), np.int64)
+        values = lowering.space.values(lowered.configs[rows])
+        _, states[rows], cycles[rows] = time_rows(lowering, values)
+        return self._measurements(lowered, values, rows, states, cycles)
+
+    def enumerate(
+        self, workload: Workload, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """The whole space, in the order of its flat index, lowered and timed in one pass."""
+        lowering = self._lowering(workload)
+        configs = lowering.space.unravel(np.arange(lowering.space.size))
+        values = lowering.space.values(configs)
+        codes, states, cycles = time_rows(lowering, values, progress)
+        lowered = _lowered(workload, configs, codes, states)
+        rows = np.flatnonzero(lowered.ok)
+        return lowered, self._measurements(lowered, values[rows], rows, states, cycles)
+
+    def _measurements(
+        self,
+        lowered: Lowered,
+        values: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        states: NDArray[np.int64],
+        cycles: NDArray[np.int64],
+    ) -> Measurements:
+        """`rows` are those with a program, `values` their knob values."""
+        status = np.array(["compile_error"] * len(lowered), dtype=object)
+        status[[reason.startswith("run:") for reason in lowered.reasons]] = "run_error"
         reason = lowered.reasons.copy()
-        cycles = np.full(rows, -1, np.int64)
-        counters = np.full((rows, len(COUNTER_NAMES)), -1, np.int64)
-        for r in np.flatnonzero(~lowered.ok):
-            if lowered.reasons[r].startswith("run:"):
-                status[r] = "run_error"
-        which = np.flatnonzero(lowered.ok)
-        if which.size:
-            values = lowering.space.values(lowered.configs[which])
-            sizes = lowered.hidden[which, HIDDEN_NAMES.index("instructions")].astype(np.int64)
-            cycles[which], counters[which] = measure_rows(lowering, values, sizes)
-            hung = cycles < 0
-            status[which] = np.where(hung[which], "timeout", "valid")
-            reason[which] = np.where(hung[which], "run: the program never finishes", "")
-        seconds = np.where(cycles >= 0, cycles / (self.spec.clock_mhz * 1e6), np.nan)
-        named = {name: counters[:, k] for k, name in enumerate(COUNTER_NAMES)}
-        return Measurements(status, reason, cycles, seconds, named)
+        hung = cycles[rows] < 0
+        status[rows] = np.where(hung, "timeout", "valid")
+        reason[rows] = np.where(hung, "run: the program never finishes", "")
+        if self.space_name == "unchecked":
+            wrong = wrong_rows(self._lowering(lowered.workload), values)
+            status[rows[wrong & ~hung]] = "wrong_result"
+            reason[rows[wrong & ~hung]] = "run: the output differs from the integer reference"
+        valid = np.asarray(status == "valid", dtype=np.bool_)
+        counters = np.where(lowered.ok[:, None], states[:, COUNTER_SLOTS], -1)
+        return Measurements(
+            status=status,
+            reason=reason,
+            cycles=np.where(valid, cycles, -1),
+            seconds=np.where(valid, cycles / (self.spec.clock_mhz * 1e6), np.nan),
+            counters={name: counters[:, k] for k, name in enumerate(COUNTER_NAMES)},
+        )
 
     # -- what a report needs besides -------------------------------------------------------
 
@@ -112,9 +128,7 @@ class VtaTarget:
     def baseline(self, workload: Workload) -> tuple[int, Baseline]:
         """Cycles and schedule a user of the stock stack gets without tuning."""
         found = baseline_of(workload, self.spec)
-        values = found.values[None]
-        _, states = found.lowering.counts(values)
-        cycles, _ = measure_rows(found.lowering, values, states[:, HIDDEN_SLOTS[0]])
+        _, _, cycles = time_rows(found.lowering, found.values[None])
         return int(cycles[0]), found
 
     def verify(self, workload: Workload, configs: Configs, seed: int = 0) -> NDArray[np.int64]:
@@ -141,3 +155,21 @@ class VtaTarget:
 
     def _bind(self, workload: Workload) -> Lowering:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
+
+
+def _lowered(
+    workload: Workload, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.int64]
+) -> Lowered:
+    failed = codes != 0
+    hidden = states[:, HIDDEN_SLOTS].astype(np.float64)
+    hidden[failed] = np.nan
+    failures = [FAILURES[c].name if c else "" for c in codes.tolist()]
+    reasons = [f"{FAILURES[c].stage}: {FAILURES[c].reason}" if c else "" for c in codes.tolist()]
+    return Lowered(
+        workload=workload,
+        configs=configs,
+        failures=np.array(failures, dtype=object),
+        reasons=np.array(reasons, dtype=object),
+        hidden=hidden,
+        hidden_names=HIDDEN_NAMES,
+    )

@@ -25,7 +25,7 @@ from targets.vta.lowering.geometry import (
     geometry_of,
 )
 from targets.vta.lowering.template import lower_template, template_space
-from targets.vta.lowering.unchecked import lower_unchecked, unchecked_space
+from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
 from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
@@ -92,6 +92,19 @@ class Lowering:
                 return code, out[: state[emit.COUNT]], uops[: state[emit.UOPS]], state
             size = max(size * 4, int(state[emit.COUNT]) + 64)
 
+    def cut_program(
+        self, values: NDArray[np.int64], groups: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The first groups of tiles of an unchecked program: instructions (n, 2), micro-ops."""
+        state = np.zeros(emit.STATE_SIZE, np.int64)
+        uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
+        out = np.zeros((4096, 2), np.uint64)
+        arguments = (self.geometry, self.machine, self.layout, self.epilogue, values)
+        if lower_unchecked(*arguments, out, uops, state, groups) == OUT_OF_SPACE:
+            out = np.zeros((state[emit.COUNT], 2), np.uint64)
+            lower_unchecked(*arguments, out, uops, state, groups)
+        return out[: state[emit.COUNT]], uops
+
     def counts(
         self, values: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
@@ -131,7 +144,7 @@ def lower_one(
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
     if kind == EXTENDED:
         return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
-    return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state)
+    return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state, EVERY_GROUP)
 
 
 @nb.njit(cache=True, nogil=True)

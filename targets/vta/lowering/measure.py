@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, lower_one, over_chunks
+from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
 from targets.vta.timing.kernel import Simulator, simulate
@@ -25,46 +28,55 @@ COUNTERS = (
     ("alu_iterations", emit.ALU_ITERATIONS),
 )
 """Name and place in the emitter's state of what is counted beside cycles."""
+NO_PROGRAM = -(1 << 62)
 COUNTER_NAMES = tuple(name for name, _ in COUNTERS)
 COUNTER_SLOTS = tuple(slot for _, slot in COUNTERS)
 
 
-def measure_rows(
-    lowering: Lowering, values: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cycles (n,) and counters (n, len(COUNTERS)) of configs that lower.
+def time_rows(
+    lowering: Lowering,
+    values: NDArray[np.int64],
+    progress: Callable[[int], None] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Lower and time a batch of knob *values* (n, knobs) in one pass.
 
-    `values` (n, knobs) are knob values, `sizes` (n,) their instruction counts. Cycles are negative
-    where a program does not finish (the codes of `targets.vta.timing.kernel`).
+    Returns failure codes (n,), counts (n, STATE_SIZE) and cycles (n,): NO_PROGRAM where lowering
+    failed, another negative number where the program does not finish (codes of
+    `targets.vta.timing.kernel`). `progress` is told the number of rows done, from any thread.
     """
-    cycles = np.full(len(values), -1, np.int64)
+    codes = np.zeros(len(values), np.int64)
     states = np.zeros((len(values), emit.STATE_SIZE), np.int64)
+    cycles = np.full(len(values), NO_PROGRAM, np.int64)
 
     def run(begin: int, end: int) -> None:
-        longest = int(sizes[begin:end].max(initial=0))
-        _measure_rows(
+        _time_rows(
             lowering.code, lowering.geometry, lowering.machine, lowering.layout, lowering.epilogue,
-            values, lowering.stock, begin, end, longest, simulator_of(lowering.spec), cycles,
-            states,
+            values, lowering.stock, begin, end, simulator_of(lowering.spec), codes, states, cycles,
         )  # fmt: skip
+        if progress is not None:
+            progress(end - begin)
 
     over_chunks(len(values), run)
-    return cycles, states[:, COUNTER_SLOTS]
+    return codes, states, cycles
 
 
 @nb.njit(cache=True, nogil=True)
-def _measure_rows(
+def _time_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, begin: int, end: int, longest: int, sim: Simulator,
-    cycles: NDArray[np.int64], states: NDArray[np.int64],
+    values: NDArray[np.int64], stock: bool, begin: int, end: int, sim: Simulator,
+    codes: NDArray[np.int64], states: NDArray[np.int64], cycles: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    out = np.empty((longest, 2), np.uint64)
+    out = np.empty((4096, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     tokens = np.zeros(4, np.int64)
     untimed = np.zeros(0, np.int64)
     unexplained = np.zeros((0, 0), np.int64)
     for r in range(begin, end):
         code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
+        if code == OUT_OF_SPACE:
+            out = np.empty((states[r, emit.COUNT] * 5 // 4, 2), np.uint64)
+            code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
+        codes[r] = code
         if code == 0:
             program = out[: states[r, emit.COUNT]]
             cycles[r] = simulate(

@@ -26,6 +26,8 @@ from targets.vta.spec import Machine
 
 KNOBS = ("nthread", "tile_h", "tile_w")
 
+EVERY_GROUP = 1 << 40
+
 _L, _C, _S = 0, 1, 2
 
 
@@ -51,11 +53,27 @@ def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
 
 
 @nb.njit(cache=True)
+def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> NDArray[np.bool_]:
+    """Which output elements a program cut after `most_groups` stores: (n, co, oh, ow) in blocks."""
+    v, th, tw = knobs[0], knobs[1], knobs[2]
+    row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
+    co_all = geo.groups * geo.co
+    stored = np.zeros((geo.batches, co_all, geo.oh, geo.ow), np.bool_)
+    for tile in range(min(geo.batches * row_tiles * col_tiles * co_all, most_groups * v)):
+        n, co, row, col = _place(tile, co_all, row_tiles, col_tiles, th, tw)
+        stored[n, co, row : row + th, col : col + tw] = True
+    return stored
+
+
+@nb.njit(cache=True)
 def lower_unchecked(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    most_groups: int,
 ) -> int:  # fmt: skip
     """Write the program of one config; `knobs` are the three *values*. Never refuses one.
+
+    `most_groups` ends the program early, after that many groups of threads.
 
     Every epilogue step must have a constant operand.
     """
@@ -69,6 +87,7 @@ def lower_unchecked(
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
     co_all = geo.groups * geo.co
     tiles = geo.batches * row_tiles * col_tiles * co_all
+    tiles = min(tiles, most_groups * v)
     groups = -(-tiles // v)
     count = _write_kernels(geo, lay, uops, v, th, tw, ih, iw)
     state[emit.UOPS] = v * (1 + count)
