@@ -17,6 +17,7 @@ from targets.vta.timing.errors import (
     Deadlock,
     EndlessTransfer,
     MissingFinish,
+    OvertakenLoad,
     UndecodableInstruction,
 )
 from targets.vta.timing.machine import simulator_of
@@ -30,6 +31,7 @@ __all__ = [
     "Deadlock",
     "EndlessTransfer",
     "MissingFinish",
+    "OvertakenLoad",
     "UndecodableInstruction",
     "cycles",
     "simulate_batch",

@@ -31,7 +31,7 @@ _CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
 @dataclass(frozen=True, eq=False)
 class BatchCycles:
     """One row a program. `cycles` is negative where a program never finishes: the kernel's codes
-    MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS; `simulate_program` says more about one."""
+    MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS, OVERTAKEN; `simulate_program` says more about one."""
 
     cycles: NDArray[np.int64]  # (programs,)
     read_beats: NDArray[np.int64]

@@ -11,6 +11,7 @@ from targets.vta.timing.kernel import (
     HEAD,
     MISSING,
     MISSING_FINISH,
+    OVERTAKEN,
     UNDECODABLE,
 )  # fmt: skip
 
@@ -32,6 +33,11 @@ class EndlessTransfer(CycleError):
 
     field = "y_size"
     limit = 1
+
+
+class OvertakenLoad(CycleError):
+    """A load that the hardware takes for done while a whole scratchpad of data is outstanding, and
+    whose data then meet its own padding or the next load of the same memory."""
 
 
 class MissingFinish(CycleError):
@@ -68,6 +74,12 @@ def error_of(outcome: list[int]) -> CycleError:
         return EndlessTransfer(
             f"instruction {insn} transfers elements in y_size = 0 rows and never ends; "
             "set y_size to at least 1, or x_size to 0 for a no-op",
+            insn,
+        )
+    if code == OVERTAKEN:
+        return OvertakenLoad(
+            f"the data of a load that fills its whole scratchpad arrive after instruction {insn} "
+            "has begun: the load unit's counter of outstanding beats wraps there; split such loads",
             insn,
         )
     if code == MISSING_FINISH:

@@ -45,13 +45,18 @@ from targets.vta.isa import (
 from targets.vta.spec import Machine
 from targets.vta.timing.port import (
     ACC_CLIENT,
+    AHEAD,
     END,
+    ENDED,
     FETCH_CLIENT,
     INP_CLIENT,
     MOVED,
     NEVER,
+    OPEN,
     READ_BEATS,
     READ_BURSTS,
+    STALE,
+    UNCLEAR,
     UOP_CLIENT,
     WGT_CLIENT,
     Bus,
@@ -63,12 +68,13 @@ from targets.vta.timing.port import (
 from targets.vta.timing.shapes import loop_iterations, memo_place, store_length
 
 # Results other than a number of cycles
-MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS = -1, -2, -3, -4
+MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS, OVERTAKEN = -1, -2, -3, -4, -5
 
 # `outcome`
 (
     CODE, CULPRIT, HEAD, MISSING, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, FINISHED_AT,
-) = 0, 1, 2, 5, 8, 9, 10, 11, 12  # fmt: skip
+    AHEAD_LOADS,
+) = 0, 1, 2, 5, 8, 9, 10, 11, 12, 13  # fmt: skip
 OUTCOME_FIELDS = 16
 
 # Columns of `breakdown`
@@ -111,23 +117,30 @@ def _replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: in
 
 
 @nb.njit(cache=True, nogil=True)
-def _add_load(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> None:
-    add_load(
+def _add_load(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
+    return add_load(
         sim.clients, client, begin, lo, hi,
         sim.element_bytes[client], sim.flight_limits[client], sim.bus,
     )  # fmt: skip
 
 
 @nb.njit(cache=True, nogil=True)
-def _time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> None:
-    """Enter a load that has the port for itself into the table."""
+def _time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
+    """Enter a load that has the port for itself into the table.
+
+    False, and no entry, if it ends before the port is quiet again.
+    """
     reset_port(sim.clients, sim.port)
-    _add_load(sim, client, 0, lo, hi)
-    advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
+    if _add_load(sim, client, 0, lo, hi) == OPEN:
+        advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
+    if sim.clients[client, AHEAD] > 0:
+        reset_port(sim.clients, sim.port)
+        return False
     sim.memo[row, 0] = hi
     sim.memo[row, 1] = place
     sim.memo[row, 2] = sim.clients[client, END]
     sim.memo[row, 3] = sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS]
+    return True
 
 
 @nb.njit(cache=True, nogil=True)
@@ -223,8 +236,9 @@ def _account_end(
     if client < 0:
         _spend(breakdown, module, EXECUTING, begin, end, total)
     else:
-        _spend(breakdown, module, TRANSFERRING, begin, begin + beats, total)
-        _spend(breakdown, module, WAITING_MEMORY, begin + beats, end, total)
+        moved = min(begin + beats, end)
+        _spend(breakdown, module, TRANSFERRING, begin, moved, total)
+        _spend(breakdown, module, WAITING_MEMORY, moved, end, total)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -277,6 +291,7 @@ def simulate(
     f_time = 0 if n > 0 else NEVER
     undecodable, undecodable_at = -1, NEVER
     ready, blocked = 0, False
+    row = 0
 
     # The read port: how many use it, and the one that has it alone unless it is `live`
     users, live = 0, False
@@ -295,6 +310,16 @@ def simulate(
             )
             if client >= 0:
                 end = sim.clients[client, END]
+                if sim.clients[client, AHEAD] > 0:
+                    if sim.clients[client, AHEAD] == UNCLEAR:
+                        outcome[CULPRIT] = (
+                            l_insn if client == INP_CLIENT or client == WGT_CLIENT else c_insn
+                        )
+                        outcome[CODE] = OVERTAKEN
+                        return OVERTAKEN
+                    # It leaves its data behind: the port is not to be taken for quiet again.
+                    users += 1
+                    outcome[AHEAD_LOADS] += 1
                 if client == FETCH_CLIENT:
                     f_time = end
                 elif client == INP_CLIENT or client == WGT_CLIENT:
@@ -500,22 +525,30 @@ def simulate(
                         place = _place(lo, element_bytes, bus.window, l_client)
                         row = memo_place(hi, place)
                         if memo[row, 0] != hi or memo[row, 1] != place:
-                            _time_load(sim, l_client, lo, hi, row, place)
+                            live = not _time_load(sim, l_client, lo, hi, row, place)
+                    elif not live:
+                        live = True
+                        read -= alone_read
+                        if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
+                            if alone == FETCH_CLIENT:
+                                f_time = NEVER
+                            else:
+                                c_time = NEVER
+                    if not live:
                         alone, alone_from, alone_lo, alone_hi = l_client, now, lo, hi
                         alone_read = memo[row, 3]
                         read += alone_read
                         l_time = now + nb.int64(memo[row, 2])
                     else:
-                        if not live:
-                            live = True
-                            read -= alone_read
-                            if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
-                                if alone == FETCH_CLIENT:
-                                    f_time = NEVER
-                                else:
-                                    c_time = NEVER
-                        _add_load(sim, l_client, now, lo, hi)
                         l_time = NEVER
+                        added = _add_load(sim, l_client, now, lo, hi)
+                        if added == STALE or sim.clients[l_client, AHEAD] == UNCLEAR:
+                            outcome[CODE], outcome[CULPRIT] = OVERTAKEN, insn
+                            return OVERTAKEN
+                        if added == ENDED:
+                            l_time = sim.clients[l_client, END]
+                            users += 1
+                            outcome[AHEAD_LOADS] += 1
                     users += 1
         if not c_busy and c_head < c_tail:
             insn = queues[MODULE_COMPUTE, c_head & mask, 0]
@@ -568,22 +601,30 @@ def simulate(
                         place = _place(lo, element_bytes, bus.window, c_client)
                         row = memo_place(hi, place)
                         if memo[row, 0] != hi or memo[row, 1] != place:
-                            _time_load(sim, c_client, lo, hi, row, place)
+                            live = not _time_load(sim, c_client, lo, hi, row, place)
+                    elif not live:
+                        live = True
+                        read -= alone_read
+                        if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
+                            if alone == FETCH_CLIENT:
+                                f_time = NEVER
+                            else:
+                                l_time = NEVER
+                    if not live:
                         alone, alone_from, alone_lo, alone_hi = c_client, now, lo, hi
                         alone_read = memo[row, 3]
                         read += alone_read
                         c_time = now + nb.int64(memo[row, 2])
                     else:
-                        if not live:
-                            live = True
-                            read -= alone_read
-                            if _replay(sim, alone, alone_from, alone_lo, alone_hi, now):
-                                if alone == FETCH_CLIENT:
-                                    f_time = NEVER
-                                else:
-                                    l_time = NEVER
-                        _add_load(sim, c_client, now, lo, hi)
                         c_time = NEVER
+                        added = _add_load(sim, c_client, now, lo, hi)
+                        if added == STALE or sim.clients[c_client, AHEAD] == UNCLEAR:
+                            outcome[CODE], outcome[CULPRIT] = OVERTAKEN, insn
+                            return OVERTAKEN
+                        if added == ENDED:
+                            c_time = sim.clients[c_client, END]
+                            users += 1
+                            outcome[AHEAD_LOADS] += 1
                     users += 1
         if not s_busy and s_head < s_tail:
             insn = queues[MODULE_STORE, s_head & mask, 0]
@@ -619,6 +660,8 @@ def simulate(
                     if memo[row, 2] == 0:
                         s_time = NEVER
                         endless = insn
+    if live:
+        read += nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
     outcome[RD_BEATS], outcome[RD_BURSTS] = read >> nb.uint64(32), read & nb.uint64(0xFFFFFFFF)
     outcome[WR_BEATS], outcome[WR_BURSTS] = (
         written >> nb.uint64(32), written & nb.uint64(0xFFFFFFFF)

@@ -37,8 +37,16 @@ PAD_CYCLE = 9  # next cycle in which zero padding can proceed
 PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12  # writes, cycles over data rows, writes still to do
 END = 13
 MOVED = 14  # beats
-FLIGHT_LIMIT = 15  # beats the in-flight counter can hold, 0: cannot be reached
-CLIENT_FIELDS = 16
+LAST = 15  # bus cycle of its last granted beat
+FLIGHT_LIMIT = 16  # outstanding beats its counter cannot hold, 0: out of reach for this load
+AHEAD = 17  # 1: took itself for done before its data had arrived; UNCLEAR
+AHEAD_AT = 18  # beats of its last burst after which it will, 0: it will not
+CLIENT_FIELDS = 20
+
+UNCLEAR = 2
+
+# What `add_load` returns
+OPEN, ENDED, STALE = 0, 1, 2
 
 # `port`: the episode since the port was last quiet
 GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
@@ -60,6 +68,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
     """Begin an episode: nothing in flight, the memory's latency counter cleared."""
     for c in range(CLIENTS):
         clients[c, READY] = NEVER
+        clients[c, AHEAD] = 0
     port[GRANTS] = 0
     port[PASSED] = 0
     port[LAST_GRANT] = -NEVER
@@ -90,6 +99,48 @@ def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
+def _look_ahead(
+    clients: NDArray[np.int64],
+    client: int,
+    bursts: NDArray[np.int64],
+    first: int,
+    grants: int,
+    queued: int,
+) -> bool:
+    """Whether a load is now known to end before its data has arrived.
+
+    A load is done when its counter of outstanding beats reads zero and its last command has entered
+    its queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a
+    whole scratchpad outstanding it reads zero too soon. Looks at grants `first` … `grants` - 1.
+    """
+    c = clients[client]
+    mask = bursts.shape[0] - 1
+    delay = c[TAIL] - 2
+    counted = queued - delay  # beats on the bus until then are off the counter
+    outstanding = c[BEATS]
+    for g in range(first, grants):
+        if bursts[g & mask, 1] == client:
+            outstanding += max(0, min(bursts[g & mask, 2], bursts[g & mask, 0] - counted))
+    if outstanding < c[FLIGHT_LIMIT]:
+        return False
+    missing = outstanding % c[FLIGHT_LIMIT]
+    done = queued + 1
+    for g in range(first, grants):
+        if missing > 0 and bursts[g & mask, 1] == client:
+            arriving = max(0, min(bursts[g & mask, 2], bursts[g & mask, 0] - counted))
+            if missing <= arriving:
+                done = bursts[g & mask, 0] - arriving + missing + delay + 1
+            missing = max(0, missing - arriving)
+    c[END] = done + 1
+    if c[PAD_FIRST] + c[PAD_LAST] > 0 or c[PAD_CYCLE] > done:
+        c[AHEAD] = UNCLEAR  # zero padding may outlast the cycles in which the counter reads zero
+        return True
+    c[AHEAD_AT] = missing
+    c[AHEAD] = 1 if missing == 0 else 0
+    return missing == 0
+
+
+@nb.njit(cache=True, nogil=True)
 def add_load(
     clients: NDArray[np.int64],
     client: int,
@@ -99,9 +150,15 @@ def add_load(
     element_bytes: int,
     flight_limit: int,
     bus: Bus,
-) -> None:
-    """A LOAD with rows and elements whose module decided to start it in cycle `decided`."""
+) -> int:
+    """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
+
+    Returns OPEN, or ENDED if its end is known already, or STALE, and adds nothing, if data of its
+    predecessor are still to come: the RTL would take them for its own.
+    """
     c = clients[client]
+    if c[AHEAD] > 0 and (c[READY] != NEVER or c[LAST] + c[TAIL] - 2 > decided):
+        return STALE
     y_size = nb.int64(hi & nb.uint64(0xFFFF))
     x_size = nb.int64((hi >> nb.uint64(16)) & nb.uint64(0xFFFF))
     x_stride = nb.int64((hi >> nb.uint64(32)) & nb.uint64(0xFFFF))
@@ -128,8 +185,15 @@ def add_load(
     most = y_size * ((c[ROW_BYTES] >> bus.log_bytes) + 2)
     c[FLIGHT_LIMIT] = flight_limit if most >= flight_limit else 0
     c[MOVED] = 0
+    c[AHEAD] = 0
+    c[AHEAD_AT] = 0
     _begin_row(c, bus)
     _next_command(c, decided + 2 + y_pad_0, bus)
+    if c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0:
+        nothing = np.zeros((1, 3), np.int64)
+        if _look_ahead(clients, client, nothing, 0, 0, decided + 1 + y_pad_0):
+            return ENDED
+    return OPEN
 
 
 @nb.njit(cache=True, nogil=True)
@@ -142,6 +206,7 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
     c[PAD_LAST] = 0
     c[PAD_CYCLE] = 0
     c[FLIGHT_LIMIT] = 0
+    c[AHEAD_AT] = 0
     if bus.bytes < 16:  # one burst, wherever it lies
         c[TAIL] = 2
         c[ROW_BEATS] = 0
@@ -200,7 +265,7 @@ def advance(
         for c in range(CLIENTS):
             cycle = min(cycle, clients[c, READY])
         cycle = max(cycle, last_grant + 1)
-        if cycle > horizon:
+        if cycle > horizon or cycle >= NEVER:
             break
         if grants >= bus.tags:
             cycle = max(cycle, bursts[(grants - bus.tags) & mask, 0] + 1)
@@ -227,6 +292,7 @@ def advance(
         grants += 1
         port[READ_BEATS] += beats
         client[MOVED] += beats
+        client[LAST] = last_beat
         if client[PAD_FIRST] + client[PAD_LAST] > 0:
             delay = client[TAIL] - 2
             _pad_until(client, last_accept + 1 + delay, last_beat + delay)
@@ -239,8 +305,20 @@ def advance(
             _next_command(client, cycle + 2, bus)
         else:
             client[READY] = NEVER
+            if client[AHEAD] > 0:
+                continue
             padded = client[PAD_CYCLE] + client[PAD_FIRST] + client[PAD_WALK] + client[PAD_LAST]
             client[END] = max(last_beat + client[TAIL], padded + 1)
+            if client[AHEAD_AT] > 0:
+                client[END] = last_accept + client[AHEAD_AT] + client[TAIL]
+                client[AHEAD] = 1
+            finished = chosen
+            continue
+        if (
+            client[FLIGHT_LIMIT] > 0
+            and client[ROW_BEATS] + client[ROWS] == 0
+            and _look_ahead(clients, chosen, bursts, max(0, grants - bus.tags), grants, cycle + 1)
+        ):
             finished = chosen
     port[READ_BURSTS] += grants - port[GRANTS]
     port[GRANTS], port[PASSED], port[LAST_GRANT] = grants, passed, last_grant

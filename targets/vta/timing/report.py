@@ -12,6 +12,7 @@ from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES, module_of
 from targets.vta.spec import VtaSpec
 from targets.vta.timing.errors import error_of
 from targets.vta.timing.kernel import (
+    AHEAD_LOADS,
     BREAKDOWN_COLUMNS,
     RD_BEATS,
     RD_BURSTS,
@@ -48,6 +49,7 @@ class CycleReport:
     read_bursts: int
     write_beats: int
     write_bursts: int
+    early_loads: int  # ended before their data arrived: the hardware's counter wrapped
 
     def spent(self, unit: str) -> dict[str, int]:
         """Cycles a unit spent in each of its `ACTIVITIES`, those that occur; their sum is total."""
@@ -92,4 +94,5 @@ def simulate_program(
         read_bursts=int(simulator.outcome[RD_BURSTS]),
         write_beats=int(simulator.outcome[WR_BEATS]),
         write_bursts=int(simulator.outcome[WR_BURSTS]),
+        early_loads=int(simulator.outcome[AHEAD_LOADS]),
     )
