@@ -34,7 +34,7 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
             try:
                 yield home
             finally:
-                _drain()
+                drain()
     finally:
         if named is None:
             os.environ.pop(API_URL, None)
@@ -74,7 +74,7 @@ def _log_to_file(home: Home) -> None:
             logger.addHandler(handler)
 
 
-def _drain() -> None:
+def drain() -> None:
     """Send what the clients still hold, before the server goes."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

@@ -48,7 +48,7 @@ def _operators(operators: list[OperatorReport]) -> Table:
             why += f"; {operator.next_step}"
         table.add_row(
             operator.name, operator.op_type, Text(operator.status, STYLES[operator.status]),
-            f"{operator.macs / 1e6:.1f}" if operator.macs else "", Text(why),
+            _mega(operator.macs), Text(why),
         )  # fmt: skip
     return table
 
@@ -65,6 +65,12 @@ def _workloads(report: ModelReport) -> Table:
         table.caption = f"epilogue of each: {epilogues.pop()}"
         table.caption_justify = "left"
     for workload in report.workloads:
-        row = [workload.workload, str(workload.calls), f"{workload.macs / 1e6:.1f}"]
+        row = [workload.workload, str(workload.calls), _mega(workload.macs)]
         table.add_row(*row, *[workload.epilogue] * (len(table.columns) - 3))
     return table
+
+
+def _mega(macs: int) -> str:
+    if not macs:
+        return ""
+    return f"{macs / 1e6:.1f}" if macs >= 100_000 else f"{macs / 1e6:.3f}"

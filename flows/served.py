@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from flows.embedded import drain
 from flows.options import TuningOptions
 from tasks.children import LOOPBACK
 from tasks.home import use_home
@@ -40,7 +41,10 @@ def serve_tuning(
         tell(f"Prefect  {address.removesuffix('/api')}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
         tell(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")
-        _serve(options, cron, every_seconds)
+        try:
+            _serve(options, cron, every_seconds)
+        finally:
+            drain()
 
 
 def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:

@@ -1,6 +1,7 @@
-"""The two flows: a network, and each of its workloads. Nothing but the order of the tasks."""
+"""The two flows: a network, and each of its workloads. Nothing but the order of the tasks.
 
-from __future__ import annotations
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
 
 import time
 from collections.abc import Iterator
@@ -8,12 +9,14 @@ from contextlib import contextmanager
 
 from prefect import flow
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.options import TuningOptions
 from flows.rounds import Progress, resume, run_round
 from targets.vta.spec import VtaSpec
 from tasks import artifacts, network, outputs, tracking
 from tasks.files import Json
+from tasks.home import use_home
 from tasks.ledgers import open_ledger
 from tasks.network import Subgraph
 from tasks.outcome import (
@@ -33,6 +36,7 @@ from tasks.study import Study
 def tune_network(options: TuningOptions) -> dict[str, Json]:
     """Tune every workload of a network; returns what `summary.json` holds."""
     start = time.perf_counter()
+    use_home()
     spec = VtaSpec.load(options.target)
     with refreshing(options.fresh), open_ledger(options.folder, fresh=options.fresh):
         model = network.import_model(options.model, options.input_shapes)
@@ -48,7 +52,8 @@ def tune_network(options: TuningOptions) -> dict[str, Json]:
             target=spec.name,
             workloads=[[s.workload.id, str(s.workload), s.count] for s in found],
         )
-        with _ending(run_id):
+        # A subflow's heartbeat thread would be joined at its end, for a second each.
+        with _ending(run_id), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             outcomes = [tune_workload(options, params, subgraph, run_id) for subgraph in found]
             summary = _summary(options, name, spec, outcomes, run_id)
             summary["wall_seconds"] = round(time.perf_counter() - start, 3)

@@ -114,6 +114,8 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
     server = subprocess.Popen(
         list(command), stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=tuple(descriptors)
     )
+    for descriptor in descriptors:
+        os.close(descriptor)  # a port must not stay open behind a server that has ended
     threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
     for wanted in (signal.SIGTERM, signal.SIGINT):
         signal.signal(wanted, lambda *_: _end_group(server))

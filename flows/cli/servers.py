@@ -30,6 +30,7 @@ from tasks.urls import MLFLOW_PORT, PREFECT_PORT
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
     app.command("serve")(serve)
+    app.command("warm-up", hidden=True)(warm_up)
 
 
 def ui(
@@ -77,6 +78,13 @@ def serve(
     check(options)
     check_tuner(options)
     serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, tell=typer.echo)
+
+
+def warm_up() -> None:
+    """Compile kernels and prepare the database, as 'make setup' does."""
+    from flows.warm import warm_up as run
+
+    run()
 
 
 def _warn_if_open(host: str) -> None:
