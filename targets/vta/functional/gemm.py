@@ -52,38 +52,36 @@ def gemm(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> 
     # A loop that keeps the weights is best innermost.
     along_inner = g.wgt_in == 0 and inner > 1 and (g.wgt_out != 0 or inner >= outer)
     along_outer = not along_inner and g.wgt_out == 0 and outer > 1
-    k = 0
+    k = np.int64(0)
     while k < uops:
         d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
+        if g.reset:
+            _reset(m, rules, pads, d, outer, g.dst_out, inner, g.dst_in)
+            k += 1
+            continue
         fits = (
             largest(d, outer, g.dst_out, inner, g.dst_in) < rules.acc_depth
             and largest(s, outer, g.src_out, inner, g.src_in) < rules.inp_depth
             and largest(t, outer, g.wgt_out, inner, g.wgt_in) < rules.wgt_depth
         )
-        length = 1
-        if g.reset:
-            _reset(m, rules, pads, d, outer, g.dst_out, inner, g.dst_in)
-        elif not fits:
+        if not fits:
             _gemm_wrapped(m, rules, pads, g, d, s, t, outer, inner)
-        elif along_inner:
-            _gemm_nest(
-                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
-                d, s, t, outer, g.dst_out, g.src_out, g.wgt_out, 1, 0, 0, 0,
-                inner, g.dst_in, g.src_in, m.acc_bits,
-            )  # fmt: skip
+            k += 1
+            continue
+        length, d_step, s_step = np.int64(1), np.int64(0), np.int64(0)
+        rows, columns, run, d_run, s_run = outer, inner, length, d_step, s_step
+        if along_inner:
+            columns, run, d_run, s_run = length, inner, g.dst_in, g.src_in
         elif along_outer:
-            _gemm_nest(
-                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
-                d, s, t, inner, g.dst_in, g.src_in, g.wgt_in, 1, 0, 0, 0,
-                outer, g.dst_out, g.src_out, m.acc_bits,
-            )  # fmt: skip
+            rows, run, d_run, s_run = length, outer, g.dst_out, g.src_out
         else:
-            length, d_step, s_step = _uop_run(lay, rules, pads, g, k, uops, outer, inner)
-            _gemm_nest(
-                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
-                d, s, t, outer, g.dst_out, g.src_out, g.wgt_out,
-                inner, g.dst_in, g.src_in, g.wgt_in, length, d_step, s_step, m.acc_bits,
-            )  # fmt: skip
+            length, d_run, s_run = _uop_run(lay, rules, pads, g, k, uops, outer, inner)
+            run = length
+        _gemm_nest(
+            pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row, d, s, t,
+            rows, g.dst_out, g.src_out, g.wgt_out, columns, g.dst_in, g.src_in, g.wgt_in,
+            run, d_run, s_run, m.acc_bits,
+        )  # fmt: skip
         k += length
 
 
@@ -95,7 +93,7 @@ def _uop_run(
     """(length, dst step, src step) of the run from micro-op `k` on that shares its weight,
     moves evenly, and stays inside the scratchpads."""
     d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
-    length, d_step, s_step = 1, 0, 0
+    length, d_step, s_step = np.int64(1), np.int64(0), np.int64(0)
     while k + length < uops:
         d1, s1, t1 = uop_of(lay, pads.uop[(g.uop_bgn + k + length) % rules.uop_depth])
         if length == 1:
@@ -116,8 +114,8 @@ def _uop_run(
 def _gemm_nest(
     acc: NDArray[np.int32], inp: NDArray[np.int16], wgt: NDArray[np.int16],
     fresh: NDArray[np.uint8], batch: int, acc_row: int, inp_row: int, d: int, s: int, t: int,
-    outer: int, d_out: int, s_out: int, t_out: int,
-    inner: int, d_in: int, s_in: int, t_in: int,
+    rows: int, d_row: int, s_row: int, t_row: int,
+    columns: int, d_column: int, s_column: int, t_column: int,
     run: int, d_run: int, s_run: int, acc_bits: int,
 ) -> None:  # fmt: skip
     """Three loops, the innermost (`run`) under one weight block; all indices lie inside.
@@ -126,10 +124,10 @@ def _gemm_nest(
     """
     acc_size, inp_size = batch * acc_row, batch * inp_row
     in_tiles, tiles = inp_row // LANES, acc_row // LANES * (inp_row // LANES)
-    for i in range(outer):
-        for j in range(inner):
-            d0, s0 = d + i * d_out + j * d_in, s + i * s_out + j * s_in
-            weights = (t + i * t_out + j * t_in) * tiles * TILE
+    for i in range(rows):
+        for j in range(columns):
+            d0, s0 = d + i * d_row + j * d_column, s + i * s_row + j * s_column
+            weights = (t + i * t_row + j * t_column) * tiles * TILE
             for tile in range(tiles):
                 out_lane, in_lane = tile // in_tiles * LANES, tile % in_tiles * LANES
                 for b in range(batch):
@@ -151,6 +149,7 @@ def _gemm_wrapped(
     d: int, s: int, t: int, outer: int, inner: int,
 ) -> None:  # fmt: skip
     """One micro-op whose indices leave a scratchpad and come back at its beginning."""
+    one, none = np.int64(1), np.int64(0)
     for i in range(outer):
         for j in range(inner):
             _gemm_nest(
@@ -158,7 +157,7 @@ def _gemm_wrapped(
                 (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth,
                 (s + i * g.src_out + j * g.src_in) % rules.inp_depth,
                 (t + i * g.wgt_out + j * g.wgt_in) % rules.wgt_depth,
-                1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, m.acc_bits,
+                one, none, none, none, one, none, none, none, one, none, none, m.acc_bits,
             )  # fmt: skip
 
 

@@ -79,18 +79,16 @@ def load(
         return
     foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
     index, width = t.sram_base % depth, t.x_pad_0 + t.x_size + t.x_pad_1
-    index = _fill(m, pads, dram, t.memory, depth, index, 0, 0, t.y_pad_0 * width)
+    index = _pad(m, pads, t.memory, depth, index, t.y_pad_0 * width)
     rows, columns = t.y_size, t.x_size
     if t.x_stride == t.x_size == width:
         rows, columns = min(rows, 1), rows * columns
     for y in range(rows):
         at = foot.start - base + y * foot.pitch
-        if t.x_pad_0:
-            index = _fill(m, pads, dram, t.memory, depth, index, 0, 0, t.x_pad_0)
+        index = _pad(m, pads, t.memory, depth, index, t.x_pad_0)
         index = _fill(m, pads, dram, t.memory, depth, index, at, foot.step, columns)
-        if t.x_pad_1:
-            index = _fill(m, pads, dram, t.memory, depth, index, 0, 0, t.x_pad_1)
-    _fill(m, pads, dram, t.memory, depth, index, 0, 0, t.y_pad_1 * width)
+        index = _pad(m, pads, t.memory, depth, index, t.x_pad_1)
+    _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -140,50 +138,57 @@ def keep_stale_output(
 
 
 @nb.njit(cache=True, nogil=True)
+def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
+    """Clear `count` neighbouring elements; returns the index behind them."""
+    while count > 0:
+        n = min(count, depth - index)
+        if memory == INP:
+            size = m.batch * pads.inp_row
+            clear_items(pads.inp, index * size, n * size)
+        elif memory == WGT:
+            size = pads.wgt.size // depth
+            clear_items(pads.wgt, index * size, n * size)
+        elif memory in (ACC, ACC_8BIT):
+            size = m.batch * pads.acc_row
+            keep_stale_output(pads.acc, pads.out, pads.fresh, index, n, size)
+            clear_items(pads.acc, index * size, n * size)
+        else:
+            clear_items(pads.uop, index, n)
+        index = (index + n) % depth
+        count -= n
+    return index
+
+
+@nb.njit(cache=True, nogil=True)
 def _fill(
     m: Machine, pads: Scratchpads, dram: NDArray[np.uint8],
     memory: int, depth: int, index: int, at: int, step: int, count: int,
 ) -> int:  # fmt: skip
-    """`count` neighbouring elements from byte `at` of the image on, zeros if `step` = 0.
-
-    Returns the index behind them.
-    """
+    """`count` neighbouring elements from byte `at` of the image on; returns the index behind."""
     while count > 0:
-        n = min(count, depth - index)
-        zero = step == 0
-        if not zero:
-            missing = _outside(at, step, dram.size)
-            zero = missing > 0
-            n = min(n, missing) if zero else min(n, (dram.size - at) // step)
+        missing = _outside(at, step, dram.size)
+        if missing:
+            n = min(count, missing)
+            index = _pad(m, pads, memory, depth, index, n)
+            at += n * step
+            count -= n
+            continue
+        n = min(count, depth - index, (dram.size - at) // step)
         if memory == INP:
             size = m.batch * pads.inp_row
-            if zero:
-                clear_items(pads.inp, index * size, n * size)
-            else:
-                unpack_rows(
-                    dram, at, m.inp_bits, pads.inp, index * size, pads.inp_row, m.block_in,
-                    n * m.batch,
-                )  # fmt: skip
+            unpack_rows(
+                dram, at, m.inp_bits, pads.inp, index * size, pads.inp_row, m.block_in, n * m.batch
+            )
         elif memory == WGT:
             size = pads.wgt.size // depth
-            if zero:
-                clear_items(pads.wgt, index * size, n * size)
-            else:
-                unpack_weights(
-                    dram, at, m.wgt_bits, pads.wgt, index * size, m.block_out, m.block_in, n
-                )
+            unpack_weights(dram, at, m.wgt_bits, pads.wgt, index * size, m.block_out, m.block_in, n)
         elif memory in (ACC, ACC_8BIT):
             size = m.batch * pads.acc_row
             keep_stale_output(pads.acc, pads.out, pads.fresh, index, n, size)
-            if zero:
-                clear_items(pads.acc, index * size, n * size)
-            else:
-                unpack_rows(
-                    dram, at, m.acc_bits if memory == ACC else 8, pads.acc, index * size,
-                    pads.acc_row, m.block_out, n * m.batch,
-                )  # fmt: skip
-        elif zero:
-            clear_items(pads.uop, index, n)
+            bits = m.acc_bits if memory == ACC else 8
+            unpack_rows(
+                dram, at, bits, pads.acc, index * size, pads.acc_row, m.block_out, n * m.batch
+            )
         else:
             unpack_uops(dram, at, m.uop_bytes, pads.uop, index, n)
         index = (index + n) % depth
