@@ -52,7 +52,7 @@ def gemm(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> 
     # A loop that keeps the weights is best innermost.
     along_inner = g.wgt_in == 0 and inner > 1 and (g.wgt_out != 0 or inner >= outer)
     along_outer = not along_inner and g.wgt_out == 0 and outer > 1
-    k = np.int64(0)
+    k = nb.int64(0)
     while k < uops:
         d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
         if g.reset:
@@ -68,7 +68,7 @@ def gemm(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> 
             _gemm_wrapped(m, rules, pads, g, d, s, t, outer, inner)
             k += 1
             continue
-        length, d_step, s_step = np.int64(1), np.int64(0), np.int64(0)
+        length, d_step, s_step = nb.int64(1), nb.int64(0), nb.int64(0)
         rows, columns, run, d_run, s_run = outer, inner, length, d_step, s_step
         if along_inner:
             columns, run, d_run, s_run = length, inner, g.dst_in, g.src_in
@@ -93,7 +93,7 @@ def _uop_run(
     """(length, dst step, src step) of the run from micro-op `k` on that shares its weight,
     moves evenly, and stays inside the scratchpads."""
     d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
-    length, d_step, s_step = np.int64(1), np.int64(0), np.int64(0)
+    length, d_step, s_step = nb.int64(1), nb.int64(0), nb.int64(0)
     while k + length < uops:
         d1, s1, t1 = uop_of(lay, pads.uop[(g.uop_bgn + k + length) % rules.uop_depth])
         if length == 1:
@@ -149,7 +149,7 @@ def _gemm_wrapped(
     d: int, s: int, t: int, outer: int, inner: int,
 ) -> None:  # fmt: skip
     """One micro-op whose indices leave a scratchpad and come back at its beginning."""
-    one, none = np.int64(1), np.int64(0)
+    one, none = nb.int64(1), nb.int64(0)
     for i in range(outer):
         for j in range(inner):
             _gemm_nest(

@@ -1,8 +1,9 @@
 """In which order instructions run: three in-order modules and four token queues.
 
-The modules take turns (load, compute, store), one instruction each if its tokens are there. A
-program without data races gives the same result in every order the tokens allow; taking turns makes
-this one reproducible. Nothing here depends on data.
+Load and store run as far as their tokens let them, then compute takes one step, and so on. A
+program without data races gives the same result in every order the tokens allow. In this one
+transfers come as early as they can: a missing token shows as wrong data, and what still runs after
+FINISH would do so in every order. Nothing here depends on data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import FLAG_QUEUES, get, module_of
+from targets.vta.isa import FLAG_QUEUES, MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, get, module_of
 
 QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
 
@@ -46,18 +47,19 @@ def issue_order(
         following[n] = heads[modules[n]]
         heads[modules[n]] = n
     order = np.empty(size, np.int64)
-    done, idle_turns, module = 0, 0, 0
-    while idle_turns < 3:
-        n = heads[module]
-        if n >= 0 and _take_tokens(insns[n, 0], queues_of_flags[module], tokens):
-            _give_tokens(insns[n, 0], queues_of_flags[module], tokens)
-            heads[module] = following[n]
-            order[done] = n
-            done += 1
-            idle_turns = 0
-        else:
-            idle_turns += 1
-        module = (module + 1) % 3
+    done, moved = 0, True
+    while moved:
+        moved = False
+        for module in (MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE):
+            n = heads[module]
+            while n >= 0 and _take_tokens(insns[n, 0], queues_of_flags[module], tokens):
+                _give_tokens(insns[n, 0], queues_of_flags[module], tokens)
+                order[done] = n
+                n = heads[module] = following[n]
+                done += 1
+                moved = True
+                if module == MODULE_COMPUTE:
+                    break
     return order[:done]
 
 

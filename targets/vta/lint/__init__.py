@@ -1,6 +1,6 @@
 """Finds what is wrong with a program, or would not behave the same on every implementation.
 
-Covered are the functional simulator, the Chisel RTL and, as a class of its own, the HLS design.
+Covered are the functional simulator, the Chisel RTL and, as notes, the HLS design.
 Data races are looked for in the scratchpads, not in memory.
 """
 
@@ -21,9 +21,10 @@ from targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES, QUEUE_NAMES, layout_of
 from targets.vta.lint import classes as c
 from targets.vta.lint.classes import FLAG_CLASSES, Severity, name_of, severity_of
 from targets.vta.lint.inspect import no_accesses
-from targets.vta.lint.log import Log, empty_log, note
+from targets.vta.lint.log import Log, empty_log, note, rename
 from targets.vta.lint.order import CONSUMERS, blocked_dispatch, check_finish, clocks_of
 from targets.vta.lint.survey import survey
+from targets.vta.lint.tokens import loses_tokens
 from targets.vta.program import FIRST_ADDRESS, Program
 from targets.vta.spec import VtaSpec
 
@@ -74,8 +75,8 @@ def classify(
 ) -> set[str]:
     """The classes found in a stream of 16-byte instructions, empty for a portable one.
 
-    What concerns the HLS design alone is left out (see `lint`). `spec` may be a mapping with the
-    keys of vta_config.json. Never raises for what the stream or the image holds.
+    Notes, such as what concerns the HLS design alone, are left out (see `lint`). `spec` may be a
+    mapping with the keys of vta_config.json. Never raises for what the stream or the image holds.
     """
     if not isinstance(spec, VtaSpec):
         spec = VtaSpec.from_mapping(dict(spec or {}))
@@ -85,7 +86,7 @@ def classify(
     if whole != len(insn_bytes):
         note(log, TRUNCATED_INSTRUCTION, whole // 16, len(insn_bytes) - whole, 16, 0)
     met = [code for code in range(len(log.met)) if log.met[code]]
-    return {name_of(code) for code in met if severity_of(code) != "hls"}
+    return {name_of(code) for code in met if severity_of(code) != "note"}
 
 
 def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) -> tuple[Log, str]:
@@ -103,6 +104,8 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
         if blocked >= 0:
             note(log, c.INSTRUCTION_QUEUE_DEADLOCK, blocked, 0, m.queue_entries, 0)
     clocks = clocks_of(insns, order, QUEUES_OF_FLAGS, CONSUMERS, start, m.token_limit, log)
+    if log.met[c.TOKEN_OVERFLOW] and not loses_tokens(insns, spec, tokens):
+        rename(log, c.TOKEN_OVERFLOW, c.TOKEN_OVERFLOW_POSSIBLE)
     check_finish(insns, order, clocks, log)
     survey(
         insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base, m,

@@ -1,8 +1,9 @@
 """The classes of findings: what each means and how bad it is.
 
 `error`: no implementation runs it, or not with a defined result. `flag`: accepted by at least one
-implementation, refused or executed differently by another. `hls`: fine for the functional simulator
-and the Chisel RTL, not for the HLS design. The classes of faults are those of the simulator.
+implementation, refused or executed differently by another. `note`: fine for the functional
+simulator and the Chisel RTL; wrong on the HLS design, or on hardware with other timing. The classes
+of faults are those of the simulator.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from targets.vta.functional import faults as f
 
-Severity = Literal["error", "flag", "hls"]
+Severity = Literal["error", "flag", "note"]
 
 MISSING_FINISH, INSTRUCTION_AFTER_FINISH = f.MISSING_FINISH, f.INSTRUCTION_AFTER_FINISH
 TOKEN_OVERFLOW, LEFTOVER_TOKENS, INSTRUCTION_QUEUE_DEADLOCK = 25, 26, 27
@@ -20,6 +21,7 @@ STALE_STORE, READS_UNINITIALISED, DATA_RACE, DRAM_ADDRESS_WRAP = 31, 32, 33, 34
 ALU_TENSOR_SHIFT, ALU_TENSOR_SHIFT_NEGATIVE, SHIFT_UNDEFINED = 35, 36, 37
 ALU_IMM_SRC_NE_DST = 38
 HLS_SHIFT_GT15, HLS_WGT_PADDING, HLS_UOP_2D, HLS_GEMM_ACC_RAW = 39, 40, 41, 42
+TOKEN_OVERFLOW_POSSIBLE = 43
 
 
 class FlagClass(NamedTuple):
@@ -33,7 +35,12 @@ class FlagClass(NamedTuple):
 FLAG_CLASSES = {
     TOKEN_OVERFLOW: FlagClass(
         "token_overflow", "flag",
-        "can leave {value} tokens in {queue}; the RTL's counters lose those beyond {limit}",
+        "leaves up to {value} tokens in {queue}; the RTL's counters lose those beyond {limit}",
+    ),
+    TOKEN_OVERFLOW_POSSIBLE: FlagClass(
+        "token_overflow_possible", "note",
+        "can leave {value} tokens in {queue}, more than the {limit} of the RTL's counters, if "
+        "another instruction takes long enough; with the specified memory it does not",
     ),
     LEFTOVER_TOKENS: FlagClass(
         "leftover_tokens", "flag",
@@ -88,16 +95,16 @@ FLAG_CLASSES = {
         "source, others the destination",
     ),
     HLS_SHIFT_GT15: FlagClass(
-        "hls_shift_gt15", "hls", "shifts by {value}; the HLS design reads 5 signed bits"
+        "hls_shift_gt15", "note", "shifts by {value}; the HLS design reads 5 signed bits"
     ),
     HLS_WGT_PADDING: FlagClass(
-        "hls_wgt_padding", "hls", "pads weights, which the HLS design ignores"
+        "hls_wgt_padding", "note", "pads weights, which the HLS design ignores"
     ),
     HLS_UOP_2D: FlagClass(
-        "hls_uop_2d", "hls", "loads micro-ops in rows or with padding; HLS loads one row"
+        "hls_uop_2d", "note", "loads micro-ops in rows or with padding; HLS loads one row"
     ),
     HLS_GEMM_ACC_RAW: FlagClass(
-        "hls_gemm_acc_raw", "hls",
+        "hls_gemm_acc_raw", "note",
         "comes back to accumulator {value} after {limit} iterations, within the HLS pipeline",
     ),
 }  # fmt: skip

@@ -33,3 +33,10 @@ def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: i
         row = log.rows[log.filled[0]]
         row[0], row[1], row[2], row[3], row[4] = kind, instruction, value, limit, extra
         log.filled[0] += 1
+
+
+def rename(log: Log, kind: int, to: int) -> None:
+    """Turn the findings of one class into those of another."""
+    kinds = log.rows[: int(log.filled[0]), 0]
+    kinds[kinds == kind] = to
+    log.met[kind], log.met[to] = 0, 1
