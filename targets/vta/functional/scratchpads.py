@@ -24,7 +24,7 @@ class Scratchpads(NamedTuple):
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
     acc: NDArray[np.int32]
-    out: NDArray[np.int32]  # what STORE sees of elements not in `stored` (OUT scratchpad only)
+    out: NDArray[np.int32]  # what STORE sees of elements not `fresh`; empty without OUT
     fresh: NDArray[np.uint8]  # per accumulator element: last written by GEMM (no reset) or ALU
     inp_row: int
     acc_row: int
