@@ -74,7 +74,8 @@ def extended_space(geo: Geometry) -> Space:
     `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
     takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
     `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the
-    first tile has 1/head of the rows. `ramp`: first steps that are split by output channel. `tail`:
+    first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
+    (loads slower than GEMMs: the last step comes in shrinking parts). `tail`:
     pieces of the last epilogue and store.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
@@ -166,6 +167,10 @@ def lower_extended(
             hw1 = longest
             break
     co_unrolled = hw0 != 2 and hw1 != 2
+    # With only pixels in hardware, a run of micro-ops is a run of weights: cut it anywhere.
+    unrolled = hw0 < 2 and hw1 < 2
+    element_beats = max(1, m.wgt_bytes // m.bus_bytes)
+    compute_bound = th * tw >= element_beats
 
     # -- rings -----------------------------------------------------------------------------
     inp_ring = np.full((inp_slots, 3), -1, np.int64)
@@ -317,33 +322,47 @@ def lower_extended(
                 n_uops += count
             kernel_hint = kernel + 1
 
-            # -- weights and GEMM, in parts at the very beginning ----------------------------
-            split = sequence < ramp and co_unrolled and load_wgt
+            # -- weights and GEMM, in parts at the beginning or at the end ---------------------
+            block = cis * kk  # weight elements, and micro-ops, of one output block
+            pixels = rows * cols
+            part = cos * block
+            split = load_wgt and unrolled and (
+                sequence < ramp if compute_bound else ramp > 0 and sequence == tiles * nk - 1
+            )  # fmt: skip
+            if split and compute_bound:
+                part = 1 if sequence == 0 else -(-part // 4)
             done = 0
-            part = cos
-            if split:
-                part = 1 if sequence == 0 else -(-cos // 4)
-            while done < cos:
-                part = min(part, cos - done)
+            while done < cos * block:
+                if split and not compute_bound:
+                    part = -(-(cos * block - done) // 2)
+                # A part lies within one output block, or is a number of whole blocks.
+                inside = done % block
+                if inside or part < block:
+                    part = min(part, block - inside)
+                else:
+                    part = min(part // block * block, cos * block - done)
                 if load_wgt:
+                    whole = part // block
                     emit.region(
-                        state, out, LOAD, WGT, w_slot * wgt_size + done * cis * kk,
-                        geo.wgt_base + ((g * geo.co + co + done) * geo.ci + ci) * kk,
-                        1, 0, part, geo.ci * kk, cis * kk, m.wgt_bytes,
+                        state, out, LOAD, WGT, w_slot * wgt_size + done,
+                        geo.wgt_base
+                        + ((g * geo.co + co + done // block) * geo.ci + ci) * kk + inside,
+                        1, 0, max(1, whole), geo.ci * kk, block if whole else part, m.wgt_bytes,
                     )  # fmt: skip
                 if load_inp or load_wgt:
                     # What was loaded last carries the token; a load is always the last instruction.
                     emit.push(state, out, _L, _C)
                     emit.pop(state, out, _L, _C)
-                bgn = kernel_at[kernel] + (done * block_uops if co_unrolled else 0)
-                end = bgn + (part * block_uops if co_unrolled else block_uops)
+                bgn = kernel_at[kernel]
+                end = bgn + block_uops * (cos if co_unrolled else 1)
+                if split:
+                    bgn, end = bgn + done, bgn + done + part
                 _gemm(
                     state, out, lay, geo, bgn, end, hw0, hw1, rows, cols, cos, cis, pitch, ih,
                     iw_here, gather,
                 )  # fmt: skip
                 done += part
-                if split:
-                    part = _next_part(geo, m, part, rows * cols, cis * kk)
+                part = max(part + 1, (part * pixels - 24) // element_beats)
             at = state[emit.COUNT] - 1
             inp_ring[i_slot, _SEQUENCE] = sequence
             inp_ring[i_slot, _INSTRUCTION] = at
@@ -445,13 +464,6 @@ def _size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
     """Set x_size and x_stride of the first instruction."""
     size = nb.uint64(n_uops)
     out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
-
-
-@nb.njit(cache=True)
-def _next_part(geo: Geometry, m: Machine, part: int, pixels: int, block: int) -> int:
-    """How many output blocks can be loaded under a GEMM over `part` of them."""
-    load_cycles = max(1, block * m.wgt_bytes // m.bus_bytes)
-    return max(1, (part * block * pixels - 24) // load_cycles)
 
 
 @nb.njit(cache=True)

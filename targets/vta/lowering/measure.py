@@ -14,8 +14,8 @@ from targets.vta.lowering.batch import Lowering, lower_one, over_chunks
 from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
-from targets.vta.timing.kernel import Simulator, simulate
-from targets.vta.timing.machine import simulator_of
+from targets.vta.timing.kernel import simulate
+from targets.vta.timing.simulator import Simulator, simulator_of
 
 COUNTERS = (
     ("instructions", emit.COUNT),
