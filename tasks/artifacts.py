@@ -56,7 +56,7 @@ def log_artifacts(outcome: Outcome, folder: Path, run_id: str, memory: Manifest)
         run_id, {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k != "macs"}
     )
     _log_files(run_id, trials, plots.convergence(outcome, trials))
-    _log_models(run_id, read_memory(memory))
+    _log_models(run_id, read_memory(memory), memory.key)
 
 
 @stage("artifacts of the network")
@@ -105,8 +105,14 @@ def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
         tracking.log_file(run_id, plot)
 
 
-def _log_models(run_id: str, memory: Memory) -> None:
-    for role, model in sorted(memory.models.items()):
-        booster = getattr(model, "booster", None)
-        if booster is not None:
-            tracking.log_booster(run_id, f"model_{role}", model.kind, booster)
+def _log_models(run_id: str, memory: Memory, version: str) -> None:
+    """Boosted trees with MLflow's flavour of them, other models as the files they save."""
+    with tempfile.TemporaryDirectory() as folder:
+        for role, model in sorted(memory.models.items()):
+            booster = getattr(model, "booster", None)
+            if booster is not None:
+                tracking.log_booster(run_id, f"model_{role}", model.kind, booster, version)
+                continue
+            path = Path(folder) / f"model_{role}{model.suffix}"
+            model.save(path)
+            tracking.log_file(run_id, path, "models")

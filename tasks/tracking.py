@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import LoggedModelStatus, Metric, Param, RunTag
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
@@ -24,6 +25,7 @@ from tasks.urls import mlflow_run_url
 
 EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"
+VERSION_TAG = "tilewright.version"
 STEP_METRIC = "trials"  # logged at every step
 
 
@@ -107,24 +109,38 @@ def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
     _client().log_artifact(run_id, str(path), folder)
 
 
-def log_booster(run_id: str, name: str, kind: str, booster: object) -> None:
-    """A boosted model in its library's own format, loadable with MLflow's flavour of it."""
-    import lightgbm
-    import mlflow.lightgbm
+def log_booster(run_id: str, name: str, kind: str, booster: object, version: str) -> None:
+    """A boosted model in its library's own format, loadable with MLflow's flavour of it. `version`
+    identifies what it learned from; the same one is not logged twice."""
+    client = _client()
+    known = client.search_logged_models(
+        [_experiment()], filter_string=f"source_run_id = '{run_id}' AND name = '{name}'"
+    )
+    if any(model.tags.get(VERSION_TAG) == version for model in known):
+        return
+    model = client.create_logged_model(
+        _experiment(), name=name, source_run_id=run_id, tags={VERSION_TAG: version}
+    )
+    flavour, arguments = _flavour(kind, booster)
+    Model.log(None, flavour, run_id=run_id, model_id=model.model_id, name=name, **arguments)
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    for old in known:
+        client.delete_logged_model(old.model_id)
+
+
+def _flavour(kind: str, booster: object) -> tuple[ModuleType, dict[str, object]]:
+    # Named requirements: inferring them would load the model in a new process for ten seconds.
+    if kind == "lightgbm":
+        import lightgbm
+        import mlflow.lightgbm
+
+        needs = [f"lightgbm=={lightgbm.__version__}"]
+        return mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs}
     import mlflow.xgboost
     import xgboost
 
-    # Named requirements: inferring them would load the model in a new process for ten seconds.
-    if kind == "lightgbm":
-        Model.log(
-            None, mlflow.lightgbm, run_id=run_id, name=name, lgb_model=booster,
-            pip_requirements=[f"lightgbm=={lightgbm.__version__}"],
-        )  # fmt: skip
-    else:
-        Model.log(
-            None, mlflow.xgboost, run_id=run_id, name=name, xgb_model=booster, model_format="ubj",
-            pip_requirements=[f"xgboost-cpu=={xgboost.__version__}"],
-        )  # fmt: skip
+    needs = [f"xgboost-cpu=={xgboost.__version__}"]
+    return mlflow.xgboost, {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs}
 
 
 def run_url(run_id: str) -> str:
