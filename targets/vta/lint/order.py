@@ -41,7 +41,7 @@ def clocks_of(
     lists = _instructions_by_module(modules)
     clocks = np.zeros((size, 3), np.int32)
     now = np.zeros((3, 3), np.int32)  # the clock of each module
-    pushers = np.full((4, size + tokens.max()), -1, np.int32)
+    pushers = np.full((4, size + max(tokens[0], tokens[1], tokens[2], tokens[3])), -1, np.int32)
     pushes, pops = tokens.copy(), np.zeros(4, np.int64)
     pops_until = np.zeros((4, size + 1), np.int32)  # by so many of the popper
     overflowed = np.zeros(4, np.uint8)
