@@ -69,18 +69,24 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
     output once. The element widths are the machine's; blocks that are only padding do not count.
     """
     w, m = workload, spec.machine
-    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
-    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
     outputs = w.batch * w.out_channels * w.out_height * w.out_width
     kinds = [op.kind for op in w.epilogue]
     bits = (
-        w.batch * w.in_channels * rows * cols * m.inp_bits
+        w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
         + w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w * m.wgt_bits
         + outputs * m.inp_bits
         + ("bias" in kinds) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
     )
     return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
+
+
+def needed_pixels(workload: Workload) -> int:
+    """Pixels of the input image that at least one output reads."""
+    w = workload
+    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
+    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    return rows * cols
 
 
 def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:

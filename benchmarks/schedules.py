@@ -1,0 +1,93 @@
+"""How good the schedules of each space can be, a layer a row.
+
+    python -m benchmarks.schedules --target vta-pynq
+    python -m benchmarks.schedules --target large
+
+For every ResNet-18 convolution: the stock stack's schedule, the best of the template space with and
+without the stock restrictions (enumerated), the best extended schedule found, and the bound
+max(compute, compulsory read beats, write beats) that no schedule beats, with what binds. Compute
+counts GEMM, accumulator reset and epilogue, which run on one module.
+
+The extended space is ranked by closed-form estimates and the best `--timed` are simulated: what it
+finds is a schedule that exists, so its cycles are an upper bound of the optimum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.layers import RESNET18
+from targets import make_target
+from targets.vta.baseline import needed_pixels
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.workload import Workload
+
+
+def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
+    """Cycles each resource needs at least: compute module, read channel, write channel."""
+    m, w = spec.machine, workload
+    ci, co = -(-w.in_channels // m.block_in), -(-w.out_channels // m.block_out)
+    outputs = co * w.out_height * w.out_width
+    read = ci * needed_pixels(w) * m.inp_bytes + ci * co * w.kernel_h * w.kernel_w * m.wgt_bytes
+    return {
+        "compute": outputs * (ci * w.kernel_h * w.kernel_w + 1 + len(w.epilogue)),
+        "read": read // m.bus_bytes,
+        "write": outputs * m.out_bytes // m.bus_bytes,
+    }
+
+
+def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:
+    """Cycles of the best schedule among the `timed` best-looking of a seeded sample."""
+    space = target.space(workload)
+    flat = np.random.default_rng(0).permutation(space.size)[:sample]
+    configs = space.unravel(flat)
+    lowered = target.lower(workload, configs)
+    estimate = np.where(lowered.ok, target.estimate(workload, configs)[0][:, 0], np.inf)
+    measured = target.measure(lowered.rows(np.argsort(estimate)[:timed]))
+    return int(measured.cycles[measured.valid].min())
+
+
+def best_template(target: VtaTarget, workload: Workload) -> int:
+    _, measured = target.enumerate(workload)
+    return int(measured.cycles[measured.valid].min())
+
+
+def main(target: str = "vta-pynq", sample: int = 40_000, timed: int = 4_000) -> None:
+    """Print the table for one target."""
+    extended = make_target(target)
+    stock, free = (make_target(target, "template", restricted) for restricted in (True, False))
+    table = Table(title=f"cycles on {target}, epilogue >> 8, min 127, max 0")
+    for column in ("layer", "×", "untuned", "stock template", "free template", "extended", "bound",
+                   "binds", "above"):  # fmt: skip
+        table.add_column(column, justify="left" if column in ("layer", "binds") else "right")
+    totals = np.zeros(5, np.int64)
+    for name, (workload, count) in track(RESNET18.items(), console=Console(stderr=True)):
+        limits = bounds(workload, extended.spec)
+        binds = max(limits, key=lambda key: limits[key])
+        row = [
+            extended.baseline(workload)[0],
+            best_template(stock, workload),
+            best_template(free, workload),
+            best_extended(extended, workload, sample, timed),
+            limits[binds],
+        ]
+        totals += np.array(row) * count
+        above = f"{row[3] / row[4] - 1:.1%}"
+        table.add_row(name, str(count), *(f"{v:,}" for v in row), binds, above)
+    table.add_section()
+    table.add_row("total", "", *(f"{v:,}" for v in totals), "", f"{totals[3] / totals[4] - 1:.1%}")
+    Console().print(table)
+    print(
+        f"extended / untuned {totals[3] / totals[0]:.3f}, "
+        f"extended / best stock template {totals[3] / totals[1]:.3f}, "
+        f"bound / best stock template {totals[4] / totals[1]:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
