@@ -1,0 +1,279 @@
+"""A target in a process of its own, so that no config can end, block or mislead a session.
+
+The parent keeps a watchdog on every call. A batch that dies, hangs or answers nonsense is run again
+in ever smaller parts, in a fresh process where one was lost, until the configs that did it stand
+alone; these come back typed:
+
+    the process dies, or the target raises    run_error       (while compiling: failure "died")
+    no answer within the limit                timeout         (while compiling: "timeout")
+    an answer that cannot be true             wrong_result    (while compiling: "nonsense")
+
+All other configs of the batch get their honest answer. An answer that comes late cannot be taken
+for that of a later call: its process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import STATUSES, Configs, Knob, Lowered, Measurements, Space, Status
+from targets.child import Arrays, Child, ChildFailed, ChildNonsense, Frame, Header, Limits
+from targets.errors import TilewrightError, WorkloadError
+from targets.worker import write_workload
+from targets.workload import Workload
+
+PARTS = 8
+"""Into how many parts a batch that failed is cut."""
+START_SECONDS = 120.0
+STATUS_OF: dict[str, Status] = {
+    "died": "run_error",
+    "timeout": "timeout",
+    "nonsense": "wrong_result",
+}
+
+T = TypeVar("T", Lowered, Measurements)
+
+
+class TargetDown(TilewrightError):
+    """A target whose process cannot be started, or cannot describe itself or a space."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a config got no honest answer."""
+
+    kind: str
+    reason: str
+
+
+class IsolatedTarget:
+    """Keeps the `Target` contract for the target that `factory` (`package.module:callable`, called
+    with `arguments`, JSON) builds in a child process.
+
+    `limits.seconds` is for one call on a batch; `limits.memory_bytes` bounds the child's address
+    space. Raises `TargetDown` if the target cannot even be built.
+    """
+
+    def __init__(
+        self, factory: str, arguments: dict[str, Any] | None = None, limits: Limits | None = None
+    ) -> None:
+        recipe = [factory, json.dumps(arguments or {})]
+        self._child = Child("targets.worker", recipe, limits or Limits())
+        self._about = self._describe()
+        self.space = lru_cache(maxsize=64)(self._space)
+        if self._about["estimates"]:
+            self.estimate = self._estimate
+
+    @property
+    def name(self) -> str:
+        return str(self._about["name"])
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self._about["fingerprint"])
+
+    @property
+    def processes(self) -> int:
+        """How many processes have been used so far."""
+        return self._child.starts
+
+    def hardware_features(self) -> dict[str, float]:
+        return {str(name): float(value) for name, value in self._about["hardware"].items()}
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        def ask(rows: NDArray[np.int64]) -> Lowered:
+            header, arrays = self._call("lower", workload, configs[rows])
+            return _lowered(workload, configs[rows], header, arrays)
+
+        def failed(rows: NDArray[np.int64], failure: Failure) -> Lowered:
+            return _not_lowered(workload, configs[rows], failure)
+
+        return _joined_lowered(workload, configs, _in_parts(ask, failed, np.arange(len(configs))))
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        def ask(rows: NDArray[np.int64]) -> Measurements:
+            _, arrays = self._call("measure", lowered.workload, lowered.configs[rows])
+            return _checked(len(rows), arrays)
+
+        def failed(rows: NDArray[np.int64], failure: Failure) -> Measurements:
+            return _unmeasured(len(rows), STATUS_OF[failure.kind], f"run: {failure.reason}")
+
+        compiled = np.flatnonzero(lowered.ok)
+        done = _in_parts(ask, failed, compiled)
+        return _joined_measurements(lowered, done)
+
+    def close(self) -> None:
+        """End the process; a later call starts another."""
+        self._child.stop()
+
+    def _space(self, workload: Workload) -> Space:
+        header = self._must({"call": "space", "workload": write_workload(workload)})
+        if "error" in header:
+            raise WorkloadError(str(header["message"]))
+        knobs = tuple(Knob(str(name), tuple(values)) for name, values in header["knobs"])
+        listed = header["listed"]
+        return Space(str(header["space"]), knobs, None if listed is None else tuple(listed))
+
+    def _estimate(
+        self, workload: Workload, configs: Configs
+    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        try:
+            header, arrays = self._call("estimate", workload, configs)
+        except ChildFailed as error:
+            raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
+        return arrays["table"], tuple(header["names"])
+
+    def _call(self, call: str, workload: Workload, configs: Configs) -> Frame:
+        if not self._child.running:
+            self._must({"call": "describe"})
+        header, arrays = self._child.call(
+            {"call": call, "workload": write_workload(workload)}, {"configs": configs}
+        )
+        if "error" in header:
+            raise TargetRaised(f"{header['error']}: {header.get('message', '')}")
+        return header, arrays
+
+    def _describe(self) -> Header:
+        about = self._must({"call": "describe"})
+        if set(about) != {"name", "fingerprint", "hardware", "estimates"}:
+            raise TargetDown(f"the target does not describe itself: {about.get('message', about)}")
+        return about
+
+    def _must(self, header: Header) -> Header:
+        """A call without which nothing works; starting the process may take its time."""
+        try:
+            return self._child.call(header, seconds=max(START_SECONDS, self._child.limits.seconds))[
+                0
+            ]
+        except ChildFailed as error:
+            recipe = " ".join(self._child.arguments)
+            raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
+
+
+class TargetRaised(ChildFailed):
+    """The target raised where the contract wants a typed row; its process lives on."""
+
+
+def _in_parts(
+    ask: Callable[[NDArray[np.int64]], T],
+    failed: Callable[[NDArray[np.int64], Failure], T],
+    rows: NDArray[np.int64],
+) -> list[tuple[NDArray[np.int64], T]]:
+    """Answers with the rows they are for; a part that fails is cut up until one row is left."""
+    if not len(rows):
+        return []
+    try:
+        return [(rows, ask(rows))]
+    except ChildFailed as error:
+        if len(rows) == 1:
+            return [(rows, failed(rows, Failure(error.kind, str(error))))]
+    parts = np.array_split(rows, min(PARTS, len(rows)))
+    return [answer for part in parts for answer in _in_parts(ask, failed, part)]
+
+
+# -- what an answer must look like --------------------------------------------------------------
+
+
+def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
+    names = header.get("names")
+    hidden = arrays.get("hidden", np.empty(0))
+    texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]
+    if (
+        not isinstance(names, list)
+        or any(text.shape != (len(configs),) for text in texts)
+        or hidden.shape != (len(configs), len(names))
+        or hidden.dtype.kind not in "fiub"
+    ):
+        raise ChildNonsense("the target lowered to arrays of the wrong shape")
+    failures, reasons = (text.astype(object) for text in texts)
+    return Lowered(
+        workload, configs, failures, reasons, hidden.astype(np.float64), tuple(map(str, names))
+    )
+
+
+def _checked(n: int, arrays: Arrays) -> Measurements:
+    """Measurements whose every row is either honest or typed `wrong_result`."""
+    wanted = {"status": "UO", "reason": "UO", "cycles": "iu", "seconds": "f"}
+    for name, kinds in wanted.items():
+        array = arrays.get(name, np.empty(0))
+        if array.shape != (n,) or array.dtype.kind not in kinds:
+            raise ChildNonsense(f"the target measured '{name}' of the wrong shape or type")
+    counters = {
+        name.removeprefix("counter_"): array.astype(np.int64)
+        for name, array in arrays.items()
+        if name.startswith("counter_") and array.shape == (n,) and array.dtype.kind in "iu"
+    }
+    status, reason = arrays["status"].astype(object), arrays["reason"].astype(object)
+    cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
+    valid = status == "valid"
+    possible = (cycles > 0) & np.isfinite(seconds) & (seconds > 0)
+    known = np.isin(status.astype(np.str_), STATUSES)
+    nonsense = ~known | (valid & ~possible)
+    reason[nonsense] = [
+        f"run: the target answered '{s}' with {c} cycles in {t:g} s"
+        for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
+    ]
+    status[nonsense] = "wrong_result"
+    honest = valid & ~nonsense
+    cycles[~honest], seconds[~honest] = -1, np.nan
+    return Measurements(status, reason, cycles, seconds, counters)
+
+
+# -- rows without an answer, and parts put together ---------------------------------------------
+
+
+def _not_lowered(workload: Workload, configs: Configs, failure: Failure) -> Lowered:
+    n = len(configs)
+    return Lowered(
+        workload,
+        configs,
+        np.full(n, failure.kind, dtype=object),
+        np.full(n, f"lower: {failure.reason}", dtype=object),
+        np.empty((n, 0)),
+        (),
+    )
+
+
+def _unmeasured(n: int, status: Status, reason: str) -> Measurements:
+    return Measurements(
+        np.full(n, status, dtype=object),
+        np.full(n, reason, dtype=object),
+        np.full(n, -1, dtype=np.int64),
+        np.full(n, np.nan),
+        {},
+    )
+
+
+def _joined_lowered(
+    workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
+) -> Lowered:
+    names = max((part.hidden_names for _, part in parts), key=len, default=())
+    n = len(configs)
+    failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
+    hidden = np.full((n, len(names)), np.nan)
+    for rows, part in parts:
+        failures[rows], reasons[rows] = part.failures, part.reasons
+        if part.hidden_names == names:
+            hidden[rows] = part.hidden
+    return Lowered(workload, configs, failures, reasons, hidden, names)
+
+
+def _joined_measurements(
+    lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
+) -> Measurements:
+    whole = _unmeasured(len(lowered), "compile_error", "")
+    whole.reason[:] = lowered.reasons
+    for rows, part in parts:
+        whole.status[rows], whole.reason[rows] = part.status, part.reason
+        whole.cycles[rows], whole.seconds[rows] = part.cycles, part.seconds
+        for name, values in part.counters.items():
+            every = whole.counters.setdefault(name, np.full(len(lowered), -1, dtype=np.int64))
+            every[rows] = values
+    return whole

@@ -1,0 +1,23 @@
+"""A child that takes the memory it is told to, spins, or dies; see `test_faulty_targets`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from targets.child import Arrays, Header, arguments, serve
+
+
+def answer(header: Header, arrays: Any) -> tuple[Header, Arrays]:
+    if header.get("spin"):
+        while True:
+            pass
+    if header.get("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"bytes": len(bytearray(int(header["megabytes"]) << 20))}, {}
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(answer)
