@@ -1,0 +1,75 @@
+"""One finished run of the command that the tests of this folder look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TILEWRIGHT = Path(sys.executable).with_name("tilewright")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder to run commands in, with records of its own."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+        return kept | {"TILEWRIGHT_HOME": str(self.folder / "home")}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`tilewright …` to its end."""
+        return subprocess.run(
+            [str(TILEWRIGHT), *arguments],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
+            timeout=600,
+        )  # fmt: skip
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`tilewright …` in the background."""
+        return subprocess.Popen(
+            [str(TILEWRIGHT), *arguments],
+            cwd=self.folder, env=self.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "40", "--seed", "7")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished `tilewright tune`, its place and what it printed."""
+
+    place: Place
+    printed: str
+
+    @property
+    def out(self) -> Path:
+        return self.place.folder / "out"
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    place = Place(tmp_path_factory.mktemp("tuned"))
+    done = place.run(*TUNE, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    return Tuned(place, done.stdout)

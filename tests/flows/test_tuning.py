@@ -1,0 +1,210 @@
+"""`tilewright tune` from end to end, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from search import read
+from targets import make_target
+from targets.workload import parse_workload
+from tests.flows.conftest import TUNE, Place, Tuned
+
+FILES = {"summary.json", "schedules.json", "trials.parquet", "convergence.png", "ledger.jsonl"}
+
+
+def visible(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.endswith(".lease")}
+
+
+def test_the_folder_holds_the_promised_files(tuned: Tuned) -> None:
+    assert visible(tuned.out) == FILES
+    assert (tuned.out / "convergence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
+    summary = tuned.place.json("out/summary.json")
+    assert {"network", "target", "tuner", "seed", "workloads", "total", "wall_seconds",
+            "mlflow_run_id", "prefect_flow_run_id"} <= summary.keys()  # fmt: skip
+    assert (summary["network"], summary["target"]) == ("digits_cnn", "vta-pynq")
+    assert (summary["tuner"], summary["seed"]) == ("ml2tuner", 7)
+    target = make_target("vta-pynq")
+    for row in summary["workloads"]:
+        assert {"id", "operator", "count", "macs", "default_cycles", "tuned_cycles",
+                "roofline_cycles", "trials", "invalid_trials", "lowered",
+                "wall_seconds"} <= row.keys()  # fmt: skip
+        workload = parse_workload(row["workload"])
+        assert row["id"] == workload.id
+        assert row["roofline_cycles"] == target.roofline_cycles(workload) <= row["tuned_cycles"]
+        assert row["default_cycles"] == target.baseline(workload)[0] >= row["tuned_cycles"]
+        assert row["trials"] == 40
+    for name in ("default_cycles", "tuned_cycles", "roofline_cycles"):
+        weighed = sum(row["count"] * row[name] for row in summary["workloads"])
+        assert summary["total"][name] == weighed
+    assert summary["total"]["tuned_cycles"] < summary["total"]["default_cycles"]
+
+
+def test_chosen_schedules_cost_what_is_claimed_and_compute_right_numbers(tuned: Tuned) -> None:
+    document = tuned.place.json("out/schedules.json")
+    target = make_target("vta-pynq")
+    assert document["target"]["fingerprint"] == target.fingerprint
+    for row in document["schedules"]:
+        assert row["source"] == "trial"
+        workload = parse_workload(row["workload"], row["epilogue"])
+        config = np.array([row["config"]], dtype=np.int32)
+        measured = target.measure(target.lower(workload, config))
+        assert measured.cycles.tolist() == [row["cycles"]]
+        assert target.verify(workload, config).tolist() == [0]
+        assert target.space(workload).describe(row["config"]) == row["knobs"]
+
+
+def test_every_trial_is_a_row_of_the_table(tuned: Tuned) -> None:
+    trials = pd.read_parquet(tuned.out / "trials.parquet")
+    assert list(trials.columns) == ["workload", "trial", "round", "config", "knobs", "status",
+                                    "reason", "cycles", "seconds"]  # fmt: skip
+    summary = tuned.place.json("out/summary.json")
+    for row in summary["workloads"]:
+        mine = trials[trials["workload"] == row["id"]]
+        assert mine["trial"].tolist() == list(range(40))
+        assert mine["config"].map(tuple).is_unique
+        valid = mine[mine["status"] == "valid"]
+        assert valid["cycles"].min() == row["tuned_cycles"]
+        assert len(mine) - len(valid) == row["invalid_trials"]
+        assert all(isinstance(json.loads(text), dict) for text in mine["knobs"])
+
+
+def test_the_terminal_shows_a_line_a_workload_and_the_totals(tuned: Tuned) -> None:
+    total = tuned.place.json("out/summary.json")["total"]
+    assert "[3/3]" in tuned.printed
+    assert f"{total['tuned_cycles']:,}" in tuned.printed
+    assert "\x1b[" not in tuned.printed
+
+
+def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
+    summary = tuned.place.json("out/summary.json")
+    script = (
+        "import json, sys; from mlflow.tracking import MlflowClient\n"
+        "client = MlflowClient(sys.argv[1]); run = client.get_run(sys.argv[2])\n"
+        "children = client.search_runs([run.info.experiment_id],"
+        " filter_string=f\"tags.mlflow.parentRunId = '{run.info.run_id}'\")\n"
+        "print(json.dumps([{'status': r.info.status, 'tags': r.data.tags,"
+        " 'params': r.data.params, 'metrics': r.data.metrics,"
+        " 'artifacts': [a.path for a in client.list_artifacts(r.info.run_id)],"
+        " 'steps': [m.step for m in client.get_metric_history(r.info.run_id, 'best_cycles')]}"
+        " for r in [run, *children]]))"
+    )
+    store = f"sqlite:///{tuned.place.folder}/home/mlflow/mlflow.db"
+    done = subprocess.run(
+        [sys.executable, "-c", script, store, summary["mlflow_run_id"]],
+        capture_output=True, text=True, check=True, env=tuned.place.environment,
+    )  # fmt: skip
+    parent, *children = json.loads(done.stdout)
+    assert parent["tags"]["prefect_flow_run_id"] == summary["prefect_flow_run_id"]
+    assert summary["prefect_flow_run_id"] in parent["tags"]["prefect_flow_run_url"]
+    assert parent["params"]["tuner"] == "ml2tuner"
+    assert {"summary.json", "schedules.json", "trials.parquet"} <= set(parent["artifacts"])
+    assert len(children) == 3
+    for child in children:
+        assert child["status"] == parent["status"] == "FINISHED"
+        assert {"trials.parquet", "convergence.png"} <= set(child["artifacts"])
+        assert sorted(child["steps"]) == [0, 1, 2]
+        assert {"valid_share", "P_rmse", "V_brier"} <= child["metrics"].keys()
+    database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
+    links = database.execute("select data from artifact where key = 'mlflow-run'").fetchall()
+    assert any(summary["mlflow_run_id"] in str(row) for row in links)
+    states = database.execute("select distinct state_name from flow_run").fetchall()
+    assert states == [("Completed",)]
+
+
+def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
+    database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
+    counts = dict(database.execute("select task_key, count(*) from task_run group by task_key"))
+    stages = {key.rpartition("-")[0] or key: count for key, count in counts.items()}
+    for stage in ("generate_candidates", "filter_candidates", "lower_candidates",
+                  "simulate_batch", "retrain_models"):  # fmt: skip
+        assert stages[stage] == 3 * 3, stages
+    assert stages["import_model"] == stages["extract_subgraphs"] == 1
+
+
+def test_repeating_the_command_measures_nothing_again(tuned: Tuned) -> None:
+    before = {name: (tuned.out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
+    done = tuned.place.run(*TUNE, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("40 reused") == 3
+    assert before == {name: (tuned.out / name).read_bytes() for name in before}
+
+
+def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, place: Place) -> None:
+    done = place.run(*TUNE, "--out", "other")
+    assert done.returncode == 0, done.stderr
+    other = place.folder / "other" / "schedules.json"
+    assert other.read_bytes() == (tuned.out / "schedules.json").read_bytes()
+
+
+def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:
+    victim = place.start(*TUNE, "--out", "out")
+    ledger = place.folder / "out" / "ledger.jsonl"
+    deadline = time.monotonic() + 300
+    while victim.poll() is None and time.monotonic() < deadline:
+        if ledger.exists() and ledger.read_bytes().count(b"\n") > 20:
+            break
+        time.sleep(0.02)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.communicate()
+    held = len(read(ledger).frame())
+    assert 0 < held < 120
+    assert not (place.folder / "out" / "summary.json").exists()
+    done = place.run(*TUNE, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    schedules = (place.folder / "out" / "schedules.json").read_bytes()
+    assert schedules == (tuned.out / "schedules.json").read_bytes()
+    columns = ["workload", "trial", "config", "status", "cycles"]
+    mine = pd.read_parquet(place.folder / "out" / "trials.parquet")[columns]
+    whole = pd.read_parquet(tuned.out / "trials.parquet")[columns]
+    pd.testing.assert_frame_equal(mine, whole)
+    reused = sum(row["reused_trials"] for row in place.json("out/summary.json")["workloads"])
+    assert reused == held
+
+
+def test_an_edited_cache_is_computed_anew(tuned: Tuned, place: Place) -> None:
+    done = place.run(*TUNE, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    touched = place.folder / "touched"
+    evil = b"cos\nsystem\n(S'touch " + str(touched).encode() + b"'\ntR."
+    cached = [path for path in (place.folder / "home" / "cache").rglob("*") if path.is_file()]
+    assert len(cached) > 20
+    for path in cached:
+        path.write_bytes(evil)
+    (place.folder / "out" / "ledger.jsonl").unlink()
+    done = place.run(*TUNE, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert not touched.exists()
+    assert "reused" not in done.stdout
+    schedules = (place.folder / "out" / "schedules.json").read_bytes()
+    assert schedules == (tuned.out / "schedules.json").read_bytes()
+
+
+@pytest.mark.parametrize("tuner", ["default", "random"])
+def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(place: Place, tuner: str) -> None:
+    from networks import zoo
+
+    (place.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
+    spec = {"LOG_BATCH": 0, "LOG_BLOCK": 3, "bus_bits": 128}
+    (place.folder / "board.json").write_text(json.dumps(spec))
+    done = place.run(
+        "tune", "mine.onnx", "--target", "board.json", "--tuner", tuner, "--trials", "16",
+        "--space", "template", "--out", "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = place.json("out/summary.json")
+    assert (summary["network"], summary["target"]) == ("mine", "board")

@@ -1,0 +1,80 @@
+"""What passes between stages survives the way through bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models import make_explorer
+from search import Batch, History, Memory, tune
+from search.loop import Session
+from search.stages import choose_candidates, generate_candidates, lower_candidates, problem_of
+from targets import make_target
+from targets.workload import parse_workload
+from tasks import codecs
+
+WORKLOAD = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
+TARGET = make_target("vta-pynq")
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    explorer = make_explorer("ml2tuner")
+    session = Session(TARGET, problem_of(TARGET, WORKLOAD, 0), explorer, Memory())
+    while len(session.history) < 32:
+        session.advance(16)
+    return session
+
+
+def test_a_history_comes_back_whole(session: Session) -> None:
+    back = codecs.decode_history(codecs.encode_history(session.history))
+    assert isinstance(back, History)
+    for name in ("configs", "status", "cycles", "rounds", "failed"):
+        assert np.array_equal(getattr(back, name), getattr(session.history, name))
+    assert np.array_equal(back.hidden, session.history.hidden, equal_nan=True)
+    assert (back.hidden_names, back.round) == (session.history.hidden_names, 2)
+
+
+def test_an_empty_history_comes_back_empty() -> None:
+    empty = History.empty(TARGET.space(WORKLOAD))
+    back = codecs.decode_history(codecs.encode_history(empty))
+    assert len(back) == 0
+    assert back.configs.shape == empty.configs.shape
+
+
+def test_learned_models_predict_the_same_after_the_way(session: Session) -> None:
+    back = codecs.decode_memory(codecs.encode_memory(session.memory))
+    assert back.models.keys() == session.memory.models.keys() == {"P", "V", "A"}
+    following = [
+        generate_candidates(session.explorer, session.problem, memory, session.history, 16)
+        for memory in (session.memory, back)
+    ]
+    assert np.array_equal(following[0].configs, following[1].configs)
+    assert np.array_equal(following[0].scores["P"], following[1].scores["P"])
+
+
+def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
+    state = (session.problem, session.memory, session.history)
+    named = generate_candidates(session.explorer, *state, 8)
+    candidates = codecs.decode_candidates(codecs.encode_candidates(named))
+    assert np.array_equal(candidates.configs, named.configs)
+    lowered = lower_candidates(TARGET, session.problem, named.take(np.arange(16)))
+    batch = choose_candidates(session.explorer, *state, lowered, 8)
+    again = codecs.decode_batch(codecs.encode_batch(batch), TARGET, WORKLOAD)
+    assert isinstance(again, Batch)
+    assert np.array_equal(again.rows.configs, batch.rows.configs)
+    assert np.array_equal(again.rows.hidden, batch.rows.hidden, equal_nan=True)
+    assert (again.lowered, again.scores.keys()) == (batch.lowered, batch.scores.keys())
+    measured = TARGET.measure(batch.rows)
+    back = codecs.decode_measurements(codecs.encode_measurements(measured))
+    assert back.status.tolist() == measured.status.tolist()
+    assert back.cycles.tolist() == measured.cycles.tolist()
+    assert back.counters.keys() == measured.counters.keys()
+
+
+def test_equal_runs_give_equal_bytes() -> None:
+    def last() -> bytes:
+        *_, done = tune(TARGET, WORKLOAD, make_explorer("random"), trials=16, batch=16, seed=3)
+        return codecs.encode_measurements(done.measured)
+
+    assert last() == last()

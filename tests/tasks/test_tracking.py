@@ -1,0 +1,85 @@
+"""MLflow: a run is found again, never doubled, and its models load without pickle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tasks.home import Home, use_home
+use_home(Home(Path(sys.argv[1])))
+import numpy as np, xgboost
+from mlflow.tracking import MlflowClient
+from tasks import tracking
+
+about = {"network": "n", "seed": 0}
+key = tracking.run_key(about)
+def open_it(fresh=False):
+    return tracking.open_run("n", key, params={"seed": 0}, tags={"a": "b"}, fresh=fresh)
+
+first = open_it()
+steps = tracking.StepLog(first)
+steps.add(0, {"trials": 8, "best_cycles": float("nan")})
+steps.add(1, {"trials": 16, "best_cycles": 5})
+tracking.close_run(first, "KILLED")
+
+again = open_it()
+assert again == first
+assert MlflowClient().get_run(again).info.status == "RUNNING"
+steps = tracking.StepLog(again)
+for step in range(3):
+    steps.add(step, {"trials": 8.0 * (step + 1), "best_cycles": 5})
+history = MlflowClient().get_metric_history(first, "trials")
+assert [(m.step, m.value) for m in history] == [(0, 8), (1, 16), (2, 24)], history
+assert [m.step for m in MlflowClient().get_metric_history(first, "best_cycles")] == [1, 2]
+
+x = np.random.default_rng(0).random((40, 3))
+booster = xgboost.train({"verbosity": 0}, xgboost.DMatrix(x, x.sum(1)), 5)
+for _ in range(2):
+    tracking.log_booster(first, "model_P", "xgboost", booster, "v1")
+tracking.log_booster(first, "model_P", "xgboost", booster, "v2")
+models = MlflowClient().search_logged_models([MlflowClient().get_run(first).info.experiment_id])
+assert len(models) == 1, models
+assert models[0].source_run_id == first and str(models[0].status) == "READY"
+import mlflow.xgboost
+back = mlflow.xgboost.load_model(models[0].model_uri)
+assert (back.predict(xgboost.DMatrix(x)) == booster.predict(xgboost.DMatrix(x))).all()
+names = [p.name for p in Path(sys.argv[1]).rglob("*")]
+assert "model.ubj" in names and not [n for n in names if n.endswith((".pkl", ".pickle"))], names
+
+tracking.close_run(first)
+other = open_it(fresh=True)
+assert other != first and open_it() == other
+assert MlflowClient().get_run(first).info.status == "FINISHED"
+print("good")
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder / "home")],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done, folder
+
+
+def test_a_run_is_resumed_its_steps_are_not_repeated_its_models_load(
+    outcome: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, _ = outcome
+    assert done.stdout.strip().endswith("good"), done.stderr
+
+
+def test_nothing_is_written_outside_the_home(
+    outcome: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    assert [path.name for path in outcome[1].iterdir()] == ["home"]
