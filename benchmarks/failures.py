@@ -1,0 +1,66 @@
+"""Which failures each schedule space holds, and how often.
+
+python -m benchmarks.failures                    # the spaces of ResNet-18 on vta-pynq
+python -m benchmarks.failures --unchecked        # ML²Tuner's space on evta-zcu102 (minutes)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.layers import RESNET18
+from targets import make_target
+from targets.vta.target import VtaTarget
+from targets.workload import Workload
+
+
+def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]:
+    """How many configs end in each failure class or status."""
+    space = target.space(workload)
+    if sample >= space.size:
+        lowered, measured = target.enumerate(workload)
+    else:
+        flat = np.random.default_rng(0).permutation(space.size)[:sample]
+        lowered = target.lower(workload, space.unravel(flat))
+        measured = target.measure(lowered)
+    return Counter(
+        failure or status for failure, status in zip(lowered.failures, measured.status, strict=True)
+    )
+
+
+def main(unchecked: bool = False, sample: int = 20_000) -> None:
+    """Print a table a space; larger spaces are sampled, seeded."""
+    spaces = (
+        [("evta-zcu102", "unchecked", False)]
+        if unchecked
+        else [
+            ("vta-pynq", "template", True),
+            ("vta-pynq", "template", False),
+            ("vta-pynq", "extended", False),
+        ]
+    )
+    for preset, space, stock in spaces:
+        target = make_target(preset, space, stock)  # type: ignore[arg-type]
+        found = {
+            name: outcomes(target, workload, sample if space != "unchecked" else 1 << 62)
+            for name, (workload, _) in track(RESNET18.items(), console=Console(stderr=True))
+        }
+        classes = sorted({key for counter in found.values() for key in counter} - {"valid"})
+        table = Table(title=f"{space}{' (stock)' if stock else ''} on {preset}")
+        for column in ("layer", "configs", "valid", *classes):
+            table.add_column(column, justify="left" if column == "layer" else "right")
+        for name, counter in found.items():
+            total = counter.total()
+            shares = [f"{counter[key] / total:.1%}" for key in ("valid", *classes)]
+            table.add_row(name, f"{total:,}", *shares)
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
