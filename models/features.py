@@ -1,9 +1,10 @@
 """Visible features: what is known of a config before it is compiled, without any estimate of time.
 
 Two views of the same knobs. `visible` is for trees: many plain columns, logarithms, flags,
-remainders. `smooth` is for Gaussian processes: few columns on a common scale. Roles are read off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working
-set, `*_slots` are places a scratchpad holds. Other knobs get the generic columns only. Columns that
-never change within a space are left out.
+remainders. `smooth` is for Gaussian processes: few columns on a common scale. Roles are read off
+knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots` are
+places a scratchpad holds. Other knobs get the generic columns only. Columns that never change
+within a space are left out.
 """
 
 from __future__ import annotations

@@ -59,15 +59,16 @@ class GaussianProcess:
         if not len(self.weights):
             return np.full(len(x), self.mean)
         kernel = self._kernel(np.nan_to_num(x), self.x, self.length)
-        return np.asarray(kernel @ self.weights * self.scale + self.mean)
+        return np.asarray(kernel @ self.weights * self.scale + self.mean, dtype=np.float64)
 
     def spread(self, x: Matrix) -> NDArray[np.float64]:
         prior = 1.0 + self.linear * (np.nan_to_num(x) ** 2).mean(axis=1)
         if not len(self.weights):
-            return np.sqrt(prior) * self.scale
+            return np.asarray(np.sqrt(prior) * self.scale, dtype=np.float64)
         kernel = self._kernel(np.nan_to_num(x), self.x, self.length)
         known = solve_triangular(self.factor, kernel.T, lower=True)
-        return np.sqrt(np.maximum(prior - (known**2).sum(axis=0), 1e-9)) * self.scale
+        variance = np.maximum(prior - (known**2).sum(axis=0), 1e-9)
+        return np.asarray(np.sqrt(variance) * self.scale, dtype=np.float64)
 
     def save(self, path: Path) -> None:
         facts = np.array([self.mean, self.scale, self.length, self.linear])
@@ -91,7 +92,7 @@ class GaussianProcess:
         square = (a**2).mean(axis=1)[:, None] + (b**2).mean(axis=1)[None, :] - 2.0 * inner
         distance = np.sqrt(5.0 * np.maximum(square, 0.0)) / length
         matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
-        return matern + self.linear * inner
+        return np.asarray(matern + self.linear * inner, dtype=np.float64)
 
 
 def _thinned(y: NDArray[np.float64], points: int) -> NDArray[np.int64]:

@@ -44,8 +44,8 @@ def spread_out(x: Matrix, n: int, rng: np.random.Generator) -> NDArray[np.int64]
 def diverse_best(
     score: NDArray[np.float64], x: Matrix, n: int, penalty: float
 ) -> NDArray[np.int64]:
-    """`n` rows in greedy order of score, each lowered by `penalty` · likeness to those chosen before
-    (a Gaussian of the mean squared distance of `x`)."""
+    """`n` rows in greedy order of score, each lowered by `penalty` · likeness to those chosen
+    before (a Gaussian of the mean squared distance of `x`)."""
     if penalty == 0.0:
         return np.argsort(-score, kind="stable")[:n]
     left = score.astype(np.float64).copy()

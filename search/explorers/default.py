@@ -1,4 +1,4 @@
-"""Tilewright's own tuner: expected improvement of a Gaussian process times the chance of being valid.
+"""Tilewright's own tuner: expected improvement of a Gaussian process times the chance of valid.
 
 What it does beyond ML²Tuner: the performance model knows its own uncertainty and extrapolates; the
 first batch covers the space instead of being drawn; failed compiles teach the validity model; the
