@@ -20,8 +20,9 @@ from targets.vta.timing.errors import (
     OvertakenLoad,
     UndecodableInstruction,
 )
-from targets.vta.timing.machine import simulator_of
-from targets.vta.timing.report import ACTIVITIES, CycleReport, simulate_program
+from targets.vta.timing.outcome import ACTIVITIES
+from targets.vta.timing.report import CycleReport, simulate_program
+from targets.vta.timing.simulator import simulator_of
 
 __all__ = [
     "ACTIVITIES",

@@ -13,25 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.spec import VtaSpec
-from targets.vta.timing.kernel import (
+from targets.vta.timing.kernel import simulate
+from targets.vta.timing.outcome import (
     BREAKDOWN_COLUMNS,
     OUTCOME_FIELDS,
     RD_BEATS,
     RD_BURSTS,
     WR_BEATS,
     WR_BURSTS,
-    Simulator,
-    simulate,
 )  # fmt: skip
-from targets.vta.timing.machine import simulator_of
+from targets.vta.timing.simulator import Simulator, simulator_of
 
 _CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
 
 
 @dataclass(frozen=True, eq=False)
 class BatchCycles:
-    """One row a program. `cycles` is negative where a program never finishes: the kernel's codes
-    MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS, OVERTAKEN; `simulate_program` says more about one."""
+    """One row a program. `cycles` is negative where a program never finishes: one of the codes in
+    `outcome`; `simulate_program` says more about one."""
 
     cycles: NDArray[np.int64]  # (programs,)
     read_beats: NDArray[np.int64]

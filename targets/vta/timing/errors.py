@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
-from targets.vta.timing.kernel import (
+from targets.vta.timing.outcome import (
     CULPRIT,
     DEADLOCK,
     ENDLESS,

@@ -53,6 +53,11 @@ GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = ra
 PORT_FIELDS = 8
 
 
+# Compiled without reference counts: the kernels of this package allocate nothing, and counting the
+# arrays of a `Simulator` would take more time than the simulation.
+compiled = nb.njit(cache=True, nogil=True, _nrt=False)
+
+
 class Bus(NamedTuple):
     """The memory port: all powers of two but the latency and the tags."""
 
@@ -63,7 +68,7 @@ class Bus(NamedTuple):
     tags: int  # read bursts granted and not yet complete
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
     """Begin an episode: nothing in flight, the memory's latency counter cleared."""
     for c in range(CLIENTS):
@@ -98,7 +103,7 @@ def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def _look_ahead(
     clients: NDArray[np.int64],
     client: int,
@@ -140,7 +145,7 @@ def _look_ahead(
     return missing == 0
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def add_load(
     clients: NDArray[np.int64],
     client: int,
@@ -189,14 +194,14 @@ def add_load(
     c[AHEAD_AT] = 0
     _begin_row(c, bus)
     _next_command(c, decided + 2 + y_pad_0, bus)
-    if c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0:
-        nothing = np.zeros((1, 3), np.int64)
-        if _look_ahead(clients, client, nothing, 0, 0, decided + 1 + y_pad_0):
-            return ENDED
+    only = c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0
+    # No grants to look at yet, so any array will do for the ring.
+    if only and _look_ahead(clients, client, clients, 0, 0, decided + 1 + y_pad_0):
+        return ENDED
     return OPEN
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
     """A batch of `count` instructions whose read command is valid in cycle `origin` + 1."""
     c = clients[FETCH_CLIENT]
@@ -242,7 +247,7 @@ def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
     client[PAD_CYCLE] = cycle
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def advance(
     clients: NDArray[np.int64],
     port: NDArray[np.int64],

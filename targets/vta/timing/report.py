@@ -8,30 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES, module_of
+from targets.vta.isa import MODULE_NAMES, module_of
 from targets.vta.spec import VtaSpec
 from targets.vta.timing.errors import error_of
-from targets.vta.timing.kernel import (
+from targets.vta.timing.kernel import simulate
+from targets.vta.timing.outcome import (
+    ACTIVITIES,
     AHEAD_LOADS,
     BREAKDOWN_COLUMNS,
     RD_BEATS,
     RD_BURSTS,
     WR_BEATS,
     WR_BURSTS,
-    simulate,
 )  # fmt: skip
-from targets.vta.timing.machine import simulator_of
-
-ACTIVITIES = (
-    "executing",  # GEMM, ALU, STORE, no-ops
-    "transferring",  # a load's data beats
-    "memory",  # the rest of a load: latency, other clients, padding
-    "instruction",  # waiting for the fetch unit
-    *QUEUE_NAMES,  # waiting for a token
-    "deciding",  # the idle cycle in which an instruction is taken
-    "done",  # after the last instruction
-)
-"""What a unit can do in a cycle; the columns of `CycleReport.breakdown`."""
+from targets.vta.timing.simulator import simulator_of
 
 
 @dataclass(frozen=True, eq=False)
