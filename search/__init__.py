@@ -39,6 +39,7 @@ from search.lease import LeaseHeld
 from search.ledger import Contents, FinishedRound, Ledger, LedgerError, RunLedger, read
 from search.loop import Round, Session, run_id, tune
 from search.registry import OptionError, Options, Registration, create, register, tuners
+from search.sharing import SharedRound, tune_shared
 from search.stages import (
     Batch,
     choose_candidates,
@@ -55,8 +56,8 @@ from search.stages import (
 __all__ = [
     "Batch", "Candidates", "Choice", "Contents", "Explorer", "FinishedRound", "History",
     "LeaseHeld", "Ledger", "LedgerError", "Memory", "OptionError", "Options", "Problem",
-    "Registration", "Round", "RunLedger", "Session", "Stages", "choose_candidates", "create",
-    "extend_history", "filter_candidates", "generate_candidates", "lower_candidates",
+    "Registration", "Round", "RunLedger", "Session", "SharedRound", "Stages", "choose_candidates",
+    "create", "extend_history", "filter_candidates", "generate_candidates", "lower_candidates",
     "measure_batch", "model_errors", "problem_of", "read", "register", "retrain", "run_id", "tune",
-    "tuners",
+    "tune_shared", "tuners",
 ]  # fmt: skip

@@ -60,6 +60,7 @@ class History:
     hidden_names: tuple[str, ...]
     failed: Configs
     round: int = 0  # index of the round to come
+    pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
 
     @staticmethod
     def empty(space: Space) -> History:
@@ -85,7 +86,9 @@ class History:
 
     def tried(self, space: Space) -> NDArray[np.int64]:
         """Flat indices that must not be proposed again, ascending."""
-        known = np.concatenate([self.configs, self.failed])
+        known = np.concatenate(
+            [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
+        )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
     def after(self, lowered: Lowered, measured: Measurements, failed: Configs) -> History:

@@ -117,8 +117,7 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.lease = Lease(path.with_name(path.name + ".lease"), lease_seconds)
             self.lease.acquire()
-            contents = read(path)
-            self._repair(contents)
+            contents = self._opened()
         except OSError as error:
             raise LedgerError(
                 f"cannot write ledger {path}: {error.strerror}; choose another output folder"
@@ -146,14 +145,14 @@ class Ledger:
         Raises `LedgerError`, or `LeaseHeld` if another writer took over meanwhile."""
         records = list(records)
         data = b"".join(map(_encode, records))
-        with self.lease.renewed():
-            try:
+        try:
+            with self.lease.renewed():
                 _append(self.path, data)
-            except OSError as error:
-                raise LedgerError(
-                    f"cannot append to ledger {self.path}: {error.strerror}; nothing of this batch "
-                    "was recorded: make room and start the same command again"
-                ) from None
+        except OSError as error:
+            raise LedgerError(
+                f"cannot append to ledger {self.path}: {error.strerror}; nothing of this batch "
+                "was recorded: make room and start the same command again"
+            ) from None
         self.records.extend(records)
 
     def run(self, workload: str, target: str, run: str) -> RunLedger:
@@ -162,6 +161,15 @@ class Ledger:
 
     def frame(self) -> pd.DataFrame:
         return Contents(self.records).frame()
+
+    def _opened(self) -> Contents:
+        try:
+            contents = read(self.path)
+            self._repair(contents)
+        except BaseException:
+            self.lease.release()
+            raise
+        return contents
 
     def _repair(self, contents: Contents) -> None:
         if contents.damaged:
@@ -184,15 +192,20 @@ class RunLedger:
         """The rounds that were closed, in order, up to the first that is incomplete."""
         trials: dict[int, dict[int, Record]] = defaultdict(dict)
         closed: dict[int, Record] = {}
-        for record in self._mine(whole_run=True):
+        for record in self.records():
             if record["kind"] == "trial":
                 trials[record["round"]][record["slot"]] = record
             elif record["kind"] == "round":
                 closed[record["round"]] = record
         index = 0
-        while index in closed and len(trials[index]) == closed[index]["trials"]:
-            yield _finished(closed[index], [trials[index][i] for i in sorted(trials[index])])
+        while index in closed and trials[index].keys() >= set(range(closed[index]["trials"])):
+            slots = range(closed[index]["trials"])
+            yield _finished(closed[index], [trials[index][slot] for slot in slots])
             index += 1
+
+    def records(self) -> Iterator[Record]:
+        """Everything that was recorded for this run, in order."""
+        return self._mine(whole_run=True)
 
     def known(self, space: Space) -> Known:
         """Every measurement of this workload on this target, whichever run made it."""
@@ -205,8 +218,16 @@ class RunLedger:
             for i, t in zip(flat, trials, strict=True)
         }
 
-    def append(self, space: Space, index: int, batch: Batch, measured: Measurements) -> None:
-        """Add the trials of a round and close it."""
+    def append(
+        self,
+        space: Space,
+        index: int,
+        batch: Batch,
+        measured: Measurements,
+        beside: Iterable[Record] = (),
+    ) -> None:
+        """Add the trials of a round and close it; what a torn write left of them stays as it is.
+        The records `beside` go into the same write."""
         records: list[Record] = [
             {
                 "kind": "trial", **self.key, "round": index, "slot": slot,
@@ -223,7 +244,8 @@ class RunLedger:
                 "lowered": batch.lowered, "failed": batch.failed.tolist(),
             }
         )  # fmt: skip
-        self.ledger.append(records)
+        held = [r for r in self.records() if r.get("round") == index]
+        self.ledger.append([*(record for record in records if record not in held), *beside])
 
     def _mine(self, *, whole_run: bool) -> Iterator[Record]:
         keys = self.key if whole_run else {k: v for k, v in self.key.items() if k != "run"}

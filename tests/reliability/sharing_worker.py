@@ -1,0 +1,39 @@
+"""One of several processes that tune one workload together: `python -m … LEDGER WORKER TRIALS`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from models import make_explorer
+from search import tune_shared
+from targets.base import Lowered, Measurements
+from targets.faulty import FaultyTarget
+from targets.workload import parse_workload
+
+WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
+
+
+class SlowTarget(FaultyTarget):
+    """Takes a moment for a batch, so that the processes really overlap; may die in the third."""
+
+    batches = 0
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        self.batches += 1
+        time.sleep(0.02)
+        if self.batches == 3 and "--die" in sys.argv:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().measure(lowered)
+
+
+if __name__ == "__main__":
+    ledger, worker, trials = sys.argv[1:4]
+    explorer = make_explorer("random", {})
+    for done in tune_shared(
+        SlowTarget({}), WORK, explorer, Path(ledger), worker=worker, trials=int(trials), batch=4
+    ):
+        print(done.index, len(done.measured), flush=True)
