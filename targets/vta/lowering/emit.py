@@ -64,7 +64,8 @@ STEPS = 31
 INP_USED = 32  # elements of each scratchpad a program occupies
 WGT_USED = 33
 ACC_USED = 34
-STATE_SIZE = 35
+PUSHED = 35  # push flags of the last instruction
+STATE_SIZE = 36
 
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16
@@ -88,6 +89,7 @@ def append(
         out[n, 1] = hi
     state[COUNT] = n + 1
     state[CARRIER] = carrier
+    state[PUSHED] = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
 
 
 @nb.njit(cache=True)
@@ -138,8 +140,10 @@ def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target:
     state[TOKENS] += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
     n = state[COUNT]
-    if state[CARRIER] == module and n <= out.shape[0] and not (out[n - 1, 0] & nb.uint64(flag)):
-        out[n - 1, 0] |= nb.uint64(flag)
+    if state[CARRIER] == module and not state[PUSHED] & flag:
+        state[PUSHED] |= flag
+        if n <= out.shape[0]:  # beyond it instructions are only counted
+            out[n - 1, 0] |= nb.uint64(flag)
         return
     commit_pops(state, out, module)
     noop(state, out, module, flag)
@@ -149,6 +153,8 @@ def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target:
 def flag(state: NDArray[np.int64], out: NDArray[np.uint64], at: int, bit: int) -> None:
     """Let the instruction at index `at`, already written, push one more token."""
     state[TOKENS] += 1
+    if at == state[COUNT] - 1:
+        state[PUSHED] |= bit
     if at < out.shape[0]:
         out[at, 0] |= nb.uint64(bit)
 
