@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from targets.base import Configs, Knob, Space, Target
+from targets.base import STATUSES, Configs, Knob, Space
 from targets.errors import TilewrightError
 from targets.workload import Workload
 
 KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
-_FIXED = ("status", "failure", "reason", "cycles", "seconds")
-_CHUNK = 4096
 
 
 class TableError(TilewrightError):
@@ -52,18 +51,24 @@ class Table:
         """The fastest valid config's cycles. Raises `TableError` if none is valid."""
         valid = self.cycles[self.status == "valid"]
         if not len(valid):
-            raise TableError(f"table {self.name} has no valid config")
+            raise TableError(f"no config of {self.name} is valid: leave it out, it has no optimum")
         return int(valid.min())
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Content hash of all that a tuner can see of it."""
-        parts = [self.flat.tobytes(), self.cycles.tobytes(), "".join(self.status).encode()]
-        return hashlib.sha256(b"".join([self.workload.id.encode(), *parts])).hexdigest()[:12]
+        hasher = hashlib.sha256("\0".join([self.workload.id, *self.hidden_names]).encode())
+        for numbers in (self.flat, self.cycles, self.seconds, self.hidden):
+            hasher.update(np.ascontiguousarray(numbers).tobytes())
+        for words in (self.status, self.failures, self.reasons):
+            hasher.update("\0".join(words).encode())
+        return hasher.hexdigest()[:16]
 
     def at(self, configs: Configs) -> NDArray[np.int64]:
         """Row of each config. Raises `TableError` if one is not listed."""
         flat = self.space.ravel(configs)
+        if self.space.listed is None:
+            return flat
         rows = np.minimum(np.searchsorted(self.flat, flat), len(self.flat) - 1)
         if len(flat) and not np.array_equal(self.flat[rows], flat):
             raise TableError(f"table {self.name} does not list every config that was asked for")
@@ -81,17 +86,8 @@ def read_stack_table(
     beside it. Rows may be missing: the space is then what the table lists. No hidden features.
     Raises `TableError`."""
     name = path.name.split(".")[0]
-    workload = _reference_workload(reference or path.with_name("reference.json"), name)
-    try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values={cycles: [""]})
-        columns = frame[[*KNOB_COLUMNS, "status", "failure", "reason", cycles]]
-    except (OSError, ValueError, KeyError) as error:
-        raise TableError(
-            f"{path} is no table of a VTA stack ({error}); expected a CSV with the columns "
-            f"{', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
-        ) from None
-    if columns.empty:
-        raise TableError(f"{path} lists no config")
+    workload = _reference_workload(reference or path.with_name("reference.json"), path, name)
+    columns = _read_columns(path, cycles)
     knobs = tuple(Knob(k, tuple(sorted(map(int, columns[k].unique())))) for k in KNOB_COLUMNS)
     product = Space("template", knobs)
     indices = [np.searchsorted(knob.values, columns[knob.name]) for knob in knobs]
@@ -99,11 +95,10 @@ def read_stack_table(
     order = np.argsort(flat, kind="stable")
     flat, columns = flat[order], columns.iloc[order]
     if len(np.unique(flat)) < len(flat):
-        raise TableError(f"{path} lists a config twice")
+        raise TableError(f"{path} lists a config twice; remove one of the rows")
     complete = len(flat) == product.size
     status = columns["status"].to_numpy(dtype=object)
-    count = columns[cycles].fillna(-1).to_numpy(dtype=np.int64)
-    count = np.where(status == "valid", count, -1)
+    count = columns[cycles].to_numpy(dtype=np.int64)
     compiled = status != "compile_error"
     return Table(
         name=name,
@@ -112,7 +107,9 @@ def read_stack_table(
         flat=flat,
         status=status,
         failures=np.where(compiled, "", columns["failure"].to_numpy(dtype=object)),
-        reasons=(columns["failure"] + ": " + columns["reason"]).to_numpy(dtype=object),
+        reasons=np.where(
+            status == "valid", "", (columns["failure"] + ": " + columns["reason"]).to_numpy(object)
+        ),
         cycles=count,
         seconds=np.where(count >= 0, count / (clock_mhz * 1e6), np.nan),
         hidden=np.empty((len(flat), 0)),
@@ -120,72 +117,34 @@ def read_stack_table(
     )
 
 
-def enumerate_space(
-    target: Target,
-    workload: Workload,
-    folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Table:
-    """Measure every config of a workload's space. With a folder, the table is kept there as Parquet
-    under the workload's id and the target's fingerprint (which covers the simulator's version) and
-    read from there next time. `progress(done, total)` is called between chunks."""
-    space = target.space(workload)
-    path = None if folder is None else folder / f"{workload.id}-{target.fingerprint}.parquet"
-    if path is not None and path.exists():
-        return _from_frame(pd.read_parquet(path), workload, space, path.stem)
-    total = int(np.prod(space.cardinalities))
-    flat = np.arange(total) if space.listed is None else np.asarray(space.listed)
-    chunks = []
-    for start in range(0, len(flat), _CHUNK):
-        part = flat[start : start + _CHUNK]
-        chunks.append(_measured_frame(target, workload, space, part))
-        if progress is not None:
-            progress(start + len(part), len(flat))
-    frame = pd.concat(chunks, ignore_index=True)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_parquet(path.with_suffix(".new"), index=False)
-        path.with_suffix(".new").replace(path)
-    return _from_frame(frame, workload, space, f"{workload.id}-{target.fingerprint}")
+def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
+    """The columns that matter, checked; -1 cycles where a config is not valid."""
+    try:
+        frame = pd.read_csv(path, keep_default_na=False, na_values={cycles: [""]})
+        columns = frame[[*KNOB_COLUMNS, "status", "failure", "reason", cycles]].copy()
+        columns[list(KNOB_COLUMNS)] = columns[list(KNOB_COLUMNS)].astype("int64")
+        columns[cycles] = columns[cycles].astype("float64").fillna(-1).astype("int64")
+    except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
+        raise TableError(
+            f"{path} is no table of a VTA stack ({error}); expected a CSV with the columns "
+            f"{', '.join(KNOB_COLUMNS)}, status, failure, reason, {cycles}"
+        ) from None
+    if columns.empty:
+        raise TableError(f"{path} lists no config; give a table with at least one row")
+    if unknown := set(columns["status"]) - set(STATUSES):
+        raise TableError(
+            f"{path}: unknown status '{sorted(map(str, unknown))[0]}'; known: {', '.join(STATUSES)}"
+        )
+    valid = columns["status"] == "valid"
+    if (columns.loc[valid, cycles] <= 0).any():
+        raise TableError(f"{path}: a valid config has no {cycles}; give every valid row its cycles")
+    columns.loc[~valid, cycles] = -1
+    return columns
 
 
-def _measured_frame(
-    target: Target, workload: Workload, space: Space, flat: NDArray[np.int64]
-) -> pd.DataFrame:
-    lowered = target.lower(workload, space.unravel(flat))
-    measured = target.measure(lowered)
-    hidden = {f"hidden:{n}": lowered.hidden[:, i] for i, n in enumerate(lowered.hidden_names)}
-    return pd.DataFrame(
-        {
-            "flat": flat,
-            "status": measured.status,
-            "failure": lowered.failures,
-            "reason": measured.reason,
-            "cycles": measured.cycles,
-            "seconds": measured.seconds,
-            **hidden,
-        }
-    )
-
-
-def _from_frame(frame: pd.DataFrame, workload: Workload, space: Space, name: str) -> Table:
-    hidden = [c for c in frame.columns if c.startswith("hidden:")]
-    return Table(
-        name=name,
-        workload=workload,
-        space=space,
-        flat=frame["flat"].to_numpy(dtype=np.int64),
-        status=frame["status"].to_numpy(dtype=object),
-        failures=frame["failure"].to_numpy(dtype=object),
-        reasons=frame["reason"].to_numpy(dtype=object),
-        cycles=frame["cycles"].to_numpy(dtype=np.int64),
-        seconds=frame["seconds"].to_numpy(dtype=np.float64),
-        hidden=frame[hidden].to_numpy(dtype=np.float64),
-        hidden_names=tuple(c.removeprefix("hidden:") for c in hidden),
-    )
-
-
-def _reference_workload(path: Path, name: str) -> Workload:
+def _reference_workload(path: Path, table: Path, name: str) -> Workload:
+    if not table.is_file():
+        raise TableError(f"there is no file {table}; give the path of a table")
     try:
         layers = {entry["layer"]: entry for entry in json.loads(path.read_text())}
         layer = layers[name]

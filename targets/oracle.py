@@ -1,0 +1,169 @@
+"""The oracle: what every config of a space does on a target, measured once and kept as Parquet.
+
+With it a tuner is judged by its distance from the true optimum, and thousands of tuning runs are
+replayed in seconds: `replayed` serves the very rows that lowering and measuring gave.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from targets.base import Lowered, Measurements, Space, Target
+from targets.replay import ReplayTarget
+from targets.table import Table
+from targets.workload import Workload
+
+Progress = Callable[[int], None]
+"""Called with the number of configs that have been measured since the last call."""
+
+_CHUNK = 4096
+_DIGEST, _HIDDEN = b"tilewright.digest", "hidden:"
+
+
+def oracle_table(
+    target: Target, workload: Workload, folder: Path | None = None, progress: Progress | None = None
+) -> Table:
+    """Measure every config of a workload's space. With a folder, the table is kept there under the
+    workload's id and the target's fingerprint, which covers the simulator's version, and read from
+    there next time; a damaged file is measured anew. Raises `WorkloadError`."""
+    path = None if folder is None else oracle_path(target, workload, folder)
+    table = None if path is None else read_oracle(path, target, workload)
+    if table is None:
+        table = _enumerated(target, workload, progress)
+        if path is not None:
+            _write(path, table)
+    return table
+
+
+def oracle_path(target: Target, workload: Workload, folder: Path) -> Path:
+    """Where the table of a workload on a target lies."""
+    return folder / f"{workload.id}-{target.fingerprint}.parquet"
+
+
+def read_oracle(path: Path, target: Target, workload: Workload) -> Table | None:
+    """The table in a file that `oracle_table` wrote; None if it is missing or damaged."""
+    try:
+        found = pq.read_table(path)
+        table = _decoded(found, workload, target.space(workload))
+        intact = found.schema.metadata[_DIGEST].decode() == table.digest
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+        return None
+    return table if intact else None
+
+
+def replayed(target: Target, tables: Sequence[Table]) -> ReplayTarget:
+    """A target that answers from `tables` what `target` would answer."""
+    return ReplayTarget(
+        tables,
+        name=target.name,
+        hardware=target.hardware_features(),
+        estimate=getattr(target, "estimate", None),
+    )
+
+
+def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> Table:
+    """In one pass if the target knows how, else chunk by chunk."""
+    space = target.space(workload)
+    if space.listed is None and hasattr(target, "enumerate"):
+        return _table(workload, space, [target.enumerate(workload, progress)])
+    flat = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
+    chunks = []
+    for start in range(0, len(flat), _CHUNK):
+        lowered = target.lower(workload, space.unravel(flat[start : start + _CHUNK]))
+        chunks.append((lowered, target.measure(lowered)))
+        if progress is not None:
+            progress(len(lowered))
+    return _table(workload, space, chunks)
+
+
+def _table(
+    workload: Workload, space: Space, chunks: Sequence[tuple[Lowered, Measurements]]
+) -> Table:
+    first, _ = chunks[0]
+    return Table(
+        name=str(workload),
+        workload=workload,
+        space=space,
+        flat=np.concatenate([space.ravel(lowered.configs) for lowered, _ in chunks]),
+        status=np.concatenate([measured.status for _, measured in chunks]),
+        failures=np.concatenate([lowered.failures for lowered, _ in chunks]),
+        reasons=np.concatenate([measured.reason for _, measured in chunks]),
+        cycles=np.concatenate([measured.cycles for _, measured in chunks]),
+        seconds=np.concatenate([measured.seconds for _, measured in chunks]),
+        hidden=np.concatenate([lowered.hidden for lowered, _ in chunks]),
+        hidden_names=first.hidden_names,
+    )
+
+
+# -- Parquet -----------------------------------------------------------------------------------
+
+
+def _write(path: Path, table: Table) -> None:
+    """Beside the file, synced, then renamed over it."""
+    columns = {
+        "flat": pa.array(table.flat),
+        "status": _words(table.status),
+        "failure": _words(table.failures),
+        "reason": _words(table.reasons),
+        "cycles": pa.array(table.cycles),
+        "seconds": pa.array(table.seconds),
+    }
+    hidden = {
+        _HIDDEN + name: pa.array(np.ascontiguousarray(table.hidden[:, k]))
+        for k, name in enumerate(table.hidden_names)
+    }
+    data = pa.table(columns | hidden).replace_schema_metadata({_DIGEST: table.digest})
+    buffer = io.BytesIO()
+    pq.write_table(data, buffer, compression="zstd")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("wb") as handle:
+            handle.write(buffer.getbuffer())
+            handle.flush()
+            os.fsync(handle.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _decoded(found: pa.Table, workload: Workload, space: Space) -> Table:
+    names = [name for name in found.column_names if name.startswith(_HIDDEN)]
+    hidden = np.empty((found.num_rows, len(names)))
+    for k, name in enumerate(names):
+        hidden[:, k] = found[name].to_numpy()
+    return Table(
+        name=str(workload),
+        workload=workload,
+        space=space,
+        flat=found["flat"].to_numpy(),
+        status=_objects(found["status"]),
+        failures=_objects(found["failure"]),
+        reasons=_objects(found["reason"]),
+        cycles=found["cycles"].to_numpy(),
+        seconds=found["seconds"].to_numpy(),
+        hidden=hidden,
+        hidden_names=tuple(name.removeprefix(_HIDDEN) for name in names),
+    )
+
+
+def _words(values: NDArray[np.object_]) -> pa.Array:
+    """Few different texts in many rows: stored once each."""
+    return pa.array(values, type=pa.string()).dictionary_encode()
+
+
+def _objects(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    """As shared Python strings, so that a large table costs a pointer a row."""
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return np.asarray(words[encoded.indices.to_numpy()], dtype=object)

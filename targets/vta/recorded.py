@@ -1,0 +1,59 @@
+"""Tables that the real TVM+VTA stack left of its template space, as a target to tune on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Configs, Space
+from targets.replay import ReplayTarget
+from targets.table import TableError, read_stack_table
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.workload import Workload
+
+HARDWARE = "vta-pynq"
+"""What the tables were made on: their cycles are those of the column `cycles_pynq`."""
+
+
+def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:
+    """Replays these tables, with the closed-form estimates of the hardware they were made on.
+    Raises `TableError`."""
+    spec = VtaSpec.load(HARDWARE)
+    tables = [read_stack_table(path, clock_mhz=spec.clock_mhz) for path in files]
+    seen: dict[str, Path] = {}
+    for path, table in zip(files, tables, strict=True):
+        if table.workload.id in seen:
+            other = seen[table.workload.id]
+            raise TableError(f"{path} and {other} are tables of the same layer; give one of them")
+        seen[table.workload.id] = path
+    target = VtaTarget(spec, "template")
+    spaces = {table.workload.id: table.space for table in tables}
+
+    def estimate(
+        workload: Workload, configs: Configs
+    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        there = _carried(configs, spaces[workload.id], target.space(workload))
+        return target.estimate(workload, there)
+
+    return ReplayTarget(tables, name=name, hardware=target.hardware_features(), estimate=estimate)
+
+
+def _carried(configs: Configs, here: Space, there: Space) -> Configs:
+    """The same schedules as configs of another space with these knobs. A table that lists a part of
+    a space need not know every value of a knob. Raises `TableError`."""
+    values = here.values(configs)
+    columns = []
+    for k, knob in enumerate(there.knobs):
+        known = np.asarray(knob.values)
+        index = np.minimum(np.searchsorted(known, values[:, k]), len(known) - 1)
+        if not np.array_equal(known[index], values[:, k]):
+            raise TableError(
+                f"a table lists values of {knob.name} that the template does not have "
+                f"({', '.join(map(str, knob.values))}); is reference.json that of another layer?"
+            )
+        columns.append(index)
+    return np.stack(columns, axis=1).astype(np.int32)
