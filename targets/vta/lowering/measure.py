@@ -69,8 +69,7 @@ def _time_rows(
     out = np.empty((4096, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     tokens = np.zeros(4, np.int64)
-    untimed = np.zeros(0, np.int64)
-    unexplained = np.zeros((0, 0), np.int64)
+    nothing = np.zeros((0, 0), np.int64)
     for r in range(begin, end):
         code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
         if code == OUT_OF_SPACE:
@@ -79,6 +78,4 @@ def _time_rows(
         codes[r] = code
         if code == 0:
             program = out[: states[r, emit.COUNT]]
-            cycles[r] = simulate(
-                program, geo.insn_bytes_at, tokens, untimed, untimed, unexplained, sim
-            )
+            cycles[r] = simulate(program, geo.insn_bytes_at, tokens, nothing, nothing, sim)

@@ -104,10 +104,9 @@ def _simulate_rows(
     sim: Simulator,
 ) -> None:
     tokens = np.zeros(4, np.int64)
-    untimed = np.zeros(0, np.int64)
-    unexplained = np.zeros((0, BREAKDOWN_COLUMNS), np.int64)
+    nothing = np.zeros((0, 0), np.int64)
     for p in range(first, last):
         program = insns[offsets[p] : offsets[p + 1]]
-        spent = breakdown[p] if len(breakdown) > 0 else unexplained
-        cycles[p] = simulate(program, addresses[p], tokens, untimed, untimed, spent, sim)
+        spent = breakdown[p] if len(breakdown) > 0 else nothing
+        cycles[p] = simulate(program, addresses[p], tokens, nothing, spent, sim)
         outcomes[p] = sim.outcome

@@ -70,7 +70,10 @@ from targets.vta.timing.outcome import (
     OVERTAKEN,
     RD_BEATS,
     RD_BURSTS,
+    START,
+    STOP,
     UNDECODABLE,
+    VISIBLE,
     WR_BEATS,
     WR_BURSTS,
 )
@@ -104,16 +107,16 @@ def simulate(
     insns: NDArray[np.uint64],
     insn_address: int,
     tokens: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    times: NDArray[np.int64],
     breakdown: NDArray[np.int64],
     sim: Simulator,
 ) -> int:
     """Cycles from launch to the execution of FINISH, or a negative code (`sim.outcome` says more).
 
     insns: (n, 2), low and high word, C-contiguous, `insn_address` the first one's byte address;
-    tokens: (4,), initial l2g, g2l, g2s, s2g; starts, ends: (n,) cycles, -1 where it did not happen,
-    or (0,) if not wanted; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module, or (0, 0).
+    tokens: (4,), initial l2g, g2l, g2s, s2g; times: (n, TIMES_COLUMNS) cycles, -1 where it did not
+    happen, or (0, 0) if not wanted; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module, or
+    (0, 0).
     """
     lay, bus, clients = sim.layout, sim.bus, sim.clients
     outcome, queues, table = sim.outcome, sim.queues, sim.table
@@ -121,13 +124,12 @@ def simulate(
     fetch, tails = sim.fetch, sim.tails
     out_bytes = sim.machine.out_bytes
     n = insns.shape[0]
-    timed = starts.shape[0] > 0
+    timed = times.shape[0] > 0
     explained = breakdown.shape[0] > 0
     outcome[:] = 0
     outcome[HEAD : HEAD + 3] = -1
     if timed:
-        starts[:] = -1
-        ends[:] = -1
+        times[:] = -1
     if explained:
         breakdown[:] = 0
 
@@ -196,7 +198,7 @@ def simulate(
                     l2g_since = now
                 l2g = min(l2g + 1, limit)
             if timed:
-                ends[l_insn] = now
+                times[l_insn, STOP] = now
             if explained:
                 beats = clients[l_client, MOVED] if live else nb.int64(alone_read >> nb.uint64(32))
                 l_account = account_end(
@@ -218,7 +220,7 @@ def simulate(
                     g2s_since = now
                 g2s = min(g2s + 1, limit)
             if timed:
-                ends[c_insn] = now
+                times[c_insn, STOP] = now
             if explained:
                 beats = clients[c_client, MOVED] if live else nb.int64(alone_read >> nb.uint64(32))
                 c_account = account_end(
@@ -234,7 +236,7 @@ def simulate(
                     s2g_since = now
                 s2g = min(s2g + 1, limit)
             if timed:
-                ends[s_insn] = now
+                times[s_insn, STOP] = now
             if explained:
                 s_account = account_end(breakdown, MODULE_STORE, -1, 0, s_account, now, total)
 
@@ -280,7 +282,7 @@ def simulate(
                     g2l -= 1
                 l_busy, l_insn, l_client = True, insn, -1
                 if timed:
-                    starts[insn] = now + 1
+                    times[insn, VISIBLE], times[insn, START] = visible, now + 1
                 hi = insns[insn, 1]
                 if (hi & nb.uint64(_X_SIZE)) == 0:
                     l_time = now + 2
@@ -313,7 +315,7 @@ def simulate(
                     s2g -= 1
                 c_busy, c_insn, c_client = True, insn, -1
                 if timed:
-                    starts[insn] = now + 1
+                    times[insn, VISIBLE], times[insn, START] = visible, now + 1
                 hi = insns[insn, 1]
                 opcode = nb.int64(lo & nb.uint64(7))
                 if opcode == GEMM:
@@ -354,7 +356,7 @@ def simulate(
                     g2s -= 1
                 s_busy, s_insn = True, insn
                 if timed:
-                    starts[insn] = now + 1
+                    times[insn, VISIBLE], times[insn, START] = visible, now + 1
                 hi = insns[insn, 1]
                 s_time = now + 2
                 if (hi & nb.uint64(_X_SIZE)) != 0:

@@ -15,6 +15,11 @@ FINISHED_AT = 12  # the instruction that was the first FINISH
 AHEAD_LOADS = 13  # loads that ended before their data arrived
 OUTCOME_FIELDS = 16
 
+# Columns of `times`: the first cycle in which its module sees the instruction, in which it
+# executes, and in which it no longer does
+VISIBLE, START, STOP = 0, 1, 2
+TIMES_COLUMNS = 3
+
 ACTIVITIES = (
     "executing",  # GEMM, ALU, STORE, no-ops
     "transferring",  # a load's data beats

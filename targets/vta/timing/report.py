@@ -18,6 +18,10 @@ from targets.vta.timing.outcome import (
     BREAKDOWN_COLUMNS,
     RD_BEATS,
     RD_BURSTS,
+    START,
+    STOP,
+    TIMES_COLUMNS,
+    VISIBLE,
     WR_BEATS,
     WR_BURSTS,
 )  # fmt: skip
@@ -26,12 +30,13 @@ from targets.vta.timing.simulator import simulator_of
 
 @dataclass(frozen=True, eq=False)
 class CycleReport:
-    """Cycles are counted from launch. An instruction executes in cycles start … end − 1; both are
-    -1 for one that never started or never ended (possible behind FINISH only)."""
+    """Cycles are counted from launch. An instruction executes in cycles start … end − 1; what never
+    happened is -1 (possible behind FINISH only)."""
 
     total: int  # the cycle in which FINISH executes
     insns: NDArray[np.uint64]  # (n, 2)
     modules: NDArray[np.int8]  # (n,), index into MODULE_NAMES
+    visible: NDArray[np.int64]  # (n,), first cycle in which its module sees it in its queue
     starts: NDArray[np.int64]  # (n,)
     ends: NDArray[np.int64]  # (n,)
     breakdown: NDArray[np.int64]  # (units, len(ACTIVITIES)) cycles; each row sums to `total`
@@ -63,13 +68,11 @@ def simulate_program(
     program of the stock compiler leaves one s2g token to the next). Raises `CycleError`.
     """
     n = len(insns)
-    starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    times = np.empty((n, TIMES_COLUMNS), np.int64)
     breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
     simulator = simulator_of(spec)
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
-    total = simulate(
-        insns, insn_address, np.array(tokens, np.int64), starts, ends, breakdown, simulator
-    )
+    total = simulate(insns, insn_address, np.array(tokens, np.int64), times, breakdown, simulator)
     if total < 0:
         raise error_of(simulator.outcome.tolist())
     modules = [module_of(lo & 7, lo >> 7 & 7) for lo in insns[:, 0].tolist()]
@@ -77,8 +80,9 @@ def simulate_program(
         total=total,
         insns=insns,
         modules=np.array(modules, np.int8),
-        starts=starts,
-        ends=ends,
+        visible=times[:, VISIBLE],
+        starts=times[:, START],
+        ends=times[:, STOP],
         breakdown=breakdown,
         read_beats=int(simulator.outcome[RD_BEATS]),
         read_bursts=int(simulator.outcome[RD_BURSTS]),
