@@ -38,13 +38,11 @@ def write_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with fresh.open("wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        fresh.replace(path)
-    finally:
+        _write_synced(fresh, data)
+        os.replace(fresh, path)
+    except BaseException:
         fresh.unlink(missing_ok=True)
+        raise
 
 
 def pack_files(files: Mapping[str, bytes]) -> bytes:
@@ -64,6 +62,17 @@ def pack_arrays(arrays: Arrays) -> bytes:
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

@@ -1,0 +1,95 @@
+"""Dying at a chosen moment of writing: before, in the middle of, or after any call that changes a
+file. `Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
+
+Everything the project writes goes through these functions of `os`; Python's own files do not, so
+`watched` also fails where a file of the run is opened for writing in any other way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CALLS = ("open", "write", "pwrite", "fsync", "ftruncate", "replace", "unlink")
+NEVER = -1
+
+
+class Boundaries:
+    """Two boundaries a call, before and after; a `write` has a third, with half of it written."""
+
+    def __init__(self, folders: list[Path], kill_at: int = NEVER) -> None:
+        self.folders = [str(folder.resolve()) for folder in folders]
+        self.kill_at = kill_at
+        self.count = 0
+        self.places: list[str] = []
+        self._ours: set[int] = set()
+
+    def install(self) -> None:
+        for name in CALLS:
+            setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if not self._concerns(name, arguments):
+                return call(*arguments, **keywords)
+            self._pass(f"before {name}")
+            if name in ("write", "pwrite"):
+                self._pass(
+                    f"in {name}", lambda: call(arguments[0], _half(arguments[1]), *arguments[2:])
+                )
+            result = call(*arguments, **keywords)
+            if name == "open":
+                self._ours.add(result)
+            self._pass(f"after {name}")
+            return result
+
+        return watched
+
+    def _pass(self, place: str, last_act: Callable[[], object] = lambda: None) -> None:
+        if self.count == self.kill_at:
+            last_act()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.places.append(place)
+        self.count += 1
+
+    def _concerns(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        if name == "open":
+            writing = bool(arguments[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            self._ours.discard(-1)
+            return writing and self._inside(arguments[0])
+        if name in ("replace", "unlink"):
+            return self._inside(arguments[0])
+        return arguments[0] in self._ours and self._inside(f"/proc/self/fd/{arguments[0]}")
+
+    def _inside(self, path: Any) -> bool:
+        try:
+            text = os.path.realpath(os.fspath(path))
+        except TypeError:
+            return False
+        return any(text.startswith(folder) for folder in self.folders)
+
+
+def _half(data: Any) -> Any:
+    return memoryview(data)[: len(data) // 2]
+
+
+def report_unwatched_writers(folders: list[Path]) -> list[str]:
+    """From now on, every other way in which a file below these folders was opened for writing."""
+    inside = tuple(str(folder.resolve()) for folder in folders)
+    found: list[str] = []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+            return
+        path, mode, _ = arguments
+        if isinstance(mode, str) and any(flag in mode for flag in "wax+"):
+            text = os.path.realpath(os.fsdecode(path))
+            if text.startswith(inside):
+                found.append(text)
+
+    sys.addaudithook(hook)
+    return found
