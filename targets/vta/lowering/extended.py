@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from targets.base import Knob, Space
 from targets.vta.isa import (
     ACC,
-    INP,
     LOAD,
     OUT,
     PUSH_NEXT,
@@ -36,7 +35,6 @@ from targets.vta.lowering.failures import (
     ALLOC_ACC,
     ALLOC_INP,
     ALLOC_WGT,
-    EMPTY_WINDOW,
     UOP_CAPACITY,
 )
 from targets.vta.lowering.geometry import (
@@ -44,6 +42,19 @@ from targets.vta.lowering.geometry import (
     EPILOGUE_IMMEDIATE,
     EPILOGUE_TENSOR,
     Geometry,
+)
+from targets.vta.lowering.pieces import (
+    INSTRUCTION,
+    KEY,
+    SEQUENCE,
+    alu,
+    find,
+    gemm,
+    load_window,
+    one_uop,
+    size_uop_load,
+    tile_transfer,
+    write_kernel,
 )
 from targets.vta.lowering.template import window
 from targets.vta.spec import Machine
@@ -58,9 +69,6 @@ MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (coun
 MAX_KERNELS = 512
 
 _L, _C, _S = 0, 1, 2
-
-# Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
-_KEY, _SEQUENCE, _INSTRUCTION = 0, 1, 2
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
@@ -233,7 +241,7 @@ def lower_extended(
             emit.pop(state, out, _S, _C)
         first_out = ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col
         if starts_with_tensor:
-            _tile_transfer(
+            tile_transfer(
                 state, out, geo, LOAD, ACC, acc, geo.add_base + first_out, cos, rows, cols, pitch,
                 m.acc_bytes,
             )  # fmt: skip
@@ -251,8 +259,8 @@ def lower_extended(
             inp_key = ((g * geo.batches + n) * row_tiles + row_tile) * col_tiles + col_tile
             inp_key = inp_key * nk + k
             wgt_key = (g * co_tiles + co_tile) * nk + k
-            i_slot = _find(inp_ring, inp_key, inp_hint)
-            w_slot = _find(wgt_ring, wgt_key, wgt_hint)
+            i_slot = find(inp_ring, inp_key, inp_hint)
+            w_slot = find(wgt_ring, wgt_key, wgt_hint)
             load_inp = i_slot < 0
             load_wgt = w_slot < 0
             needs = -1
@@ -260,17 +268,17 @@ def lower_extended(
             if load_inp:
                 i_slot = inp_next
                 inp_next = (inp_next + 1) % inp_slots
-                if inp_ring[i_slot, _SEQUENCE] > needs:
-                    needs = inp_ring[i_slot, _SEQUENCE]
-                    needs_at = inp_ring[i_slot, _INSTRUCTION]
-                inp_ring[i_slot, _KEY] = inp_key
+                if inp_ring[i_slot, SEQUENCE] > needs:
+                    needs = inp_ring[i_slot, SEQUENCE]
+                    needs_at = inp_ring[i_slot, INSTRUCTION]
+                inp_ring[i_slot, KEY] = inp_key
             if load_wgt:
                 w_slot = wgt_next
                 wgt_next = (wgt_next + 1) % wgt_slots
-                if wgt_ring[w_slot, _SEQUENCE] > needs:
-                    needs = wgt_ring[w_slot, _SEQUENCE]
-                    needs_at = wgt_ring[w_slot, _INSTRUCTION]
-                wgt_ring[w_slot, _KEY] = wgt_key
+                if wgt_ring[w_slot, SEQUENCE] > needs:
+                    needs = wgt_ring[w_slot, SEQUENCE]
+                    needs_at = wgt_ring[w_slot, INSTRUCTION]
+                wgt_ring[w_slot, KEY] = wgt_key
             inp_hint = i_slot + 1
             wgt_hint = w_slot + 1
             if needs > freed:
@@ -281,7 +289,7 @@ def lower_extended(
             if load_inp:
                 y0 = row * geo.sh - geo.pad_top
                 x0 = col * geo.sw - geo.pad_left
-                _load_window(
+                load_window(
                     state, out, geo, m, gather, (n * geo.groups + g) * geo.ci + ci, cis, y0, x0,
                     ih_here, iw_here, ih, i_slot * inp_size,
                 )  # fmt: skip
@@ -315,7 +323,7 @@ def lower_extended(
                 count = block_uops * (tco if co_unrolled else 1)
                 if n_uops + count > m.uop_built or n_uops + count > uops.shape[0]:
                     return UOP_CAPACITY
-                _write_kernel(
+                write_kernel(
                     geo, lay, uops, n_uops, hw0, hw1, tco, cis, pitch, ih, iw_here, acc,
                     i_slot * inp_size, w_slot * wgt_size,
                 )  # fmt: skip
@@ -357,17 +365,17 @@ def lower_extended(
                 end = bgn + block_uops * (cos if co_unrolled else 1)
                 if split:
                     bgn, end = bgn + done, bgn + done + part
-                _gemm(
+                gemm(
                     state, out, lay, geo, bgn, end, hw0, hw1, rows, cols, cos, cis, pitch, ih,
                     iw_here, gather,
                 )  # fmt: skip
                 done += part
                 part = max(part + 1, (part * pixels - 24) // element_beats)
             at = state[emit.COUNT] - 1
-            inp_ring[i_slot, _SEQUENCE] = sequence
-            inp_ring[i_slot, _INSTRUCTION] = at
-            wgt_ring[w_slot, _SEQUENCE] = sequence
-            wgt_ring[w_slot, _INSTRUCTION] = at
+            inp_ring[i_slot, SEQUENCE] = sequence
+            inp_ring[i_slot, INSTRUCTION] = at
+            wgt_ring[w_slot, SEQUENCE] = sequence
+            wgt_ring[w_slot, INSTRUCTION] = at
             sequence += 1
 
         # -- epilogue and store, in pieces at the very end -----------------------------------
@@ -401,26 +409,26 @@ def lower_extended(
                     elif kind == EPILOGUE_TENSOR:
                         source = extra + slot * acc_size + offset
                         if c0 == 0 and r0 == 0:
-                            _tile_transfer(
+                            tile_transfer(
                                 state, out, geo, LOAD, ACC, source, geo.add_base + first_out, cos,
                                 rows, cols, pitch, m.acc_bytes,
                             )  # fmt: skip
                     at = slot
                     if kind != EPILOGUE_IMMEDIATE or offset > 0:
                         word = pack_uop(lay, acc + offset, source, 0)
-                        at = _one_uop(uops, word, n_uops, acc_slots)
+                        at = one_uop(uops, word, n_uops, acc_slots)
                         if at == n_uops:
                             if n_uops + 1 > m.uop_built or n_uops + 1 > uops.shape[0]:
                                 return UOP_CAPACITY
                             uops[at] = word
                             n_uops += 1
-                    _alu(
+                    alu(
                         state, out, lay, at, pc, pr * cols, pitch, kind, epilogue[e, 1],
                         epilogue[e, 2],
                     )  # fmt: skip
                 emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
                 emit.pop(state, out, _C, _S)
-                _tile_transfer(
+                tile_transfer(
                     state, out, geo, STORE, OUT, acc + offset, geo.out_base + first_out
                     + c0 * geo.oh * geo.ow + r0 * geo.ow, pc, pr, cols, pitch, m.out_bytes,
                 )  # fmt: skip
@@ -433,161 +441,7 @@ def lower_extended(
     emit.push(state, out, _S, _C)
     emit.pop(state, out, _S, _C)
     emit.finish(state, out)
-    _size_uop_load(out, n_uops)
+    size_uop_load(out, n_uops)
     state[emit.UOPS] = n_uops
     state[emit.UOP_BYTES] += (n_uops - 1) * m.uop_bytes
     return emit.outcome(state, out)
-
-
-@nb.njit(cache=True)
-def _find(ring: NDArray[np.int64], key: int, hint: int) -> int:
-    """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
-    slots = ring.shape[0]
-    for probe in range(slots):
-        j = (hint + probe) % slots
-        if ring[j, _KEY] == key:
-            return j
-    return -1
-
-
-@nb.njit(cache=True)
-def _one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
-    """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
-    for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
-        if uops[j] == word:
-            return j
-    return n_uops
-
-
-@nb.njit(cache=True)
-def _size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
-    """Set x_size and x_stride of the first instruction."""
-    size = nb.uint64(n_uops)
-    out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
-
-
-@nb.njit(cache=True)
-def _load_window(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
-    channel: int, cis: int, y0: int, x0: int, ih_here: int, iw: int, ih: int, sram: int,
-) -> None:  # fmt: skip
-    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad."""
-    reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
-    top, left = max(0, -y0), max(0, -x0)
-    bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)
-    rows, cols = ih_here - top - bottom, iw - left - right
-    if rows <= 0 or cols <= 0:
-        state[emit.PROBLEM] = EMPTY_WINDOW
-        return
-    row_stride = geo.sh * geo.w if gather else geo.w
-    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
-    if top + left + bottom + right == 0 and (ih_here == ih or cis == 1):
-        emit.region(
-            state, out, LOAD, INP, sram, dram, cis, geo.h * geo.w, rows, row_stride, cols,
-            m.inp_bytes,
-        )  # fmt: skip
-        return
-    for c in range(cis):
-        emit.memory(
-            state, out, LOAD, INP, sram + c * ih * iw, dram + c * geo.h * geo.w,
-            rows, cols, row_stride, top, bottom, left, right, m.inp_bytes,
-        )  # fmt: skip
-
-
-@nb.njit(cache=True)
-def _tile_transfer(
-    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
-    sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
-) -> None:  # fmt: skip
-    """An accumulator tile from or to DRAM: one transfer if dense, else one an output block."""
-    if pitch == rows * cols or cos == 1:
-        emit.region(
-            state, out, opcode, kind, sram, dram, cos, geo.oh * geo.ow, rows, geo.ow, cols,
-            element_bytes,
-        )  # fmt: skip
-        return
-    for c in range(cos):
-        emit.region(
-            state, out, opcode, kind, sram + c * pitch, dram + c * geo.oh * geo.ow,
-            1, 0, rows, geo.ow, cols, element_bytes,
-        )  # fmt: skip
-
-
-@nb.njit(cache=True)
-def _coefficients(
-    geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
-) -> tuple[int, int, int]:
-    """What one step of a loop adds to the accumulator, input and weight index."""
-    kk = geo.kh * geo.kw
-    if loop == 0:
-        return cols, (1 if gather else geo.sh) * iw, 0
-    if loop == 1:
-        return 1, geo.sw, 0
-    if loop == 2:
-        return pitch, 0, cis * kk
-    if loop == 3:
-        return 0, ih * iw, kk
-    if loop == 4:
-        return 0, geo.dh * iw, geo.kw
-    return 0, geo.dw, 1
-
-
-@nb.njit(cache=True)
-def _write_kernel(
-    geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
-    cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int,
-) -> None:  # fmt: skip
-    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops."""
-    kk = geo.kh * geo.kw
-    e2 = 1 if hw0 == 2 or hw1 == 2 else tco
-    e3 = 1 if hw0 == 3 or hw1 == 3 else cis
-    e4 = 1 if hw0 == 4 or hw1 == 4 else geo.kh
-    e5 = 1 if hw0 == 5 or hw1 == 5 else geo.kw
-    for i2 in range(e2):
-        for i3 in range(e3):
-            for i4 in range(e4):
-                for i5 in range(e5):
-                    uops[at] = pack_uop(
-                        lay,
-                        acc + i2 * pitch,
-                        inp + i3 * ih * iw + i4 * geo.dh * iw + i5 * geo.dw,
-                        wgt + i2 * cis * kk + i3 * kk + i4 * geo.kw + i5,
-                    )
-                    at += 1
-
-
-@nb.njit(cache=True)
-def _gemm(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
-    end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
-    iw: int, gather: bool,
-) -> None:  # fmt: skip
-    extents = (rows, cols, cos, cis, geo.kh, geo.kw)
-    n0, n1 = 1, 1
-    d0, s0, w0, d1, s1, w1 = 0, 0, 0, 0, 0, 0
-    if hw0 >= 0:
-        n0 = extents[hw0]
-        if n0 > 1:
-            d0, s0, w0 = _coefficients(geo, hw0, pitch, ih, iw, cols, cis, gather)
-    if hw1 >= 0:
-        n1 = extents[hw1]
-        if n1 > 1:
-            d1, s1, w1 = _coefficients(geo, hw1, pitch, ih, iw, cols, cis, gather)
-    emit.gemm(state, out, lay, 0, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
-
-
-@nb.njit(cache=True)
-def _alu(
-    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
-    pitch: int, kind: int, opcode: int, immediate: int,
-) -> None:  # fmt: skip
-    """One element-wise operation over `cos` output blocks of `pixels` each."""
-    d0 = pitch if cos > 1 else 0
-    d1 = 1 if pixels > 1 else 0
-    if kind == EPILOGUE_BIAS:
-        s0 = 1 if cos > 1 else 0
-        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, s0, 0, opcode, 0, 0)
-    elif kind == EPILOGUE_TENSOR:
-        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 0, 0)
-    else:
-        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 1, immediate)

@@ -1,0 +1,171 @@
+"""The pieces of a pipelined schedule: window loads, tile transfers, micro-op kernels, GEMM and ALU
+instructions over a tile, and the lookup of what a ring of scratchpad slots holds."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.isa import INP, LOAD, Layout, pack_uop
+from targets.vta.lowering import emit
+from targets.vta.lowering.failures import EMPTY_WINDOW
+from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
+from targets.vta.spec import Machine
+
+# Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
+KEY, SEQUENCE, INSTRUCTION = 0, 1, 2
+
+
+@nb.njit(cache=True)
+def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
+    """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
+    slots = ring.shape[0]
+    for probe in range(slots):
+        j = (hint + probe) % slots
+        if ring[j, KEY] == key:
+            return j
+    return -1
+
+
+@nb.njit(cache=True)
+def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
+    """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
+    for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
+        if uops[j] == word:
+            return j
+    return n_uops
+
+
+@nb.njit(cache=True)
+def size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
+    """Set x_size and x_stride of the first instruction."""
+    size = nb.uint64(n_uops)
+    out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
+
+
+@nb.njit(cache=True)
+def load_window(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
+    channel: int, cis: int, y0: int, x0: int, ih_here: int, iw: int, ih: int, sram: int,
+) -> None:  # fmt: skip
+    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad."""
+    reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
+    top, left = max(0, -y0), max(0, -x0)
+    bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)
+    rows, cols = ih_here - top - bottom, iw - left - right
+    if rows <= 0 or cols <= 0:
+        state[emit.PROBLEM] = EMPTY_WINDOW
+        return
+    row_stride = geo.sh * geo.w if gather else geo.w
+    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    if top + left + bottom + right == 0 and (ih_here == ih or cis == 1):
+        emit.region(
+            state, out, LOAD, INP, sram, dram, cis, geo.h * geo.w, rows, row_stride, cols,
+            m.inp_bytes,
+        )  # fmt: skip
+        return
+    for c in range(cis):
+        emit.memory(
+            state, out, LOAD, INP, sram + c * ih * iw, dram + c * geo.h * geo.w,
+            rows, cols, row_stride, top, bottom, left, right, m.inp_bytes,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def tile_transfer(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
+    sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
+) -> None:  # fmt: skip
+    """An accumulator tile from or to DRAM: one transfer if dense, else one an output block."""
+    if pitch == rows * cols or cos == 1:
+        emit.region(
+            state, out, opcode, kind, sram, dram, cos, geo.oh * geo.ow, rows, geo.ow, cols,
+            element_bytes,
+        )  # fmt: skip
+        return
+    for c in range(cos):
+        emit.region(
+            state, out, opcode, kind, sram + c * pitch, dram + c * geo.oh * geo.ow,
+            1, 0, rows, geo.ow, cols, element_bytes,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def coefficients(
+    geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
+) -> tuple[int, int, int]:
+    """What one step of a loop adds to the accumulator, input and weight index."""
+    kk = geo.kh * geo.kw
+    if loop == 0:
+        return cols, (1 if gather else geo.sh) * iw, 0
+    if loop == 1:
+        return 1, geo.sw, 0
+    if loop == 2:
+        return pitch, 0, cis * kk
+    if loop == 3:
+        return 0, ih * iw, kk
+    if loop == 4:
+        return 0, geo.dh * iw, geo.kw
+    return 0, geo.dw, 1
+
+
+@nb.njit(cache=True)
+def write_kernel(
+    geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
+    cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int,
+) -> None:  # fmt: skip
+    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops."""
+    kk = geo.kh * geo.kw
+    e2 = 1 if hw0 == 2 or hw1 == 2 else tco
+    e3 = 1 if hw0 == 3 or hw1 == 3 else cis
+    e4 = 1 if hw0 == 4 or hw1 == 4 else geo.kh
+    e5 = 1 if hw0 == 5 or hw1 == 5 else geo.kw
+    for i2 in range(e2):
+        for i3 in range(e3):
+            for i4 in range(e4):
+                for i5 in range(e5):
+                    uops[at] = pack_uop(
+                        lay,
+                        acc + i2 * pitch,
+                        inp + i3 * ih * iw + i4 * geo.dh * iw + i5 * geo.dw,
+                        wgt + i2 * cis * kk + i3 * kk + i4 * geo.kw + i5,
+                    )
+                    at += 1
+
+
+@nb.njit(cache=True)
+def gemm(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
+    end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
+    iw: int, gather: bool,
+) -> None:  # fmt: skip
+    extents = (rows, cols, cos, cis, geo.kh, geo.kw)
+    n0, n1 = 1, 1
+    d0, s0, w0, d1, s1, w1 = 0, 0, 0, 0, 0, 0
+    if hw0 >= 0:
+        n0 = extents[hw0]
+        if n0 > 1:
+            d0, s0, w0 = coefficients(geo, hw0, pitch, ih, iw, cols, cis, gather)
+    if hw1 >= 0:
+        n1 = extents[hw1]
+        if n1 > 1:
+            d1, s1, w1 = coefficients(geo, hw1, pitch, ih, iw, cols, cis, gather)
+    emit.gemm(state, out, lay, 0, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
+
+
+@nb.njit(cache=True)
+def alu(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
+    pitch: int, kind: int, opcode: int, immediate: int,
+) -> None:  # fmt: skip
+    """One element-wise operation over `cos` output blocks of `pixels` each."""
+    d0 = pitch if cos > 1 else 0
+    d1 = 1 if pixels > 1 else 0
+    if kind == EPILOGUE_BIAS:
+        s0 = 1 if cos > 1 else 0
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, s0, 0, opcode, 0, 0)
+    elif kind == EPILOGUE_TENSOR:
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 0, 0)
+    else:
+        emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 1, immediate)
