@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space
 from targets.vta.baseline import Baseline, baseline_of, roofline_cycles
-from targets.vta.estimates import ESTIMATES, estimate_extended, estimate_template
+from targets.vta.estimates import ESTIMATES, OF_SPACE
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
@@ -147,8 +147,7 @@ class VtaTarget:
         lowering = self._lowering(workload)
         values = lowering.space.values(configs)
         tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
-        of_space = estimate_template if self.space_name == "template" else estimate_extended
-        table = of_space(
+        table = OF_SPACE[self.space_name](
             lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
         )
         return table, ESTIMATES

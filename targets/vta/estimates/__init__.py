@@ -7,5 +7,12 @@ unlikely.
 from targets.vta.estimates.columns import ESTIMATES
 from targets.vta.estimates.extended import estimate_extended
 from targets.vta.estimates.template import estimate_template
+from targets.vta.estimates.unchecked import estimate_unchecked
 
-__all__ = ["ESTIMATES", "estimate_extended", "estimate_template"]
+OF_SPACE = {
+    "template": estimate_template,
+    "extended": estimate_extended,
+    "unchecked": estimate_unchecked,
+}
+
+__all__ = ["ESTIMATES", "OF_SPACE", "estimate_extended", "estimate_template", "estimate_unchecked"]
