@@ -1,8 +1,8 @@
 """The append-only record of every trial: the single source of truth a restart reads.
 
-A ledger is a text file of one record a line, `{"check":"<16 hex>","record":{…}}`, where the check
-is BLAKE2b-64 of the record's bytes. A batch is appended in one write and synced to disk before any
-of its trials counts; its last line closes the round. What a crash or a bad disk leaves is expected:
+A ledger is a text file of one checked record a line (`search.records`). A batch is appended in one
+write and synced to disk before any of its trials counts; its last line closes the round. What a
+crash or a bad disk leaves is expected:
 
 * a torn last line was never promised to anyone: it is cut when a writer opens the file;
 * a damaged line further up is moved to `<name>.quarantine` and the rest is used.
@@ -12,7 +12,6 @@ Readers take no lock and change nothing. Writers hold a lease (`search.lease`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import defaultdict
@@ -20,23 +19,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from search.lease import Lease
+from search.records import Record, decode, encode
 from search.stages import Batch, Known
 from targets.base import Configs, Measurements, Space
 from targets.errors import TilewrightError
 
-_HEAD, _MIDDLE, _TAIL = b'{"check":"', b'","record":', b"}"
-_START = len(_HEAD) + 16 + len(_MIDDLE)
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
 )  # fmt: skip
-
-Record = dict[str, Any]
 
 
 class LedgerError(TilewrightError):
@@ -94,7 +89,7 @@ def read(path: Path) -> Contents:
     *lines, last = data.split(b"\n")
     contents = Contents([], torn=bool(last))
     for number, line in enumerate(lines, start=1):
-        found, clean = _decode(line)
+        found, clean = decode(line)
         contents.records.extend(found)
         if not clean:
             contents.damaged.append(line)
@@ -144,7 +139,7 @@ class Ledger:
         """Add records in one synced write: on return they are on disk, after an error none is.
         Raises `LedgerError`, or `LeaseHeld` if another writer took over meanwhile."""
         records = list(records)
-        data = b"".join(map(_encode, records))
+        data = b"".join(map(encode, records))
         try:
             with self.lease.renewed():
                 _append(self.path, data)
@@ -178,7 +173,7 @@ class Ledger:
                 b"".join(line + b"\n" for line in contents.damaged),
             )
         if contents.damaged or contents.torn:
-            _replace(self.path, b"".join(map(_encode, contents.records)))
+            _replace(self.path, b"".join(map(encode, contents.records)))
 
 
 class RunLedger:
@@ -269,37 +264,6 @@ def _finished(closing: Record, trials: list[Record]) -> FinishedRound:
         failed=np.array(closing["failed"], dtype=np.int32).reshape(-1, configs.shape[1]),
         lowered=closing["lowered"],
     )
-
-
-def _encode(record: Record) -> bytes:
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-    return _HEAD + _check(body) + _MIDDLE + body + _TAIL + b"\n"
-
-
-def _decode(line: bytes) -> tuple[list[Record], bool]:
-    """The intact records in a line, and whether the line was nothing but one of them. A damaged
-    newline leaves two records in a line; both are found."""
-    if record := _intact(line):
-        return [record], True
-    starts = [i for i in range(len(line)) if line.startswith(_HEAD, i)]
-    pieces = [line[a:b] for a, b in zip(starts, [*starts[1:], len(line)], strict=True)]
-    ends = (piece[: piece.rfind(_TAIL) + 1] for piece in pieces)
-    return [record for end in ends if (record := _intact(end))], False
-
-
-def _intact(line: bytes) -> Record | None:
-    body = line[_START : -len(_TAIL)]
-    if line != _HEAD + _check(body) + _MIDDLE + body + _TAIL:
-        return None
-    try:
-        record = json.loads(body)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and "kind" in record else None
-
-
-def _check(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=8).hexdigest().encode()
 
 
 def _append(path: Path, data: bytes) -> None:

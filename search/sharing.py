@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from search import stages
 from search.explorer import Explorer, History, Memory, Problem
 from search.lease import LeaseHeld, remaining, stamp
-from search.ledger import Ledger, Record, RunLedger
+from search.ledger import Ledger, RunLedger
+from search.records import Record
 from search.stages import Batch
 from targets.base import Configs, Measurements, Target
 from targets.workload import Workload

@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from search import Contents, read
-from search.ledger import Record
+from search.records import Record
 from tasks.files import Json, write_atomically
 from tasks.outcome import Outcome
 
