@@ -35,7 +35,7 @@ from search.explorer import (
     Problem,
     Stages,
 )
-from search.lease import LeaseHeld
+from search.lease import LeaseHeld, writer
 from search.ledger import Contents, FinishedRound, Ledger, LedgerError, RunLedger, read
 from search.loop import Round, Session, run_id, tune
 from search.registry import OptionError, Options, Registration, create, register, tuners
@@ -59,5 +59,5 @@ __all__ = [
     "Registration", "Round", "RunLedger", "Session", "SharedRound", "Stages", "choose_candidates",
     "create", "extend_history", "filter_candidates", "generate_candidates", "lower_candidates",
     "measure_batch", "model_errors", "problem_of", "read", "register", "retrain", "run_id", "tune",
-    "tune_shared", "tuners",
+    "tune_shared", "tuners", "writer",
 ]  # fmt: skip

@@ -117,6 +117,22 @@ class Lease:
         os.pwrite(file, text.encode().ljust(_FILE_BYTES), 0)
 
 
+def writer(path: Path) -> str | None:
+    """Who is writing to the file that this lease is beside, in words; None if nobody is."""
+    try:
+        held = json.loads(lease_of(path).read_bytes() or b"{}")
+    except (OSError, ValueError):
+        return None
+    if not isinstance(held, dict) or remaining(held, 0.0) <= 0:
+        return None
+    return f"process {held.get('pid')} on {held.get('host')}"
+
+
+def lease_of(path: Path) -> Path:
+    """The lease that guards a file."""
+    return path.with_name(path.name + ".lease")
+
+
 def stamp(seconds: float) -> dict[str, object]:
     """This process, and until when it may be believed to be at work."""
     boot, since_boot = _since_boot()

@@ -23,7 +23,7 @@ from types import TracebackType
 import numpy as np
 import pandas as pd
 
-from search.lease import Lease
+from search.lease import Lease, lease_of
 from search.records import Record, decode, encode
 from search.stages import Batch, Known
 from targets.base import Configs, Measurements, Space
@@ -59,18 +59,20 @@ class Contents:
     torn: bool = False
 
     def frame(self) -> pd.DataFrame:
-        """One row a trial, columns `COLUMNS`, as in `trials.parquet`; a trial that was recorded
-        again after a crash appears once."""
-        rows, count, seen = [], defaultdict[str, int](int), set()
+        """One row a trial, columns `COLUMNS`, as in `trials.parquet`; `trial` counts within a run.
+        A trial that was recorded again after a crash appears once."""
+        rows, count = [], defaultdict[tuple[str, ...], int](int)
+        seen: set[tuple[tuple[str, ...], str]] = set()
         for record in self.records:
-            key = (record["workload"], record["target"], record["run"], str(record.get("config")))
-            if record["kind"] != "trial" or key in seen:
+            if record["kind"] != "trial":
                 continue
-            seen.add(key)
+            run = (record["workload"], record["target"], record["run"])
+            if (run, str(record["config"])) in seen:
+                continue
+            seen.add((run, str(record["config"])))
             row = {name: record[name] for name in COLUMNS if name in record}
-            row["trial"] = count[record["workload"]]
-            row["knobs"] = json.dumps(record["knobs"])
-            count[record["workload"]] += 1
+            row |= {"trial": count[run], "knobs": json.dumps(record["knobs"])}
+            count[run] += 1
             rows.append(row)
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
             {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
@@ -110,7 +112,7 @@ class Ledger:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.lease = Lease(path.with_name(path.name + ".lease"), lease_seconds)
+            self.lease = Lease(lease_of(path), lease_seconds)
             self.lease.acquire()
             contents = self._opened()
         except OSError as error:
