@@ -199,7 +199,8 @@ def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(place: Place, tuner
     from networks import zoo
 
     (place.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
-    spec = {"LOG_BATCH": 0, "LOG_BLOCK": 3, "bus_bits": 128}
+    spec = {"LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14, "LOG_WGT_BUFF_SIZE": 16,
+            "LOG_ACC_BUFF_SIZE": 16, "bus_bits": 128}  # fmt: skip
     (place.folder / "board.json").write_text(json.dumps(spec))
     done = place.run(
         "tune", "mine.onnx", "--target", "board.json", "--tuner", tuner, "--trials", "16",

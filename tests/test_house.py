@@ -1,0 +1,75 @@
+"""Rules of the house that no other tool checks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+
+
+def committed_files() -> list[Path]:
+    """Text files of the project; of a checkout those that git knows."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    names = [name for name in listed.stdout.split("\0") if name]
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def test_data_walks_one_way() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([str(program)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_locks_hold_hashes_and_no_addresses(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert "index-url" not in text
+    blocks = re.findall(r"^([a-z0-9][^\s=]*)==.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    hashed = re.findall(
+        r"^[a-z0-9][^\s=]*==[^\n]*\\\n\s+--hash=sha256:[0-9a-f]{64}", text, re.MULTILINE
+    )
+    assert len(blocks) == len(hashed) > 100
+
+
+def test_the_development_lock_contains_the_other() -> None:
+    pins = [
+        set(re.findall(r"^[a-z0-9][^\s;\\]*==[^\s;\\]+", (ROOT / name).read_text(), re.MULTILINE))
+        for name in LOCKS
+    ]
+    assert pins[0] < pins[1]
+
+
+def test_no_file_depends_on_where_it_was_written() -> None:
+    # Spelled apart, so that this file does not find itself.
+    banned = re.compile("|".join(["\\.\\./" + "shared", "/" + "work/", "/root/" + "."]))
+    offenders = []
+    for path in committed_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if found := banned.search(text):
+            offenders.append(f"{path.relative_to(ROOT)}: {found[0]}")
+    assert not offenders
+
+
+def test_nothing_that_can_run_code_on_loading_is_imported() -> None:
+    pattern = re.compile(
+        r"^\s*(?:import|from)\s+(?:pickle|cloudpickle|joblib|dill|shelve|marshal)\b|"
+        r"allow_pickle\s*=\s*True|\bread_pickle\b|\bto_pickle\b",
+        re.MULTILINE,
+    )
+    sources = [path for path in committed_files() if path.suffix == ".py"]
+    assert len(sources) > 50
+    assert not [path for path in sources if pattern.search(path.read_text())]
