@@ -11,13 +11,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from targets.vta.isa import Layout
-from targets.vta.spec import Machine
-
 FETCH, UOP_PORT, INP_PORT, WGT_PORT, ACC_PORT = range(5)
 IDLE, SYNC, EXE = range(3)
 PAD_IDLE, PAD_TOP, PAD_LEFT, PAD_RIGHT, PAD_BOTH, PAD_SKIP, PAD_BOTTOM = range(7)
-RUNNING_OUT, UNDECODABLE = -1, -2
+NEVER_FINISHES, UNDECODABLE, TOO_LONG = -1, -2, -3
 TOTAL, RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS, OVERFLOW = range(6)
 
 # registers of one load engine
@@ -115,10 +112,11 @@ def _store_cycles(lo, hi, machine, counters):
 
 @nb.njit(cache=True)
 def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limit):
-    """Run to FINISH and until no module is busy (or `limit` cycles).
+    """Run until nothing moves any more (or for `limit` cycles).
 
     insns: uint64 (n, 2); tokens: int64 (4,) initial l2g, g2l, g2s, s2g; starts, ends: int64 (n,),
-    -1 where it did not happen; counters: int64 (6,). Returns the cycle of FINISH or a negative code.
+    -1 where it did not happen; counters: int64 (6,). Returns the cycle of FINISH or a negative
+    code.
     """
     n = insns.shape[0]
     bus, max_beats = machine.bus_bytes, machine.max_burst_beats
@@ -508,4 +506,6 @@ def step(insns, insn_address, machine, lay, tokens, starts, ends, counters, limi
             if quiet > 64:
                 break
         t += 1
-    return total if total >= 0 else RUNNING_OUT
+    if t >= limit:
+        return TOO_LONG
+    return total if total >= 0 else NEVER_FINISHES

@@ -103,7 +103,7 @@ def kinds(report: CycleReport) -> NDArray[np.str_]:
 
 
 def stalls(report: CycleReport) -> dict[tuple[str, str], Spans]:
-    """The gaps between instructions by unit and by what they wait for: fetch unit, or a token queue.
+    """The gaps between instructions by unit and by what they wait for: fetch unit or token queue.
 
     The k-th pop of a queue takes its k-th token; of two tokens the one that came last is named.
     The one cycle in which an instruction is taken is no stall.

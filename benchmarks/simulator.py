@@ -1,0 +1,100 @@
+"""How fast the cycle simulator is: `python -m benchmarks.simulator [--spec NAME] [--threads N]`.
+
+Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
+simulated cycles and programs a second; how the time grows with the length of a program and with the
+size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
+programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.lowering.batch import Lowering
+from targets.vta.spec import VtaSpec
+from targets.vta.timing import simulate_batch
+from targets.workload import parse_workload
+
+WORKLOAD = "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0"
+Programs = list[NDArray[np.uint64]]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one measurement says; `cpu` is processor time of all threads, `wall` elapsed time."""
+
+    programs: int
+    instructions: int
+    cycles: int
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.programs:6,} programs {self.instructions:12,} instructions "
+            f"{self.cpu / self.instructions * 1e9:7.1f} ns/instruction (CPU) "
+            f"{self.cycles / self.wall / 1e9:6.2f} G cycles/s {self.programs / self.wall:9,.0f} "
+            "programs/s"
+        )
+
+
+def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) -> Rate:
+    """The fastest of some simulations of a batch; compiled code is loaded before."""
+    insns = np.concatenate(programs)
+    offsets = np.cumsum([0, *map(len, programs)])
+    simulate_batch(insns[: offsets[1]], offsets[:2], spec)
+    runs = []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        batch = simulate_batch(insns, offsets, spec, threads=threads)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        runs.append((wall, cpu, int(batch.cycles.sum())))
+    wall, cpu, cycles = min(runs)
+    return Rate(len(programs), len(insns), cycles, wall, cpu)
+
+
+def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
+    """The programs of a template space, evenly thinned out to at most `most` configs."""
+    lowering = Lowering.of(parse_workload(workload), spec, "template")
+    space = lowering.space
+    flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))
+    found = []
+    for values in space.values(space.unravel(flat)):
+        code, insns, _, _ = lowering.program(values)
+        if code == 0:
+            found.append(insns.copy())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spec", default="vta-pynq")
+    parser.add_argument("--workload", default=WORKLOAD)
+    parser.add_argument("--configs", type=int, default=400)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    spec = VtaSpec.load(options.spec)
+    programs = sorted(template_programs(options.workload, spec, options.configs), key=len)
+
+    print(f"{options.workload} on {spec.name}")
+    for threads in sorted({1, options.threads}):
+        print(f"  {threads} thread(s)       {rate(programs, spec, threads)}")
+    print("by length of the programs, 1 thread")
+    for share in np.array_split(np.arange(len(programs)), 5):
+        part = [programs[k] for k in share]
+        print(f"  {len(part[0]):6,}-{len(part[-1]):7,}  {rate(part, spec)}")
+    print(f"by size of the batch, {options.threads} thread(s)")
+    mixed = [programs[k] for k in np.random.default_rng(0).permutation(len(programs))]
+    for size in (1, 10, 100, len(mixed)):
+        if size <= len(mixed):
+            print(f"  {size:6,}          {rate(mixed[:size], spec, options.threads)}")
+
+
+if __name__ == "__main__":
+    main()

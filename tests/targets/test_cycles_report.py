@@ -1,0 +1,131 @@
+"""Reports, batches and pictures of timed programs say the same thing."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from targets.errors import TilewrightError
+from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
+from targets.vta.spec import VtaSpec
+from targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
+from targets.vta.timing.plot import KIND_COLOURS, kinds, plot_timeline, stalls
+from tests.targets.cycle_streams import Streams
+
+PYNQ = VtaSpec.load("vta-pynq")
+
+
+def programs(count: int) -> list[NDArray[np.uint64]]:
+    """Random streams, some of which never finish."""
+    streams = Streams(random.Random(7), PYNQ)
+    return [streams.stream(60) for _ in range(count)]
+
+
+def reports() -> list[CycleReport]:
+    found = []
+    for insns in programs(30):
+        try:
+            found.append(simulate_program(insns, PYNQ))
+        except CycleError:
+            continue
+    assert len(found) > 15
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_equals_its_programs_one_by_one(threads: int) -> None:
+    insns = programs(200)
+    offsets = np.cumsum([0, *map(len, insns)])
+    addresses = np.arange(200) * 8
+    batch = simulate_batch(np.concatenate(insns), offsets, PYNQ, addresses, True, threads)
+    assert batch.breakdown is not None
+    for p, program in enumerate(insns):
+        try:
+            report = simulate_program(program, PYNQ, int(addresses[p]))
+        except CycleError:
+            assert batch.cycles[p] < 0
+            continue
+        assert batch.cycles[p] == report.total
+        np.testing.assert_array_equal(batch.breakdown[p], report.breakdown)
+        assert batch.read_beats[p] == report.read_beats
+        assert batch.read_bursts[p] == report.read_bursts
+        assert batch.write_beats[p] == report.write_beats
+        assert batch.write_bursts[p] == report.write_bursts
+    assert (batch.cycles < 0).any()
+
+
+def test_an_empty_batch_has_no_rows() -> None:
+    batch = simulate_batch(np.zeros((0, 2), np.uint64), np.zeros(1, np.int64), PYNQ)
+    assert batch.cycles.shape == (0,)
+
+
+def test_times_of_a_report_are_in_order() -> None:
+    for report in reports():
+        ran = report.starts >= 0
+        assert (report.visible[ran] < report.starts[ran]).all()
+        assert (report.starts[ran] < report.ends[ran]).all()
+        for module in range(3):
+            mine = ran & (report.modules == module)
+            assert (report.starts[mine][1:] > report.ends[mine][:-1]).all()
+
+
+def test_the_cycles_of_a_unit_sum_up_and_busy_ones_are_its_instructions() -> None:
+    for report in reports():
+        for module, unit in enumerate(MODULE_NAMES):
+            spent = report.spent(unit)
+            assert sum(spent.values()) == report.total
+            mine = (report.modules == module) & (report.starts >= 0)
+            ends = np.minimum(report.ends[mine], report.total)
+            starts = np.minimum(report.starts[mine], report.total)
+            assert report.busy(unit) == (ends - starts).sum()
+
+
+def test_drawn_stalls_are_the_waits_of_the_breakdown() -> None:
+    checked = 0
+    for report in reports():
+        if (report.starts > report.total).any():
+            continue  # instructions behind FINISH are drawn but not accounted
+        found = stalls(report)
+        for unit in MODULE_NAMES:
+            spent = report.spent(unit)
+            for reason in ("instruction", *QUEUE_NAMES):
+                spans = found.get((unit, reason))
+                drawn = 0 if spans is None else int((spans.ends - spans.begins).sum())
+                if unit != "compute":  # where it waits for two tokens, one is named
+                    assert drawn == spent.get(reason, 0)
+                checked += drawn
+    assert checked > 0
+
+
+def test_every_instruction_has_a_colour() -> None:
+    seen = {kind for report in reports() for kind in kinds(report).tolist()}
+    assert seen <= set(KIND_COLOURS)
+    assert {"LOAD INP", "GEMM", "STORE", "no-op", "FINISH"} <= seen
+
+
+def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
+    report = reports()[0]
+    plot_timeline(report, tmp_path / "t.png", title="a & b")
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    plot_timeline(report, tmp_path / "t.html", 0, report.total // 2, title="a & b")
+    page = (tmp_path / "t.html").read_text()
+    assert "a &amp; b" in page
+    assert "<svg" in page
+    assert "<script" not in page
+    with pytest.raises(TilewrightError, match=r"\.png"):
+        plot_timeline(report, tmp_path / "t.pdf")
+    with pytest.raises(TilewrightError, match="window"):
+        plot_timeline(report, tmp_path / "t.png", report.total, report.total + 5)
+
+
+def test_importing_the_simulator_draws_nothing_in() -> None:
+    heavy = "matplotlib", "pandas", "tvm", "prefect", "mlflow", "sklearn"
+    code = f"import sys, targets.vta.timing; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
