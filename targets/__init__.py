@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from targets.compiled_cache import use_cache_of_these_sources
+
 if TYPE_CHECKING:
     from targets.vta.lowering.batch import SpaceName
     from targets.vta.target import VtaTarget
+
+use_cache_of_these_sources()
 
 
 def make_target(name_or_path: str, space: SpaceName = "extended", stock: bool = False) -> VtaTarget:
