@@ -11,6 +11,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from flows.crashed import retire_dead_runs
 from flows.options import TuningOptions
 from flows.rounds import Progress, resume, run_round
 from targets.vta.spec import VtaSpec
@@ -39,6 +40,7 @@ def tune_network(options: TuningOptions) -> dict[str, Json]:
     use_home()
     spec = VtaSpec.load(options.target)
     with refreshing(options.fresh), open_ledger(options.folder, fresh=options.fresh):
+        retire_dead_runs(options, current=str(flow_run.id))
         model = network.import_model(options.model, options.input_shapes)
         manifest = network.extract_subgraphs(model, spec, options.max_waste, options.input_shapes)
         found = network.read_subgraphs(manifest)

@@ -184,7 +184,15 @@ def _experiment() -> str:
 
 
 def _retire(key: str) -> None:
-    """A run that starts over takes the key; the older one keeps its data."""
+    """A run that starts over takes the key; the older one keeps its data. If it was killed before
+    it could say so, it and its children end now."""
     old = find_run(key)
-    if old is not None:
-        _client().set_tag(old, KEY_TAG, f"{key} (superseded)")
+    if old is None:
+        return
+    _client().set_tag(old, KEY_TAG, f"{key} (superseded)")
+    children = _client().search_runs(
+        [_experiment()], filter_string=f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{old}'"
+    )
+    for run in [_client().get_run(old), *children]:
+        if run.info.status == "RUNNING":
+            close_run(run.info.run_id, "KILLED")
