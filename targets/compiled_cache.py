@@ -1,8 +1,8 @@
 """Where compiled kernels are kept between processes: one folder a state of the sources.
 
 Numba decides by a file's own date whether its cached code is current; a kernel that calls into a
-changed file would go on running the old code. So the cache's folder carries a digest of all kernels'
-sources: any change starts a new one.
+changed file would go on running the old code. So the cache's folder carries a digest of the
+kernels' sources: any change starts a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEPT = 3  # folders of earlier states
 def use_cache_of_these_sources() -> None:
     """Point numba at the folder of the present sources. Call before any kernel is defined.
 
-    Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder cannot be written
+    Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder is read-only
     (numba then picks a folder of the user).
     """
     if "NUMBA_CACHE_DIR" in os.environ:
