@@ -287,8 +287,8 @@ def _word_problems(
             second = sum(fields[4:])
             problems.append(
                 f"the {name} instruction's factor fields need "
-                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second word "
-                f"has 64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
+                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second "
+                f"word has 64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
                 "shrink the scratchpads or raise LOG_*_FACTOR_RESTRICT"
             )
     return problems

@@ -19,6 +19,7 @@ COUNTERS = (
     "gemm_iterations", "alu_iterations",
 )  # fmt: skip
 
+
 def _holding(layer: str, row: pd.Series) -> set[str]:
     """The failure classes whose condition holds for a row, from their definition."""
     geo = geometry_of(workload_of(layer), VtaSpec.load("vta-pynq").machine)
