@@ -284,11 +284,11 @@ def _word_problems(
     alu = [*loops, acc_f, acc_f, acc_f, acc_f, 3, 1, 16]
     for name, fields in (("GEMM", gemm), ("ALU", alu)):
         if field_end(fields) > INSTRUCTION_BITS:
-            second = sum(fields[4:])
+            first = " + ".join(map(str, [INSTRUCTION_HEAD_BITS, *loops]))
+            second = " + ".join(map(str, fields[4:]))
             problems.append(
-                f"the {name} instruction's factor fields need "
-                f"{' + '.join(str(f) for f in fields[4:])} = {second} bits, but its second "
-                f"word has 64 (first word: {INSTRUCTION_HEAD_BITS} + {' + '.join(map(str, loops))} bits); "
+                f"the {name} instruction's factor fields need {second} = {sum(fields[4:])} bits, "
+                f"but its second word has 64 (the first word holds {first}); "
                 "shrink the scratchpads or raise LOG_*_FACTOR_RESTRICT"
             )
     return problems
