@@ -1,0 +1,43 @@
+"""`tilewright …` that gets SIGKILL at a chosen write boundary of its output folder and its cache.
+
+`python -m tests.reliability.killed_command KILL_AT NOTES OUT CACHE -- ARGUMENTS`. NOTES gets a line
+for every config that is timed, and at the end the number of boundaries passed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from flows.cli import main
+from targets.base import Lowered, Measurements
+from targets.vta.target import VtaTarget
+from tests.reliability.boundaries import Boundaries, report_unwatched_writers
+
+
+def note_measured(notes: int) -> None:
+    measure = VtaTarget.measure
+
+    def noting(self: VtaTarget, lowered: Lowered) -> Measurements:
+        flat = self.space(lowered.workload).ravel(lowered.configs)
+        os.write(notes, "".join(f"{lowered.workload.id} {i}\n" for i in flat).encode())
+        return measure(self, lowered)
+
+    VtaTarget.measure = noting  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    kill_at, path, out, cache = sys.argv[1:5]
+    notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    note_measured(notes)
+    folders = [Path(out), Path(cache)]
+    unwatched = report_unwatched_writers(folders)
+    boundaries = Boundaries(folders, int(kill_at))
+    boundaries.install()
+    sys.argv = ["tilewright", *sys.argv[6:]]
+    try:
+        main()
+    finally:
+        text = f"boundaries {boundaries.count} unwatched {len(unwatched)} {unwatched[:3]}\n"
+        os.write(notes, text.encode())
