@@ -26,6 +26,7 @@ from targets.vta.isa import (
 )  # fmt: skip
 from targets.vta.spec import VtaSpec
 from targets.vta.timing import (
+    CycleError,
     CycleReport,
     Deadlock,
     EndlessTransfer,
@@ -192,3 +193,14 @@ def test_a_configuration_without_an_encoding_keeps_the_default_fields() -> None:
     report = simulate_program(insns, keys)
     assert length(report, 0) == 21 + 5  # 8 input bytes: a wide transfer on 64 bits
     assert length(report, 1) == 24 + 6
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(CycleError, match="multiple of 8"):
+        run(FINISHED, insn_address=4)
+    with pytest.raises(CycleError, match="l2g, g2l, g2s, s2g"):
+        run(FINISHED, tokens=(0, 0, 256, 0))
+    with pytest.raises(SpecError, match="powers of two"):
+        simulate_program(np.array([FINISHED], np.uint64), {"bus_bits": 96})
+    with pytest.raises(SpecError, match="whole number of bytes"):
+        simulate_program(np.array([FINISHED], np.uint64), {"LOG_BLOCK": 1, "LOG_INP_WIDTH": 1})

@@ -1,4 +1,7 @@
-"""What a simulation says besides its number of cycles: codes, counters, columns."""
+"""What a simulation says besides its number of cycles: codes, counters, columns.
+
+numba compiles these constants into the kernels.
+"""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import MODULE_NAMES, module_of
+from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES, module_of
 from targets.vta.spec import VtaSpec
-from targets.vta.timing.errors import error_of
+from targets.vta.timing.errors import CycleError, error_of
 from targets.vta.timing.kernel import simulate
 from targets.vta.timing.outcome import (
     ACTIVITIES,
@@ -67,10 +67,19 @@ def simulate_program(
     `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
     program of the stock compiler leaves one s2g token to the next). Raises `CycleError`.
     """
+    simulator = simulator_of(spec)
+    if insn_address % 8 or not 0 <= insn_address < 1 << 32:
+        raise CycleError(
+            f"the instructions lie at {insn_address:#x}; choose a multiple of 8 below 2^32"
+        )
+    limit = simulator.machine.token_limit
+    if len(tokens) != len(QUEUE_NAMES) or not all(0 <= count <= limit for count in tokens):
+        raise CycleError(
+            f"initial tokens {tuple(tokens)}: give {', '.join(QUEUE_NAMES)}, each 0 to {limit}"
+        )
     n = len(insns)
     times = np.empty((n, TIMES_COLUMNS), np.int64)
     breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
-    simulator = simulator_of(spec)
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
     total = simulate(insns, insn_address, np.array(tokens, np.int64), times, breakdown, simulator)
     if total < 0:

@@ -72,7 +72,15 @@ class _FixedFields(VtaSpec):
     """A configuration whose instructions keep the default field widths, as the RTL's do."""
 
     def model_post_init(self, context: Any) -> None:
-        """Without the check that the fields suffice for the scratchpads."""
+        """Of the checks all but the one that the fields suffice for the scratchpads."""
+        powers = (self.bus_bits, self.max_burst_beats)
+        sound = (
+            all(value & (value - 1) == 0 for value in powers)
+            and all(bits % 8 == 0 for bits in self._element_bits().values())
+            and all(1 <= log_depth <= 16 for log_depth in self._depth_logs())
+        )
+        if not sound:
+            super().model_post_init(context)
 
 
 def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
