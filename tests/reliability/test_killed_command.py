@@ -91,7 +91,7 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     assert sum(timed.values()) - len(timed) <= BATCH * len(KILLS)
     flows = _prefect_states(place, "flow_run")
     assert set(flows) == {"Completed", "Crashed"}
-    assert flows["Completed"] == 1 + WORKLOADS
+    assert flows["Completed"] >= 1 + WORKLOADS  # and workloads that were done before a kill
     assert "Running" not in _prefect_states(place, "task_run")
     runs, steps = _mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
