@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import enumerate, networks, servers, trials, tune, vta
+from flows.cli import compare, enumerate, networks, servers, trials, tune, vta
 from targets.errors import TilewrightError
 
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ def _options(
     pass
 
 
-for _group in (tune, trials, networks, servers, vta, enumerate):
+for _group in (tune, compare, trials, networks, servers, vta, enumerate):
     _group.register(app)
 
 

@@ -1,0 +1,146 @@
+"""A comparison as a command: enumerate what is unknown, run every tuner, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from tasks.arena import OracleArena
+from tasks.comparison import (
+    COMPARISON,
+    Run,
+    optimum_of,
+    ordered,
+    run_jobs,
+    write_comparison,
+)
+from tasks.contest import Contest
+from tasks.figures import count, duration, percent, ranged
+from tasks.files import write_atomically
+from tasks.folders import check_folder
+from tasks.kept_runs import KeptRuns
+from tasks.report import REPORT, ground, report, verdict
+from tasks.standings import GOAL, Results, Standing, results_of, standings
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison came to."""
+
+    contest: Contest
+    runs: list[Run]
+    results: Results
+    standings: list[Standing]
+
+
+def run_comparison(
+    contest: Contest, folder: Path, console: Console, *, processes: int, fresh: bool = False
+) -> Compared:
+    """Run a contest and write `comparison.json` and `report.html`. Runs that are already in the
+    folder are not repeated. Raises `TilewrightError`."""
+    check_folder(folder)
+    if isinstance(contest.arena, OracleArena):
+        _enumerate(contest.arena, console)
+    optimum = optimum_of(contest)
+    runs = _run(contest, KeptRuns(folder, contest, fresh), console, processes)
+    results = results_of(runs, optimum, contest.trials)
+    rows = standings(results)
+    arena = contest.arena
+    grounds = [ground(name, arena.table(name)) for name, _ in arena.workloads]
+    live = isinstance(arena, OracleArena) and arena.live
+    write_comparison(folder / COMPARISON, contest, optimum, runs)
+    write_atomically(folder / REPORT, report(contest, results, rows, grounds, live))
+    return Compared(contest, runs, results, rows)
+
+
+def standings_table(rows: Sequence[Standing], width: int = 80) -> Table:
+    """A line a tuner, best first; more columns where there is room for them."""
+    goal = percent(GOAL)
+    columns: list[tuple[str, int, Callable[[Standing], str]]] = [
+        ("regret", 0, lambda row: percent(row.regret.middle)),
+        (f"within\n{goal}", 0, lambda row: percent(row.reached)),
+        (f"trials\nto {goal}", 0, _trials),
+        ("invalid\nuntil then", 100, lambda row: count(row.invalid.middle)),
+        ("invalid\nshare", 0, lambda row: percent(row.invalid_share.middle)),
+        ("lowered\nbeyond", 0, lambda row: count(row.lowered.middle)),
+        ("failed\ncompiles", 100, lambda row: count(row.failed.middle)),
+        ("time", 0, lambda row: duration(row.seconds.middle)),
+        (f"time\nto {goal}", 100, lambda row: duration(row.seconds_to_goal.middle)),
+        ("worst\nlayer", 0, lambda row: percent(row.worst[1])),
+    ]
+    columns = [column for column in columns if column[1] <= width]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("tuner", no_wrap=True)
+    for name, _, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = (form(row) for _, _, form in columns)
+        table.add_row(row.tuner, *cells, style="bold" if row is rows[0] else None)
+    return table
+
+
+def _trials(row: Standing) -> str:
+    around = ranged(row.trials, count)
+    text = ("" if row.reached == 1 else "≥") + count(row.trials.middle)
+    return f"{text} [dim]{around}[/]" if around else text
+
+
+def show(compared: Compared, folder: Path, console: Console) -> None:
+    """The table, the verdict, and where the rest is."""
+    import re
+
+    console.print(standings_table(compared.standings, console.width))
+    text = re.sub(r"<[^>]*>", "", verdict(compared.results, compared.standings))
+    console.print(text, markup=False, highlight=False)
+    console.print(
+        f"report in {folder / REPORT}, every run in {folder / COMPARISON}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+# -- the two long stages -------------------------------------------------------------------------
+
+
+def _enumerate(arena: OracleArena, console: Console) -> None:
+    missing = arena.missing()
+    with _progress(console) as progress:
+        for place, (workload, size) in enumerate(missing, 1):
+            bar = progress.add_task(f"enumerating {place}/{len(missing)}: {workload}", total=size)
+            arena.enumerate(workload, lambda done, bar=bar: progress.advance(bar, done))  # type: ignore[misc]
+            progress.remove_task(bar)
+
+
+def _run(contest: Contest, kept: KeptRuns, console: Console, processes: int) -> list[Run]:
+    found = [(job, kept.find(job)) for job in contest.jobs]
+    runs = [run for _, run in found if run is not None]
+    missing = [job for job, run in found if run is None]
+    if runs and missing:
+        console.print(f"{len(runs):,} of {len(found):,} runs are here already", highlight=False)
+    with _progress(console) as progress:
+        bar = progress.add_task("tuning", total=len(found), completed=len(runs))
+        for run in run_jobs(contest, missing, processes):
+            kept.add(run)
+            runs.append(run)
+            progress.update(bar, advance=1, description=f"{run.tuner} on {run.workload}")
+    return ordered(contest, runs)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip

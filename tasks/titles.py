@@ -1,0 +1,30 @@
+"""Short names of workloads for tables and pictures."""
+
+from __future__ import annotations
+
+from targets.workload import Workload
+
+
+def title(name: str, workload: Workload) -> str:
+    """`3×3/2 64→128 @56`, behind the name where that is not the workload's own text: `C4 · 1×1…`.
+    An epilogue in brackets stays."""
+    text = str(workload)
+    if name == text:
+        return shape(workload)
+    if name.startswith(text):
+        return shape(workload) + name.removeprefix(text)
+    return f"{name} · {shape(workload)}"
+
+
+def shape(workload: Workload) -> str:
+    """Kernel/stride, channels in→out, image; what is unusual behind it."""
+    w = workload
+    batch = f" n={w.batch}" if w.batch > 1 else ""
+    if w.operator == "dense":
+        return f"dense {w.in_channels}→{w.out_channels}{batch}"
+    image = str(w.height) if w.height == w.width else f"{w.height}×{w.width}"
+    stride = str(w.stride_h) if w.stride_h == w.stride_w else f"{w.stride_h}×{w.stride_w}"
+    extra = f" d={w.dilation_h}" if (w.dilation_h, w.dilation_w) != (1, 1) else ""
+    extra += f" g={w.groups}" if w.groups > 1 else ""
+    channels = f"{w.in_channels}→{w.out_channels}"
+    return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"
