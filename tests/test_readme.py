@@ -1,0 +1,95 @@
+"""Every command of the README runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import networks
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+COMMANDS = [
+    line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()
+]
+BIN = Path(sys.executable).parent
+SERVERS = {"tilewright ui"}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, an instruction stream, and a home of its own for records."""
+    folder = tmp_path_factory.mktemp("readme")
+    networks.zoo.write("digits_cnn", folder / "model.onnx", 0)
+    with np.load(ROOT / "tests/data/vta/cycles_pynq.npz", allow_pickle=False) as streams:
+        first = streams["insn"][: streams["insn_off"][1]]
+    (folder / "program.bin").write_bytes(first.tobytes())
+    return folder
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return os.environ | {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "TILEWRIGHT_HOME": str(folder / ".tilewright"),
+    }
+
+
+def test_the_readme_has_the_two_commands_first() -> None:
+    assert COMMANDS[:2] == ["make tune", "make test"]
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
+)
+def test_command_runs(command: str, workplace: Path) -> None:
+    done = subprocess.run(
+        shlex.split(command),
+        cwd=workplace, env=_environment(workplace), capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_make_tune_tunes(workplace: Path) -> None:
+    """The same recipe on the smallest network: setting up is done, or this test would not run."""
+    done = subprocess.run(
+        ["make", "--no-print-directory", "tune", "NETWORK=digits_cnn", "TRIALS=8",
+         f"OUT={workplace / 'made'}"],
+        cwd=ROOT, env=_environment(workplace), capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (workplace / "made" / "summary.json").exists()
+
+
+def test_make_test_runs_this_suite() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "-m pytest" in done.stdout
+
+
+def test_ui_serves_both_pages_until_interrupted(workplace: Path) -> None:
+    server = subprocess.Popen(
+        ["tilewright", "ui", "--prefect-port", "14200", "--mlflow-port", "15000"],
+        cwd=workplace, env=_environment(workplace), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        seen = ""
+        deadline = time.monotonic() + 300
+        while not ("14200" in seen and "15000" in seen) and time.monotonic() < deadline:
+            seen += server.stdout.readline()
+        assert "127.0.0.1:14200" in seen
+        assert "127.0.0.1:15000" in seen
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=60)
