@@ -24,12 +24,16 @@ __all__ = ["inspect_model", "load", "zoo_names"]
 
 
 def load(
-    source: str | Path, input_shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
+    source: str | Path,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    *,
+    apart: bool = False,
 ) -> Network:
     """A built-in network by name, an ONNX or a torch.export file (`networks.network.load`)."""
     from networks.network import load as load_network
 
-    return load_network(source, input_shapes, seed)
+    return load_network(source, input_shapes, seed, apart=apart)
 
 
 def inspect_model(

@@ -91,11 +91,18 @@ class Network:
         return self.compiled(inputs)
 
 
-def load(source: str | Path, input_shapes: InputShapes | None = None, seed: int = 0) -> Network:
+def load(
+    source: str | Path,
+    input_shapes: InputShapes | None = None,
+    seed: int = 0,
+    *,
+    apart: bool = False,
+) -> Network:
     """A built-in network by name (`seed` draws its weights), an ONNX file, or a torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
-    `ModelFileError` or `UnknownName`.
+    `ModelFileError` or `UnknownName`. `apart`, for files of strangers, leaves reading to a child
+    process with limits, once the network is examined (`networks.apart`).
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
@@ -105,6 +112,10 @@ def load(source: str | Path, input_shapes: InputShapes | None = None, seed: int 
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
+    if apart:
+        from networks.apart import ApartSource
+
+        return Network(ApartSource(path, shapes))
     if path.suffix in TORCH_SUFFIXES:
         from networks.torch_source import TorchSource
 

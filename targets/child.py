@@ -70,7 +70,7 @@ class Child:
     every one that failed."""
 
     def __init__(self, module: str, arguments: Sequence[str], limits: Limits) -> None:
-        self.command = [sys.executable, "-m", module]
+        self.command = [sys.executable, "-P", "-m", module]
         self.arguments = list(arguments)
         self.limits = limits
         self.starts = 0
@@ -142,6 +142,7 @@ class Child:
                      str(self.limits.memory_bytes or 0), *self.arguments],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), reader), start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": _module_path()},
                 )  # fmt: skip
             finally:
                 os.close(reader)
@@ -203,6 +204,12 @@ def arguments() -> list[str]:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     _die_with_parent(reader)
     return sys.argv[4:]
+
+
+def _module_path() -> str:
+    """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
+    stranger's files may lie."""
+    return os.pathsep.join(path for path in sys.path if path)
 
 
 def _die_with_parent(reader: int) -> None:

@@ -77,7 +77,8 @@ def start(
             stdout=sink,
             stderr=sink,
             pass_fds=tuple(descriptors),
-            env=os.environ | dict(environment or {}),
+            # a module that lies in the folder of the command is not to be imported
+            env=os.environ | {"PYTHONSAFEPATH": "1"} | dict(environment or {}),
             start_new_session=True,  # Ctrl-C reaches the command, which then stops its children
         )
     return Child(name, process, health, log)

@@ -35,6 +35,7 @@ def import_model(source: str, input_shapes: InputShapes | None = None) -> Manife
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         network = _network(source, _frozen(input_shapes))
+        _ = network.examined  # a file that cannot be read is refused here
         return {"source": source, "name": Path(network.name).stem, "digest": content}, {}
 
     content = source_digest(source)
@@ -89,7 +90,7 @@ def _frozen(shapes: InputShapes | None) -> tuple[tuple[str, tuple[int, ...]], ..
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Network:
-    return networks.load(source, dict(shapes) or None)
+    return networks.load(source, dict(shapes) or None, apart=True)
 
 
 def _workload(values: dict[str, Json]) -> Workload:

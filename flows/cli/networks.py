@@ -33,7 +33,7 @@ def inspect(
 
     spec = VtaSpec.load(target)
     check_source(model)
-    network = load(model, read_input_shapes(shape) or None)
+    network = load(model, read_input_shapes(shape) or None, apart=True)
     report = network.report(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))

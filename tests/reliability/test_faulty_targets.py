@@ -130,7 +130,10 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         "print(child._process.pid, flush=True)\n"
         "child.call({'spin': True})\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         time.sleep(0.3)
