@@ -144,7 +144,7 @@ class VtaSpec(BaseModel):
             values = json.loads(path.read_text())
         except OSError as error:
             raise SpecError(f"cannot read {path}: {error.strerror}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")

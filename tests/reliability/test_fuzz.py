@@ -1,0 +1,177 @@
+"""Bytes from strangers: every input ends in an answer or in a typed error, and in time.
+
+The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import networks
+from networks import zoo
+from search import Ledger, read
+from search.records import encode
+from targets.errors import TilewrightError
+from targets.vta.lint import lint
+from targets.vta.listing import assemble, disassemble
+from targets.vta.program import Program, words_of
+from targets.vta.spec import VtaSpec, preset_files
+from targets.vta.timing import simulate_program
+from targets.workload import parse_epilogue, parse_workload
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
+HANG_SECONDS = 60
+TRIED: Counter[str] = Counter()
+
+fuzzed = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+class Hang(BaseException):
+    """An input that took too long."""
+
+
+@contextlib.contextmanager
+def _expecting_an_end(kind: str) -> Iterator[None]:
+    """A typed error is an end as good as any; everything else escapes to the test."""
+
+    def late(_: int, __: FrameType | None) -> None:
+        raise Hang(f"no end after {HANG_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(HANG_SECONDS)
+    try:
+        with contextlib.suppress(TilewrightError):
+            yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        TRIED[kind] += 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures() -> Iterator[None]:
+    yield
+    tried = ", ".join(f"{count:,} {kind}" for kind, count in sorted(TRIED.items()))
+    print(f"\nfuzzed: {tried}; each ended")
+
+
+def _edited(whole: bytes) -> st.SearchStrategy[bytes]:
+    """The bytes with some overwritten, and cut somewhere."""
+    edits = st.lists(st.tuples(st.integers(0, len(whole)), st.binary(max_size=6)), max_size=6)
+
+    def edit(edits: list[tuple[int, bytes]], kept: int) -> bytes:
+        data = bytearray(whole)
+        for at, what in edits:
+            data[at : at + len(what)] = what
+        return bytes(data[:kept])
+
+    return st.builds(edit, edits, st.integers(0, len(whole)) | st.just(len(whole)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+PRESET = json.loads(preset_files()["vta-pynq"].read_text())
+MODEL = zoo.build("digits_cnn", weights=False).SerializeToString()
+TRIAL = {
+    "kind": "trial", "run": "r", "workload": "w", "target": "t", "round": 0, "slot": 0,
+    "config": [0, 1], "knobs": {"a": 1}, "status": "valid", "reason": "", "cycles": 7,
+    "seconds": 1e-6,
+}  # fmt: skip
+STREAMS = np.load(Path(__file__).parents[1] / "data" / "vta" / "functional.npz")
+
+
+@fuzzed
+@given(
+    st.dictionaries(st.sampled_from(sorted(PRESET)) | st.text(max_size=6), JSON).map(
+        lambda changes: json.dumps(PRESET | changes).encode()
+    )
+    | _edited(json.dumps(PRESET).encode())
+    | st.just(b"[" * 2000)
+)
+def test_specifications(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "spec.json"
+    path.write_bytes(data)
+    with _expecting_an_end("specifications"):
+        assert VtaSpec.load(str(path)).machine
+
+
+@fuzzed
+@given(
+    st.binary(max_size=16 * 24)
+    | st.lists(
+        st.tuples(st.integers(0, 7), st.binary(min_size=16, max_size=16)), min_size=1, max_size=24
+    ).map(lambda rows: b"".join(bytes([word[0] & 0xF8 | op]) + word[1:] for op, word in rows))
+)
+def test_instruction_streams(data: bytes) -> None:
+    spec = VtaSpec.load("vta-pynq")
+    with _expecting_an_end("instruction streams"):
+        words = words_of(data)
+        assert assemble(disassemble(words, spec), spec) is not None
+        lint(Program.from_bytes(data, bytes(4096), 0x1000), spec)
+        simulate_program(words, spec)
+
+
+@fuzzed
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(sorted(TRIAL)), JSON).map(lambda d: TRIAL | d), max_size=4
+    ).map(lambda records: b"".join(_lines(records)))
+    | _edited(encode(TRIAL) * 3)
+    | st.binary(max_size=200)
+)
+def test_ledgers(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(data)
+    with _expecting_an_end("ledgers"):
+        read(path).frame()
+        with Ledger(path) as ledger:
+            list(ledger.run("w", "t", "r").finished())
+        assert read(path).problems == []
+
+
+def _lines(records: list[dict[str, object]]) -> list[bytes]:
+    lines = []
+    for record in records:
+        with contextlib.suppress(ValueError):  # NaN has no JSON
+            lines.append(encode(record))
+    return lines
+
+
+@fuzzed
+@given(_edited(MODEL))
+def test_models(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with _expecting_an_end("models"):
+        networks.load(path)
+
+
+@fuzzed
+@given(
+    st.text(alphabet="conv2dense:=,x0123456789hwkspgd-> minmax", max_size=60)
+    | st.from_regex(r"(conv2d|dense):([a-z]=[0-9]{1,12}(x[0-9]{1,4}){0,3},?){1,10}", fullmatch=True)
+)
+def test_workload_texts(text: str) -> None:
+    with _expecting_an_end("workload texts"):
+        assert parse_workload(text).id
+    with _expecting_an_end("epilogue texts"):
+        parse_epilogue(text)
