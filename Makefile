@@ -15,7 +15,7 @@ INSTALL := --no-deps --disable-pip-version-check --no-input --quiet
 NETWORK ?= resnet18
 TARGET ?= vta-pynq
 TUNER ?= default
-TRIALS ?= 128
+TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 

@@ -162,7 +162,7 @@ class LiveDisplay:
 
 def results_table(summary: dict[str, Json]) -> Table:
     """What each layer costs by default and tuned, how far from the roofline, and at what price."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
     for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "valid"):
         table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
     rows = summary["workloads"]

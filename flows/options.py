@@ -11,7 +11,7 @@ from targets.errors import TilewrightError, UnknownName
 
 SpaceName = Literal["extended", "template", "unchecked"]
 SPACES = get_args(SpaceName)
-DEFAULT_TRIALS = 128
+DEFAULT_TRIALS = 64
 DEFAULT_BATCH = 16
 
 OptionValue = str | int | float | bool
@@ -47,6 +47,9 @@ class TuningOptions(BaseModel):
         0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
     )
     out: str = Field("", description="folder for the results; empty: tuned/<model>")
+    warm_start: Literal["", "champion"] = Field(
+        "", description="'champion': start from the best models that were compared"
+    )
     fresh: bool = Field(False, description="start over instead of resuming")
 
     @property

@@ -32,7 +32,7 @@ MaxWaste = Annotated[
 ]
 
 MODEL, TARGET, TUNER, SPACE = "resnet18", "vta-pynq", "default", "extended"
-TRIALS, SEED, BATCH, MAX_WASTE = 128, 0, 16, 0.5
+TRIALS, SEED, BATCH, MAX_WASTE = 64, 0, 16, 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -54,6 +54,10 @@ def tune(
     ] = None,
     shape: InputShape = None,
     max_waste: MaxWaste = MAX_WASTE,
+    warm_start: Annotated[
+        str,
+        typer.Option(help="'champion': start from the best models of 'tilewright compare'."),
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
@@ -67,6 +71,7 @@ def tune(
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
+        warm_start=warm_start,
     )  # fmt: skip
     run_tuning(options, Console())
 
