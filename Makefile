@@ -18,8 +18,9 @@ TUNER ?= default
 TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
+FUZZ_EXAMPLES ?= 5000
 
-.PHONY: help setup setup-dev tune test lint lock clean
+.PHONY: help setup setup-dev tune test fuzz lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -34,6 +35,9 @@ tune: setup ## Tune ResNet-18 for a VTA (NETWORK=, TARGET=, TUNER=, TRIALS=, SEE
 
 test: setup-dev lint ## Lint, type-check and run the test-suite
 	@$(BIN)/python -m pytest
+
+fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
+	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
 
 lint: setup-dev ## Ruff, mypy and the arrows between the rooms
 	@$(BIN)/ruff check .
