@@ -134,11 +134,9 @@ class LiveDisplay:
     def __rich__(self) -> RenderableType:
         seconds = int(time.monotonic() - self.start)
         done = sum(layer.done for layer in self.layers.values())
-        head = Text.assemble(
-            (self.title, "bold"),
-            f"   {done}/{len(self.layers)} layers   {seconds // 60}:{seconds % 60:02d}   ",
-            (self.stage, "cyan"),
-        )
+        layers = f"{done}/{len(self.layers)} layers   " if self.layers else ""
+        clock = f"{seconds // 60}:{seconds % 60:02d}"
+        head = Text.assemble((self.title, "bold"), f"   {layers}{clock}   ", (self.stage, "cyan"))
         return Group(head, self._table()) if self.layers else head
 
     def _table(self) -> Table:
