@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import lightgbm as lgb
 import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
 from search.learning import Matrix
+from targets.errors import TilewrightError
+
+if TYPE_CHECKING:
+    import lightgbm as lgb
 
 _ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
 
@@ -110,6 +113,7 @@ class LightGBM(_Boosted):
             "seed": self.seed,
             "verbosity": -1,
         }
+        lgb = _lightgbm()
         return lgb.train(fixed | settings, lgb.Dataset(x, y, params={"verbosity": -1}), rounds)
 
     def _constant(self, x: Matrix, share: float) -> lgb.Booster:
@@ -117,6 +121,7 @@ class LightGBM(_Boosted):
             "objective": "cross_entropy", "num_threads": 1, "verbosity": -1, "seed": self.seed,
             "min_data_in_leaf": len(x), "feature_pre_filter": False,
         }  # fmt: skip
+        lgb = _lightgbm()
         data = lgb.Dataset(x, np.full(len(x), share), params={"verbosity": -1})
         return lgb.train(fixed, data, 1)
 
@@ -127,4 +132,17 @@ class LightGBM(_Boosted):
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
-        self.booster = lgb.Booster(model_str=path.read_text())
+        self.booster = _lightgbm().Booster(model_str=path.read_text())
+
+
+def _lightgbm() -> Any:
+    """The library, loaded when a model of this kind is built: its wheel needs the system's libgomp,
+    which small machines lack. Raises `TilewrightError` there."""
+    try:
+        import lightgbm
+    except OSError as error:
+        raise TilewrightError(
+            f"LightGBM cannot be loaded ({error}); install libgomp (Debian: libgomp1), or choose "
+            "the learner xgboost"
+        ) from None
+    return lightgbm
