@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,32 @@ def run_comparison(
     return Compared(contest, runs, results, rows)
 
 
+def record(compared: Compared, folder: Path, console: Console) -> None:
+    """Log a comparison to MLflow and register its champion. Imports MLflow: `use_home` first."""
+    from tasks.champion import crown
+    from tasks.comparison_runs import log_comparison
+
+    # What MLflow says of its tables and checks is of no use on this terminal.
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    contest, results = compared.contest, compared.results
+    with _progress(console) as progress:
+        total = len(contest.entrants) * len(contest.seeds)
+        bar = progress.add_task("logging to MLflow", total=total)
+        logged = log_comparison(
+            contest, results, compared.runs, [folder / REPORT, folder / COMPARISON],
+            lambda done: progress.advance(bar, done),
+        )  # fmt: skip
+        bar = progress.add_task("learning the champions", total=len(contest.arena.workloads))
+        crowned = crown(
+            contest, results, compared.standings, logged, lambda _: progress.advance(bar, 1)
+        )
+    champions = f"; champions: {len(crowned)} models" if crowned else ""
+    console.print(
+        f"MLflow experiment '{logged.name}'{champions} ('tilewright ui' shows it)",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
 def standings_table(rows: Sequence[Standing], width: int = 80) -> Table:
     """A line a tuner, best first; more columns where there is room for them."""
     goal = percent(GOAL)
@@ -100,8 +128,6 @@ def _trials(row: Standing) -> str:
 
 def show(compared: Compared, folder: Path, console: Console) -> None:
     """The table, the verdict, and where the rest is."""
-    import re
-
     console.print(standings_table(compared.standings, console.width))
     text = re.sub(r"<[^>]*>", "", verdict(compared.results, compared.standings))
     console.print(text, markup=False, highlight=False)

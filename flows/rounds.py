@@ -28,8 +28,8 @@ class Progress:
     open: bool = True
 
     @staticmethod
-    def start(study: Study, log: StepLog) -> Progress:
-        return Progress(study, log, History.empty(study.problem.space), rounds.empty_memory())
+    def start(study: Study, log: StepLog, memory: Manifest) -> Progress:
+        return Progress(study, log, History.empty(study.problem.space), memory)
 
 
 def run_round(progress: Progress, ledger: RunLedger, trials: int) -> Progress:

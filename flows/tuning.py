@@ -15,7 +15,7 @@ from flows.crashed import retire_dead_runs
 from flows.options import TuningOptions
 from flows.rounds import Progress, resume, run_round
 from targets.vta.spec import VtaSpec
-from tasks import artifacts, network, outputs, tracking
+from tasks import artifacts, network, outputs, tracking, warm_start
 from tasks.files import Json
 from tasks.home import use_home
 from tasks.ledgers import open_ledger
@@ -44,6 +44,8 @@ def tune_network(options: TuningOptions) -> dict[str, Json]:
         model = network.import_model(options.model, options.input_shapes)
         manifest = network.extract_subgraphs(model, spec, options.max_waste, options.input_shapes)
         found = network.read_subgraphs(manifest)
+        if options.warm_start:
+            warm_start.check_champions([study_of(options, subgraph) for subgraph in found])
         name = str(model.values["name"])
         params = _params(options, name, spec, found)
         about = params | {"model": model.key}
@@ -76,14 +78,14 @@ def tune_workload(
 ) -> Outcome:
     """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
     start = time.perf_counter()
-    study = study_of(options, subgraph)
+    study, memory = warm_start.begin(study_of(options, subgraph), options.warm_start)
     run_id = artifacts.open_workload_run(study, parent_run_id, params, options.fresh)
     with _ending(run_id), open_ledger(options.folder) as ledger:
         run = ledger.run(*study.ledger_key)
         default = read_default(measure_default(study))
         roofline = study.target.roofline_cycles(study.workload)
         tell("workload", id=study.workload.id, default=default.cycles, roofline=roofline)
-        progress = Progress.start(study, tracking.StepLog(run_id))
+        progress = Progress.start(study, tracking.StepLog(run_id), memory)
         progress = resume(progress, run, options.trials)
         reused = len(progress.history)
         while progress.open and len(progress.history) < options.trials:
@@ -136,6 +138,7 @@ def _params(
         "trials": options.trials,
         "batch": options.batch,
         "seed": options.seed,
+        **({"warm_start": options.warm_start} if options.warm_start else {}),
         **chosen,
     }
 
@@ -150,6 +153,9 @@ def _summary(
         "seed": options.seed,
         "space": options.space,
         "trials": options.trials,
+        "batch": options.batch,
+        "tuner_options": options.tuner_options,
+        "warm_start": options.warm_start,
         "workloads": [outcome.summary() for outcome in outcomes],
         "total": outputs.totals(outcomes),
         "wall_seconds": 0.0,

@@ -11,12 +11,13 @@ from targets import make_target
 from targets.vta.lowering.batch import SpaceName
 from targets.vta.target import VtaTarget
 from targets.workload import Workload
-from tasks.files import Json
+from tasks.files import Json, digest
 
 
 @dataclass(frozen=True)
 class Study:
-    """One workload on one target with one tuner and seed. `options` are sorted pairs."""
+    """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
+    identifies the memory the tuner begins with, if it is not empty."""
 
     workload: Workload
     target_name: str
@@ -25,6 +26,7 @@ class Study:
     seed: int
     batch: int
     options: tuple[tuple[str, str | int | float | bool], ...] = ()
+    start: str = ""
 
     @property
     def target(self) -> VtaTarget:
@@ -41,7 +43,8 @@ class Study:
     @property
     def run_id(self) -> str:
         """The ledger's name of this run."""
-        return run_id(self.explorer, self.seed, self.batch)
+        cold = run_id(self.explorer, self.seed, self.batch)
+        return digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
 
     @property
     def ledger_key(self) -> tuple[str, str, str]:

@@ -90,7 +90,7 @@ class TracedModel:
 
 
 class TracedLearners(Toolbox):
-    """The learners of `models`, watched. `hidden_names` are those of the target that is tuned for."""
+    """The learners of `models`, watched. `hidden_names` are those of the target tuned for."""
 
     def __init__(self, hidden_names: Sequence[str]) -> None:
         self.hidden_names = tuple(hidden_names)

@@ -65,11 +65,12 @@ def compare(
     """Run several tuners with many seeds and hold them against the enumerated optimum."""
     from rich.console import Console
 
-    from flows.comparison import run_comparison, show
+    from flows.comparison import record, run_comparison, show
     from flows.selection import enumerated, recorded
     from tasks.comparison import all_cores
     from tasks.contest import check_budget, contest, parse_entrants, parse_seeds
     from tasks.folders import check_folder
+    from tasks.home import use_home
 
     check_budget(trials, batch)
     numbers = parse_seeds(seeds)
@@ -87,3 +88,6 @@ def compare(
     what = contest(arena, entrants, numbers, trials, batch)
     compared = run_comparison(what, out, console, processes=jobs or all_cores(), fresh=fresh)
     show(compared, out, console)
+    if mlflow:
+        use_home()
+        record(compared, out, console)

@@ -1,0 +1,34 @@
+"""Lets MLflow serve models that none of its flavours knows, from their own file, `<kind>.npz`.
+
+MLflow calls `_load_pyfunc` of the module a model names as its loader; no pickle is involved.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from models.learners import build
+from search.learning import CostModel
+
+
+class Predictor:
+    """A model that answers data frames."""
+
+    def __init__(self, model: CostModel) -> None:
+        self.model = model
+
+    def predict(
+        self, model_input: pd.DataFrame, params: dict[str, object] | None = None
+    ) -> NDArray[np.float64]:
+        """What `CostModel.predict` says of each row."""
+        return self.model.predict(model_input.to_numpy(dtype=np.float64))
+
+
+def _load_pyfunc(path: str) -> Predictor:
+    model = build(Path(path).stem, 0, False, {})
+    model.load(Path(path))
+    return Predictor(model)
