@@ -19,6 +19,7 @@ import pytest
 
 from search import read
 from tests.flows.conftest import Place
+from tests.reliability.test_ledger_faults import _hold
 
 ROOT = Path(__file__).parents[2]
 TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "16", "--batch", "8", "--seed",
@@ -102,15 +103,20 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     ]  # fmt: skip
 
 
-def test_of_two_commands_on_one_folder_the_second_is_refused(tmp_path: Path, whole: Whole) -> None:
+def test_a_command_is_refused_while_another_writes_to_its_folder(
+    tmp_path: Path, whole: Whole
+) -> None:
     place = Place(tmp_path)
-    first = place.start(*TUNE)
-    _wait_for(lambda: _recorded(place) > 0, first)
-    second = place.run(*TUNE)
-    assert second.returncode == 2
-    assert second.stderr.startswith("error: ")
-    assert f"is being written by process {first.pid} on" in second.stderr
-    assert first.wait(300) == 0
+    other = _hold(tmp_path / "out" / "ledger.jsonl")
+    try:
+        refused = place.run(*TUNE)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("error: ")
+        assert f"is being written by process {other.pid} on" in refused.stderr
+    finally:
+        other.kill()
+        other.wait()
+    assert place.run(*TUNE).returncode == 0
     assert _left(place) == whole
 
 
