@@ -21,6 +21,7 @@ from targets.workload import Workload
 
 _EXTENT = {"tile_h": "out_height", "tile_w": "out_width", "tile_b": "batch"}
 _FEW = 4  # a knob with at most this many values is a category to a Gaussian process
+_ALIKE = 0.98  # correlation from which two columns say the same
 _SAMPLE = 2048  # configs that tell a column's scale
 
 Columns = dict[str, NDArray[np.float64]]
@@ -87,14 +88,20 @@ def _tree_columns(workload: Workload, space: Space, configs: Configs) -> Columns
 
 def _smooth_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
     columns: Columns = {}
-    for knob, (name, value) in zip(space.knobs, _by_name(space, configs).items(), strict=True):
+    values = _by_name(space, configs)
+    log_tiles: NDArray[np.float64] = np.zeros(len(configs))
+    for knob, (name, value) in zip(space.knobs, values.items(), strict=True):
         if name.startswith("tile_"):
-            columns[f"waste_{name}"] = _cut(workload, space, name, value)[1]
+            parts, columns[f"waste_{name}"] = _cut(workload, space, name, value)
+            columns[f"log2_parts_{name}"] = np.log2(parts)
+            log_tiles = log_tiles + np.log2(parts)
         elif "thread" not in name and 2 < len(knob.values) <= _FEW:
             columns |= {f"{name}_is_{v}": (value == v).astype(np.float64) for v in knob.values}
             continue
         columns[f"log2_{name}"] = _log2(value)
-    return columns | volumes(workload, _by_name(space, configs))
+    sets = volumes(workload, values)
+    moved = {f"{name}_times_tiles": volume + log_tiles for name, volume in sets.items()}
+    return columns | sets | {"log2_tiles": log_tiles} | moved
 
 
 def _kept(
@@ -112,7 +119,8 @@ def _kept(
 def _reference(
     view: Callable[[Workload, Space, Configs], Columns], workload: Workload, space: Space
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """The columns that vary over a space, their means and deviations, from a fixed sample."""
+    """The columns that vary over a space, each in its own way, their means and deviations, from a
+    fixed sample."""
     rng = np.random.default_rng(0)
     flat = (
         rng.integers(0, space.size, _SAMPLE)
@@ -120,9 +128,16 @@ def _reference(
         else rng.choice(np.asarray(space.listed), _SAMPLE)
     )
     columns = view(workload, space, space.unravel(flat))
-    names = tuple(name for name, column in columns.items() if np.ptp(column) > 0)
+    names = [name for name, column in columns.items() if np.ptp(column) > 0]
     kept = np.stack([columns[name] for name in names], axis=1)
-    return names, kept.mean(axis=0), kept.std(axis=0)
+    if view is _smooth_columns:
+        alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
+        own = ~np.triu(alike, 1).any(axis=0)
+        names, kept = (
+            [name for name, keep in zip(names, list(own), strict=True) if keep],
+            kept[:, own],
+        )
+    return tuple(names), kept.mean(axis=0), kept.std(axis=0)
 
 
 def _by_name(space: Space, configs: Configs) -> Columns:

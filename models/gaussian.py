@@ -1,8 +1,8 @@
-"""A small Gaussian process: few points, a calibrated spread, extrapolation along straight lines.
+"""A Gaussian process for few points: it knows its own uncertainty, and which features matter.
 
-Kernel: Matérn 5/2 on the mean squared distance plus a linear part (features are expected to be on a
-common scale); length and noise are chosen on a grid by marginal likelihood (Rasmussen & Williams,
-Gaussian Processes for Machine Learning, 2006, algorithm 2.1).
+Kernel: Matérn 5/2 plus a linear part, one length a feature. Lengths, noise and the linear share
+maximise the marginal likelihood times weak log-normal priors (Rasmussen & Williams, Gaussian
+Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
 
+from search.acquisition import log_expected_improvement
 from search.learning import Matrix
 
-_LENGTHS = (1.0, 2.0, 4.0)
-_NOISES = (1e-3, 1e-2, 1e-1)
+Vector = NDArray[np.float64]
+
+_NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
+_NOISE_SPREAD = 2.0
+_JITTER = 1e-9
 
 
 class GaussianProcess:
@@ -29,73 +34,133 @@ class GaussianProcess:
 
     def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
         self.classify = False
-        self.points = int(parameters.get("points", 400))
-        self.linear = float(parameters.get("linear", 0.3))
-        self.x = np.empty((0, 1))
-        self.weights = np.empty(0)
-        self.factor = np.empty((0, 0))
-        self.mean, self.scale, self.length = 0.0, 1.0, 1.0
+        self.points = int(parameters.get("points", 250))
+        self.steps = int(parameters.get("steps", 30))
+        self.x: Matrix = np.empty((0, 1))
+        self.weights: Vector = np.empty(0)
+        self.factor: Matrix = np.empty((0, 0))
+        self.lengths: Vector = np.ones(1)
+        self.mean, self.scale, self.noise, self.linear = 0.0, 1.0, 1e-2, 0.3
 
-    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
+    def fit(self, x: Matrix, y: Vector) -> None:
         rows = _thinned(y, self.points)
-        self.x, y = np.nan_to_num(x[rows]), y[rows]
+        x, y = np.nan_to_num(x[rows]), y[rows]
+        self.lengths = np.full(x.shape[1], math.sqrt(x.shape[1]))
         if not len(y):
-            self.weights, self.factor = np.empty(0), np.empty((0, 0))
+            self.weights, self.factor, self.x = np.empty(0), np.empty((0, 0)), x
             return
         self.mean = float(y.mean())
         self.scale = max(float(y.std()), 1e-3)
         z = (y - self.mean) / self.scale
-        best = -math.inf
-        for length in _LENGTHS:
-            kernel = self._kernel(self.x, self.x, length)
-            for noise in _NOISES:
-                factor = cholesky(kernel + noise * np.eye(len(z)), lower=True)
-                weights = cho_solve((factor, True), z)
-                evidence = float(-0.5 * z @ weights - np.log(np.diag(factor)).sum())
-                if evidence > best:
-                    best, self.length, self.factor, self.weights = evidence, length, factor, weights
+        start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
+        bounds = [(-2.0, 5.0)] * x.shape[1] + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
+        found = minimize(
+            _evidence, start, (x, z), "L-BFGS-B", jac=True, bounds=bounds,
+            options={"maxiter": self.steps},
+        ).x  # fmt: skip
+        self.lengths = np.exp(found[:-2])
+        self.noise, self.linear = float(np.exp(found[-2])), float(np.exp(found[-1]))
+        self.x = x / self.lengths
+        kernel = _kernel(self.x, self.x, self.linear)
+        self.factor = cholesky(kernel + self.noise * np.eye(len(z)), lower=True)
+        self.weights = cho_solve((self.factor, True), z)
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
+    def predict(self, x: Matrix) -> Vector:
         if not len(self.weights):
             return np.full(len(x), self.mean)
-        kernel = self._kernel(np.nan_to_num(x), self.x, self.length)
+        kernel = _kernel(np.nan_to_num(x) / self.lengths, self.x, self.linear)
         return np.asarray(kernel @ self.weights * self.scale + self.mean, dtype=np.float64)
 
-    def spread(self, x: Matrix) -> NDArray[np.float64]:
-        prior = 1.0 + self.linear * (np.nan_to_num(x) ** 2).mean(axis=1)
-        if not len(self.weights):
-            return np.asarray(np.sqrt(prior) * self.scale, dtype=np.float64)
-        kernel = self._kernel(np.nan_to_num(x), self.x, self.length)
-        known = solve_triangular(self.factor, kernel.T, lower=True)
-        variance = np.maximum(prior - (known**2).sum(axis=0), 1e-9)
-        return np.asarray(np.sqrt(variance) * self.scale, dtype=np.float64)
+    def spread(self, x: Matrix) -> Vector:
+        x = np.nan_to_num(x) / self.lengths
+        return np.asarray(np.sqrt(self._posterior(x)[0]) * self.scale, dtype=np.float64)
+
+    def propose(
+        self, x: Matrix, offset: Vector, best: float, log_chance: Vector, n: int
+    ) -> NDArray[np.int64]:
+        """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
+        plus `log_chance` once the means of those before it are believed (kriging believer;
+        Ginsbourger et al., 2010). `offset` is added to the predictions."""
+        mean = self.predict(x) + offset
+        scaled = np.nan_to_num(x) / self.lengths
+        variance, known = self._posterior(scaled)
+        chosen: list[int] = []
+        for _ in range(min(n, len(x))):
+            spread = np.sqrt(variance) * self.scale
+            value = log_expected_improvement(mean, spread, best) + log_chance
+            value[chosen] = -np.inf
+            row = int(np.argmax(value))
+            shared = _kernel(scaled, scaled[row : row + 1], self.linear)[:, 0]
+            shared = (shared - known.T @ known[:, row]) / math.sqrt(variance[row] + self.noise)
+            known = np.concatenate([known, shared[None]])
+            variance = np.maximum(variance - shared**2, _JITTER)
+            best = min(best, float(mean[row]))
+            chosen.append(row)
+        return np.array(chosen, dtype=np.int64)
 
     def save(self, path: Path) -> None:
-        facts = np.array([self.mean, self.scale, self.length, self.linear])
-        np.savez(
-            path,
-            allow_pickle=False,
-            x=self.x,
-            weights=self.weights,
-            factor=self.factor,
-            facts=facts,
-        )
+        facts = np.array([self.mean, self.scale, self.noise, self.linear])
+        arrays = {"x": self.x, "weights": self.weights, "factor": self.factor}
+        np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as data:
             self.x, self.weights, self.factor = data["x"], data["weights"], data["factor"]
-            self.mean, self.scale, self.length, self.linear = map(float, data["facts"])
+            self.lengths = data["lengths"]
+            self.mean, self.scale, self.noise, self.linear = map(float, data["facts"])
 
-    def _kernel(self, a: Matrix, b: Matrix, length: float) -> Matrix:
-        width = a.shape[1]
-        inner = a @ b.T / width
-        square = (a**2).mean(axis=1)[:, None] + (b**2).mean(axis=1)[None, :] - 2.0 * inner
-        distance = np.sqrt(5.0 * np.maximum(square, 0.0)) / length
-        matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
-        return np.asarray(matern + self.linear * inner, dtype=np.float64)
+    def _posterior(self, scaled: Matrix) -> tuple[Vector, Matrix]:
+        """Variance of scaled rows (n,), and what is known of them: (points, n)."""
+        prior = 1.0 + self.linear * (scaled**2).sum(axis=1)
+        if not len(self.weights):
+            return prior, np.empty((0, len(scaled)))
+        kernel = _kernel(self.x, scaled, self.linear)
+        known = solve_triangular(self.factor, kernel, lower=True)
+        return np.maximum(prior - (known**2).sum(axis=0), _JITTER), known
 
 
-def _thinned(y: NDArray[np.float64], points: int) -> NDArray[np.int64]:
+def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
+    inner = a @ b.T
+    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * inner
+    distance = np.sqrt(5.0 * np.maximum(square, 0.0))
+    matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
+    return np.asarray(matern + linear * inner, dtype=np.float64)
+
+
+def _evidence(theta: Vector, x: Matrix, z: Vector) -> tuple[float, Vector]:
+    """Negative log posterior of the hyper-parameters and its gradient. `theta`: log lengths, log
+    noise, log linear share."""
+    width = x.shape[1]
+    noise, linear = math.exp(theta[-2]), math.exp(theta[-1])
+    a = x * np.exp(-theta[:width])
+    inner = a @ a.T
+    norm = np.diag(inner)
+    distance = np.sqrt(5.0 * np.maximum(norm[:, None] + norm[None, :] - 2.0 * inner, 0.0))
+    decay = np.exp(-distance)
+    kernel = (1.0 + distance + distance**2 / 3.0) * decay + linear * inner
+    try:
+        factor = cholesky(kernel + noise * np.eye(len(z)), lower=True)
+    except LinAlgError:
+        return 1e10, np.zeros_like(theta)
+    weights = cho_solve((factor, True), z)
+    # d/dK of the negative log likelihood is half of this.
+    slope = cho_solve((factor, True), np.eye(len(z))) - np.outer(weights, weights)
+    by_square = slope * (-5.0 / 6.0 * (1.0 + distance) * decay)
+    by_lengths = by_square.sum(axis=1) @ a**2 - (a * (by_square @ a)).sum(axis=0)
+    by_lengths = -2.0 * by_lengths - linear * (a * (slope @ a)).sum(axis=0)
+
+    median = np.full(width, 0.5 * math.log(width))
+    median = np.concatenate([median, [_NOISE, _LINEAR]])
+    precision = np.ones(width + 2)
+    precision[-2] = _NOISE_SPREAD**-2
+    value = 0.5 * z @ weights + np.log(np.diag(factor)).sum()
+    value += 0.5 * (precision * (theta - median) ** 2).sum()
+    by_noise, by_linear = noise * np.trace(slope), linear * (slope * inner).sum()
+    gradient = np.concatenate([by_lengths, [0.5 * by_noise, 0.5 * by_linear]])
+    return float(value), gradient + precision * (theta - median)
+
+
+def _thinned(y: Vector, points: int) -> NDArray[np.int64]:
     """Rows to keep: half of them the lowest, the others spread evenly over the rest."""
     order = np.argsort(y, kind="stable")
     if len(order) <= points:

@@ -10,7 +10,7 @@ from models.recall import RecallXGBoost
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.explorer import Problem
-from search.learning import CostModel, Matrix, VetoModel
+from search.learning import CostModel, Matrix, Surrogate, VetoModel
 from targets.base import Configs
 from targets.errors import UnknownName
 
@@ -49,6 +49,9 @@ class Toolbox:
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, True, parameters)
+
+    def surrogate(self, seed: int, **parameters: float) -> Surrogate:
+        return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
         return Validity(seed, True, parameters)

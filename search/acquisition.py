@@ -1,4 +1,4 @@
-"""How promising a config is, given uncertain predictions, and how to choose several at once."""
+"""How promising a config is, given uncertain predictions, and how to cover a space at first."""
 
 from __future__ import annotations
 
@@ -39,19 +39,3 @@ def spread_out(x: Matrix, n: int, rng: np.random.Generator) -> NDArray[np.int64]
         distance = np.minimum(distance, ((x - x[farthest]) ** 2).sum(axis=1))
         distance[chosen] = -1.0
     return np.array(chosen, dtype=np.int64)
-
-
-def diverse_best(
-    score: NDArray[np.float64], x: Matrix, n: int, penalty: float
-) -> NDArray[np.int64]:
-    """`n` rows in greedy order of score, each lowered by `penalty` · likeness to those chosen
-    before (a Gaussian of the mean squared distance of `x`)."""
-    if penalty == 0.0:
-        return np.argsort(-score, kind="stable")[:n]
-    left = score.astype(np.float64).copy()
-    chosen = np.empty(min(n, len(score)), dtype=np.int64)
-    for k in range(len(chosen)):
-        chosen[k] = np.argmax(left)
-        left -= penalty * np.exp(-2.0 * ((x - x[chosen[k]]) ** 2).mean(axis=1))
-        left[chosen[k]] = -np.inf
-    return chosen

@@ -44,6 +44,22 @@ class CostModel(Protocol):
     def load(self, path: Path) -> None: ...
 
 
+class Surrogate(CostModel, Protocol):
+    """A regressor that knows its uncertainty, and so which rows to measure together."""
+
+    def propose(
+        self,
+        x: Matrix,
+        offset: NDArray[np.float64],
+        best: float,
+        log_chance: NDArray[np.float64],
+        n: int,
+    ) -> NDArray[np.int64]:
+        """`n` row numbers of `x`, by expected improvement on `best` (lower is better) plus the log
+        chance of being valid; `offset` is added to the predictions."""
+        ...
+
+
 class VetoModel(CostModel, Protocol):
     """A classifier of validity that knows below which chance a config may be passed over."""
 
@@ -67,3 +83,5 @@ class Learners(Protocol):
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel: ...
 
     def validity(self, seed: int, **parameters: float) -> VetoModel: ...
+
+    def surrogate(self, seed: int, **parameters: float) -> Surrogate: ...
