@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,10 +38,29 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(kind: str, **facts: Json) -> None:
-    """Report progress to whoever listens."""
+    """Report progress to whoever listens, and to the log of the flow run that it is about."""
+    _log(kind, facts)
     listener = _listener.get()
     if listener is not None:
         listener(Event(kind, facts))
+
+
+def _log(kind: str, facts: dict[str, Json]) -> None:
+    text = _LOG_LINES.get(kind)
+    if text is None or "prefect" not in sys.modules:
+        return
+    from prefect.context import FlowRunContext
+    from prefect.logging import get_run_logger
+
+    if FlowRunContext.get() is not None:
+        get_run_logger().info(text.format(**facts))
+
+
+_LOG_LINES = {
+    "round": "round {round}: {trials} trials, best {best} cycles, {valid_share:.0%} valid",
+    "tuned": "default {default_cycles}, tuned {tuned_cycles}, roofline {roofline_cycles} cycles",
+    "note": "{text}",
+}
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from tasks.urls import mlflow_run_url
 EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"
 VERSION_TAG = "tilewright.version"
+PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the experiment on its training runs, not on traces of language models."""
 STEP_METRIC = "trials"  # logged at every step
 
 
@@ -180,7 +182,7 @@ def _experiment() -> str:
         return str(known.experiment_id)
     local = str(client.tracking_uri).startswith("sqlite:")
     folder = current_home().mlflow_artifacts.as_uri() if local else None
-    return str(client.create_experiment(EXPERIMENT, artifact_location=folder))
+    return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND))
 
 
 def _retire(key: str) -> None:
