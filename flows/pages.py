@@ -12,6 +12,7 @@ from tasks.children import Child, ServerError
 from tasks.home import use_home
 from tasks.mlflow_server import start_mlflow_server
 from tasks.prefect_server import announce, start_prefect_pages, withdraw
+from tasks.urls import TRAINING_PAGES
 
 POLL_SECONDS = 0.2
 
@@ -50,7 +51,9 @@ def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addre
                 stack.callback(withdraw, home)
                 addresses = {
                     "Prefect": prefect.api_url.removesuffix("/api"),
-                    "MLflow": mlflow.health.removesuffix("/health"),
+                    "MLflow": mlflow.health.removesuffix("health")
+                    + "#/experiments"
+                    + TRAINING_PAGES,
                 }
                 yield Addresses(addresses, children)
         except KeyboardInterrupt:

@@ -8,6 +8,8 @@ from tasks.children import LOOPBACK
 
 PREFECT_PORT = 4200
 MLFLOW_PORT = 5000
+TRAINING_PAGES = "?workflowType=machine_learning"
+"""MLflow opens on pages for language models unless told otherwise."""
 
 
 def flow_run_url(flow_run_id: str) -> str:
@@ -17,7 +19,7 @@ def flow_run_url(flow_run_id: str) -> str:
 
 def mlflow_run_url(experiment_id: str, run_id: str) -> str:
     """The page of an MLflow run."""
-    return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}{TRAINING_PAGES}"
 
 
 def _prefect_pages() -> str:
