@@ -101,9 +101,15 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Final figures, without a history."""
+    """Final figures, without a history. What the run has already, by steps or from an earlier end,
+    is not logged again."""
     now = int(time.time() * 1000)
-    metrics = [Metric(name, float(v), now, 0) for name, v in values.items() if math.isfinite(v)]
+    known = _client().get_run(run_id).data.metrics
+    metrics = [
+        Metric(name, float(value), now, 0)
+        for name, value in values.items()
+        if math.isfinite(value) and name not in known
+    ]
     _client().log_batch(run_id, metrics=metrics)
 
 
