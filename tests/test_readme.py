@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import networks
+from networks import zoo
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -29,7 +29,7 @@ SERVERS = {"tilewright ui"}
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, an instruction stream, and a home of its own for records."""
     folder = tmp_path_factory.mktemp("readme")
-    networks.zoo.write("digits_cnn", folder / "model.onnx", 0)
+    zoo.write("digits_cnn", folder / "model.onnx", 0)
     with np.load(ROOT / "tests/data/vta/cycles_pynq.npz", allow_pickle=False) as streams:
         first = streams["insn"][: streams["insn_off"][1]]
     (folder / "program.bin").write_bytes(first.tobytes())
