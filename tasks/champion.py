@@ -36,7 +36,7 @@ from tasks.contest import Contest, Entrant, Job
 from tasks.files import Json, canonical, digest
 from tasks.standings import Results, Standing
 from tasks.titles import title
-from tasks.trace import ROLES, Lesson, lessons, plain, traced
+from tasks.trace import ROLES, Lesson, hidden_names, lessons, plain, traced
 
 ALIAS = "champion"
 ABOUT = "tilewright"  # key of what the model's metadata say
@@ -104,7 +104,7 @@ def _learned(contest: Contest, job: Job) -> tuple[Memory, dict[str, Lesson]]:
     target = contest.arena.open(job.workload)
     workload = dict(contest.arena.workloads)[job.workload]
     problem = problem_of(target, workload, job.seed)
-    explorer, _ = traced(job.entrant, hidden_names(target, problem))
+    explorer, _ = traced(job.entrant, target, problem)
     session = Session(target, problem, explorer, Memory())
     while (left := contest.trials - len(session.history)) > 0:
         if session.advance(min(contest.batch, left)) is None:
@@ -249,12 +249,6 @@ def _version(client: MlflowClient, name: str) -> str | None:
 # -- what a model is for -------------------------------------------------------------------------
 
 
-def hidden_names(target: Target, problem: Problem) -> tuple[str, ...]:
-    """What lowering on this target reveals."""
-    flat = np.zeros(1, np.int64) if problem.space.listed is None else np.array(problem.space.listed)
-    return target.lower(problem.workload, problem.space.unravel(flat[:1])).hidden_names
-
-
 def _about(target: Target, problem: Problem, entrant: Entrant) -> dict[str, Json]:
     return {
         "tuner": entrant.tuner,
@@ -272,8 +266,11 @@ def _kind(model: CostModel) -> dict[str, Json]:
 
 def _features(target: Target, problem: Problem) -> str:
     """Digest of the names of all columns a model of this problem may have."""
-    flat = np.zeros(1, np.int64) if problem.space.listed is None else np.array(problem.space.listed)
-    config = problem.space.unravel(flat[:1])
+    space = problem.space
+    flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
+    config = space.unravel(flat)
     names = [LEARNERS.visible(problem, config)[1], LEARNERS.smooth(problem, config)[1]]
     names.append(hidden_names(target, problem))
+    if problem.estimate is not None:
+        names.append(problem.estimate(config)[1])
     return digest(canonical([list(each) for each in names]))[:16]

@@ -7,18 +7,18 @@ watches tells of any tuner, also of one written later, what no tuner has to tell
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.learners import Toolbox
+from models import LEARNERS
 from search import Explorer, Memory, Problem, create
-from search.learning import CostModel, Matrix, VetoModel
-from targets.base import Configs
+from search.learning import CostModel, Learners, Matrix
+from targets.base import Target
 from tasks.contest import Entrant
 
 ROLES = {
@@ -27,6 +27,7 @@ ROLES = {
     "A": "Model A: performance, with what compiling reveals",
 }
 _VIEWS = 12  # feature matrices remembered
+_MODEL = ("fit", "predict", "save", "load")
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,6 @@ class TracedModel:
     learners: TracedLearners
     lesson: Lesson | None = None
     answers: list[Answer] = field(default_factory=list)
-    kind: str = ""
-    suffix: str = ""
-
-    def __post_init__(self) -> None:
-        self.kind, self.suffix = self.inner.kind, self.inner.suffix
-
-    @property
-    def threshold(self) -> float:
-        return float(getattr(self.inner, "threshold", 0.0))
-
-    @property
-    def classify(self) -> bool:
-        return bool(getattr(self.inner, "classify", False))
 
     def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
         self.lesson = Lesson(x, y, self.learners.names_of(x))
@@ -79,53 +67,43 @@ class TracedModel:
             self.answers.append(Answer(x, predicted))
         return predicted
 
-    def spread(self, x: Matrix) -> NDArray[np.float64]:
-        return self.inner.spread(x)
-
-    def save(self, path: Path) -> None:
-        self.inner.save(path)
-
-    def load(self, path: Path) -> None:
-        self.inner.load(path)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
-class TracedLearners(Toolbox):
-    """The learners of `models`, watched. `hidden_names` are those of the target tuned for."""
+class TracedLearners:
+    """The learners of `models`, watched: whatever they give, features are noted and models traced.
 
-    def __init__(self, hidden_names: Sequence[str]) -> None:
-        self.hidden_names = tuple(hidden_names)
+    `estimates` and `hidden` name the columns that a tuner may put behind a view of the knobs."""
+
+    def __init__(self, estimates: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+        self.estimates = estimates
+        self.hidden = hidden
         self.listening = False
         self._views: deque[tuple[Matrix, tuple[str, ...]]] = deque(maxlen=_VIEWS)
 
-    def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        return self._seen(super().visible(problem, configs))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(LEARNERS, name)
 
-    def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        return self._seen(super().smooth(problem, configs))
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = method(*args, **kwargs)
+            if all(hasattr(given, part) for part in _MODEL):
+                return TracedModel(given, self)
+            if isinstance(given, tuple) and len(given) == 2:
+                self._views.append(given)
+            return given
 
-    def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        return TracedModel(super().regressor(kind, seed, **parameters), self)
-
-    def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        return TracedModel(super().classifier(kind, seed, **parameters), self)
-
-    def validity(self, seed: int, **parameters: float) -> VetoModel:
-        return TracedModel(super().validity(seed, **parameters), self)
+        return call
 
     def names_of(self, x: Matrix) -> tuple[str, ...]:
-        """The names of a matrix's columns: those of the view it begins with, then hidden features
-        or estimates, by how many columns are left."""
+        """The names of a matrix's columns: those of the view it begins with, then estimates and
+        hidden features, told by how many columns are left."""
+        width = int(x.shape[1])
         for matrix, names in sorted(self._views, key=lambda view: -view[0].shape[1]):
-            width = int(matrix.shape[1])
-            rest = int(x.shape[1]) - width
-            if rest < 0 or not len(x) or not (matrix == x[0, :width]).all(axis=1).any():
-                continue
-            if rest == len(self.hidden_names):
-                return names + self.hidden_names
-            if rest <= 1:
-                return names + ("estimate",) * rest
-            return names + tuple(f"estimate {k + 1}" for k in range(rest))
-        return tuple(f"feature {k + 1}" for k in range(x.shape[1]))
+            own = len(names)
+            if own <= width and len(x) and (matrix == x[0, :own]).all(axis=1).any():
+                return names + self._behind(width - own)
+        return _numbered("feature", width)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -136,15 +114,26 @@ class TracedLearners(Toolbox):
         finally:
             self.listening = False
 
-    def _seen(self, view: tuple[Matrix, tuple[str, ...]]) -> tuple[Matrix, tuple[str, ...]]:
-        self._views.append(view)
-        return view
+    def _behind(self, count: int) -> tuple[str, ...]:
+        estimates = tuple(f"estimated {name}" for name in self.estimates)
+        hidden = tuple(f"hidden {name}" for name in self.hidden)
+        for names in ((), hidden, estimates, (*estimates, *hidden)):
+            if len(names) == count:
+                return names
+        return ("estimate",) if count == 1 else _numbered("estimate", count)
 
 
-def traced(entrant: Entrant, hidden_names: Sequence[str]) -> tuple[Explorer, TracedLearners]:
+def traced(entrant: Entrant, target: Target, problem: Problem) -> tuple[Explorer, TracedLearners]:
     """A tuner, and who watches it."""
-    learners = TracedLearners(hidden_names)
-    return create(entrant.tuner, learners, dict(entrant.settings)), learners
+    estimates = () if problem.estimate is None else problem.estimate(_first(problem))[1]
+    learners = TracedLearners(tuple(estimates), hidden_names(target, problem))
+    explorer = create(entrant.tuner, cast(Learners, learners), dict(entrant.settings))
+    return explorer, learners
+
+
+def hidden_names(target: Target, problem: Problem) -> tuple[str, ...]:
+    """What lowering on this target reveals."""
+    return target.lower(problem.workload, _first(problem)).hidden_names
 
 
 def lessons(memory: Memory) -> dict[str, Lesson]:
@@ -165,3 +154,14 @@ def plain(memory: Memory) -> Memory:
         },
         memory.arrays,
     )
+
+
+def _first(problem: Problem) -> NDArray[np.int32]:
+    """A config of the space, shape (1, knobs)."""
+    space = problem.space
+    flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
+    return space.unravel(flat)
+
+
+def _numbered(name: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{name} {k + 1}" for k in range(count))

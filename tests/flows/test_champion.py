@@ -1,0 +1,161 @@
+"""A comparison in MLflow, its champion in the registry, and a tuning run that starts from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from models import make_explorer
+from search import tune
+from targets import make_target
+from targets.workload import parse_workload
+from tests.flows.conftest import Place
+
+TUNERS = ("ml2tuner", "random")
+SEEDS = (0, 1)
+LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A place in which tuners were compared on a layer of a network, with MLflow."""
+
+    place: Place
+    printed: str
+
+    @property
+    def home(self) -> Path:
+        return self.place.folder / "home"
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    place = Place(tmp_path_factory.mktemp("champion"))
+    done = place.run(
+        "compare", "--tuners", ",".join(TUNERS), "--network", "digits_cnn", "--workloads", "1",
+        "--space", "template", "--trials", "24", "--batch", "8", "--seeds", "0,1", "--jobs", "1",
+        "--out", "compared",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return Logged(place, done.stdout)
+
+
+@pytest.fixture
+def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{logged.home}/mlflow/mlflow.db"
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    yield MlflowClient(uri)
+    mlflow.set_tracking_uri(before)
+
+
+def test_a_comparison_is_an_experiment_of_tuners_with_seeds_below_them(
+    logged: Logged, client
+) -> None:  # type: ignore[no-untyped-def]
+    (experiment,) = [e for e in client.search_experiments() if e.name.startswith("compare ")]
+    assert experiment.name in logged.printed
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    parents = {r.info.run_name: r for r in runs if "mlflow.parentRunId" not in r.data.tags}
+    children = [r for r in runs if "mlflow.parentRunId" in r.data.tags]
+    assert set(parents) == set(TUNERS)
+    assert {(r.data.tags["mlflow.parentRunId"], r.info.run_name) for r in children} == {
+        (parent.info.run_id, f"seed {seed}") for parent in parents.values() for seed in SEEDS
+    }
+    for parent in parents.values():
+        names = {each.path for each in client.list_artifacts(parent.info.run_id)}
+        assert {"report.html", "comparison.json"} <= names
+
+
+def test_settings_are_parameters_and_figures_agree_with_the_record(logged: Logged, client) -> None:  # type: ignore[no-untyped-def]
+    document = logged.place.json("compared/comparison.json")
+    (experiment,) = [e for e in client.search_experiments() if e.name.startswith("compare ")]
+    runs = client.search_runs([experiment.experiment_id])
+    for record in document["runs"]:
+        (run,) = [r for r in runs if r.data.params.get("seed") == str(record["seed"])
+                  and r.data.params["tuner"] == record["tuner"]]  # fmt: skip
+        optimum = document["optimum"][LAYER]
+        assert run.data.metrics["final_regret"] == pytest.approx(
+            record["best_cycles"][-1] / optimum - 1
+        )
+        invalid = sum(status != "valid" for status in record["statuses"])
+        assert run.data.metrics["invalid_share"] == pytest.approx(invalid / 24)
+        assert run.data.metrics["lowered"] == record["lowered"]
+        history = client.get_metric_history(run.info.run_id, "regret")
+        assert [point.value for point in history] == pytest.approx(
+            [record["best_cycles"][p.step - 1] / optimum - 1 for p in history]
+        )
+        assert len(history) > 5
+        if record["tuner"] == "ml2tuner":
+            assert float(run.data.params["tuner.alpha"]) == 1.0
+
+
+def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged, client) -> None:  # type: ignore[no-untyped-def]
+    import mlflow.pyfunc
+
+    models = client.search_registered_models()
+    roles = {model.name.rpartition(".")[2] for model in models}
+    assert {"P", "V"} <= roles <= {"P", "V", "A"}
+    for model in models:
+        version = client.get_model_version_by_alias(model.name, "champion")
+        assert LAYER.split(":")[0] or model.description
+        loaded = mlflow.pyfunc.load_model(f"models:/{model.name}@champion")
+        signature = loaded.metadata.signature
+        assert signature is not None
+        example = loaded.metadata.load_input_example(
+            mlflow.artifacts.download_artifacts(artifact_uri=version.source)
+        )
+        assert list(example.columns) == signature.inputs.input_names()
+        assert any(name.startswith("log2_") for name in example.columns)
+        predicted = loaded.predict(example)
+        assert len(predicted) == len(example) > 1
+        if model.name.endswith(".V"):
+            assert ((predicted >= 0) & (predicted <= 1)).all()
+        run = client.get_run(version.run_id)
+        assert run.data.params["tuner"] == "ml2tuner"
+    files = [path for path in logged.home.rglob("*") if path.is_file()]
+    assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".joblib", ".cloudpickle")]
+    for path in (p for p in files if "artifacts" in p.parts):
+        text = path.read_bytes()
+        assert b"cloudpickle" not in text, path
+        assert not text.startswith(b"\x80\x04"), path  # a pickle of protocol 4
+        assert not text.startswith(b"\x80\x05"), path
+
+
+def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
+    warm = logged.place.run(
+        "tune", "digits_cnn", "--space", "template", "--trials", "8", "--batch", "8",
+        "--tuner", "ml2tuner", "--seed", "5", "--out", "warm", "--warm-start", "champion",
+    )  # fmt: skip
+    assert warm.returncode == 0, warm.stderr
+    assert warm.stdout.count("no champion to start from") == 2  # the other two layers
+    trials = pd.read_parquet(logged.place.folder / "warm" / "trials.parquet")
+    first = trials[trials["workload"] == trials["workload"].iloc[0]]
+    optimum = logged.place.json("compared/comparison.json")["optimum"][LAYER]
+    assert int(first["cycles"].iloc[0]) <= 1.05 * optimum
+    (cold,) = tune(
+        make_target("vta-pynq", "template"), parse_workload(LAYER), make_explorer("ml2tuner"),
+        trials=8, batch=8, seed=5,
+    )  # fmt: skip
+    assert first["cycles"].sum() < cold.measured.cycles.sum()
+    assert logged.place.json("warm/summary.json")["warm_start"] == "champion"
+
+
+def test_without_a_champion_the_command_says_what_makes_one(logged: Logged) -> None:
+    missing = logged.place.run(
+        "tune", "digits_cnn", "--space", "extended", "--warm-start", "champion", "--out", "no"
+    )
+    assert missing.returncode == 2
+    assert "there is no champion for any of these workloads" in missing.stderr
+    assert "'tilewright compare' makes one" in missing.stderr
+    wrong = logged.place.run("tune", "digits_cnn", "--warm-start", "best", "--out", "no")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: --warm-start best")

@@ -1,0 +1,91 @@
+"""Models of every kind go into the registry and come back as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from search import Memory, problem_of
+from targets.base import Target
+from tasks.arena import recorded_arena
+from tasks.comparison import optimum_of, ordered, run_jobs
+from tasks.contest import Contest, contest, parse_entrants
+from tasks.standings import results_of, standings
+
+TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    import mlflow
+
+    folder, before = tmp_path_factory.mktemp("home"), mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_HOME", str(folder))
+        yield folder
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize(
+    ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
+)
+def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
+    from tasks import champion
+    from tasks.comparison_runs import log_comparison
+
+    what = _contest(f"random,{tuner}", trials)
+    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    results = results_of(runs, optimum_of(what), trials)
+    logged = log_comparison(what, results, runs, [])
+    rows = sorted(standings(results), key=lambda row: row.tuner == "random")
+    crowned = champion.crown(what, results, rows, logged)
+    assert {each.role for each in crowned} >= {"P", "V"}
+
+    target, name = what.arena.open("C10"), what.entrants[1].tuner
+    workload = dict(what.arena.workloads)["C10"]
+    memory = champion.load_champion(target, "template", workload, name)
+    assert memory is not None
+    seed = champion._best_seed(results, tuner, "C10")
+    job = next(j for j in what.jobs if j.entrant.label == tuner and j.seed == seed)
+    learned, lessons = champion._learned(what, job)
+    assert set(memory.models) == {each.role for each in crowned}
+    for role, model in memory.models.items():
+        assert model.kind == learned.models[role].kind
+        asked = lessons[role].x
+        np.testing.assert_array_equal(model.predict(asked), learned.models[role].predict(asked))
+    _proposes(what, target, memory)
+
+    with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
+        champion.load_champion(target, "template", workload, "p")
+    assert champion.load_champion(target, "extended", workload, name) is None
+
+
+def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
+    from tasks.champion import crown
+    from tasks.comparison_runs import log_comparison
+
+    what = _contest("random,grid", 8)
+    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    results = results_of(runs, optimum_of(what), 8)
+    logged = log_comparison(what, results, runs, [])
+    assert len(logged.seeds) == 4
+    assert crown(what, results, standings(results), logged) == []
+
+
+def _contest(tuners: str, trials: int) -> Contest:
+    return contest(recorded_arena([TABLE]), parse_entrants(tuners), (0, 1), trials, 8)
+
+
+def _proposes(what: Contest, target: Target, memory: Memory) -> None:
+    """A tuner accepts the loaded memory as its own."""
+    from search import History
+
+    workload = dict(what.arena.workloads)["C10"]
+    problem, explorer = problem_of(target, workload, 9), what.entrants[1].explorer
+    history = History.empty(problem.space)
+    named = explorer.generate(problem, memory, history, 8)
+    assert len(explorer.veto(problem, memory, history, named, 8)) >= 8
