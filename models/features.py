@@ -132,9 +132,9 @@ def _reference(
     kept = np.stack([columns[name] for name in names], axis=1)
     if view is _smooth_columns:
         alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
-        own = ~np.triu(alike, 1).any(axis=0)
+        own = np.array([not column.any() for column in np.triu(alike, 1).T])
         names, kept = (
-            [name for name, keep in zip(names, list(own), strict=True) if keep],
+            [name for name, keep in zip(names, own, strict=True) if keep],
             kept[:, own],
         )
     return tuple(names), kept.mean(axis=0), kept.std(axis=0)

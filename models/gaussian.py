@@ -26,8 +26,8 @@ _JITTER = 1e-9
 
 
 class GaussianProcess:
-    """A regressor with a spread. `fit` keeps at most `points` rows: the lowest targets and an even
-    choice of the rest. Saved as NPZ without objects."""
+    """A regressor with a spread. `fit` keeps at most `points` rows (and searches lengths on
+    `search_points`): the lowest targets and an even choice of the rest. Saved as plain NPZ."""
 
     kind = "gaussian"
     suffix = ".npz"
@@ -35,7 +35,8 @@ class GaussianProcess:
     def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
         self.classify = False
         self.points = int(parameters.get("points", 250))
-        self.steps = int(parameters.get("steps", 30))
+        self.search_points = int(parameters.get("search_points", 80))
+        self.steps = int(parameters.get("steps", 25))
         self.x: Matrix = np.empty((0, 1))
         self.weights: Vector = np.empty(0)
         self.factor: Matrix = np.empty((0, 0))
@@ -54,8 +55,9 @@ class GaussianProcess:
         z = (y - self.mean) / self.scale
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * x.shape[1] + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
+        some = _thinned(z, self.search_points)
         found = minimize(
-            _evidence, start, (x, z), "L-BFGS-B", jac=True, bounds=bounds,
+            _evidence, start, (x[some], z[some]), "L-BFGS-B", jac=True, bounds=bounds,
             options={"maxiter": self.steps},
         ).x  # fmt: skip
         self.lengths = np.exp(found[:-2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from models.features import smooth, visible
+from models.forest import Forest
 from models.gaussian import GaussianProcess
 from models.recall import RecallXGBoost
 from models.trees import LightGBM, XGBoost
@@ -18,6 +19,7 @@ _KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
     "xgboost": XGBoost,
     "xgboost-recall": RecallXGBoost,
     "lightgbm": LightGBM,
+    "forest": Forest,
     "gaussian": GaussianProcess,
     "validity": Validity,
 }

@@ -69,12 +69,12 @@ class Default(Stages):
         if not memory.models and prior is None:
             rows = spread_out(self.learners.smooth(problem, configs)[0], wanted, rng)
             return Candidates(configs[rows])
-        features = self._features(problem, configs, prior)
+        features = self._features(problem, configs, prior) if "P" in memory.models else None
         scores = self._scores(problem, memory, configs, prior, features)
         chance = self._log_chance(scores)
         rough = -scores["P"] / _ESTIMATE_ERROR if "P" in scores else 0.0
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
-        if "P" in memory.models and history.best is not None:
+        if features is not None and history.best is not None:
             model = cast(Surrogate, memory.models["P"])
             offset = _rows(prior, rows)
             goal = float(np.log2(history.cycles[history.best]))
@@ -143,12 +143,12 @@ class Default(Stages):
         memory: Memory,
         configs: Configs,
         prior: _Prior | None,
-        features: Matrix,
+        features: Matrix | None,
     ) -> Scores:
         scores: Scores = {}
         if prior is not None:
             scores["P"] = prior.log_cycles
-        if "P" in memory.models:
+        if "P" in memory.models and features is not None:
             scores["P"] = memory.models["P"].predict(features) + scores.get("P", 0.0)
         if "V" in memory.models:
             scores["V"] = memory.models["V"].predict(self._tree_features(problem, configs, prior))

@@ -78,12 +78,11 @@ class ML2Tuner(Stages):
         if "A" not in memory.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
-        compiled = np.flatnonzero(lowered.ok)
-        if not len(compiled):
-            return Choice(np.zeros(1, dtype=np.int64))
+        compiled, broken = np.flatnonzero(lowered.ok), np.flatnonzero(~lowered.ok)
         features = self._hidden(problem, lowered.configs[compiled], lowered.hidden[compiled])
         predicted = memory.models["A"].predict(features)
-        rows = compiled[np.argsort(predicted, kind="stable")[:n]]
+        # A place in the batch is spent whether its config compiles or not.
+        rows = np.concatenate([compiled[np.argsort(predicted, kind="stable")], broken])[:n]
         return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
 
     def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:

@@ -1,0 +1,72 @@
+"""BaCO: Bayesian optimisation with hidden constraints, expected improvement of a Gaussian process
+times the feasibility a random forest predicts (Hellsten et al., ASPLOS 2023)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from pydantic import Field
+
+from search import candidates
+from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.learning import Learners, Matrix, Surrogate
+from search.registry import Options, register
+from targets.base import Configs, Space
+
+
+class BacoOptions(Options):
+    """BaCO's choices as far as they fit finite knobs; its kernels see knobs on a log scale."""
+
+    first: int = Field(10, ge=1, description="random trials before the models are asked")
+    pool: int = Field(4096, ge=64, description="candidates scored where a space is too large")
+    trees: int = Field(100, ge=1, description="trees of the feasibility forest")
+
+
+class Baco(Stages):
+    """Gaussian process × random-forest feasibility, on knobs alone."""
+
+    def __init__(self, name: str, options: BacoOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+        space, tried = problem.space, history.tried(problem.space)
+        rng = problem.rng(history.round, "generate")
+        if "P" not in memory.models or history.best is None:
+            return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
+        best = history.configs[history.best][None]
+        configs = candidates.pool(space, tried, best, self.table.pool, rng)
+        if not len(configs):
+            return Candidates(configs)
+        x, model = _knobs(space, configs), cast(Surrogate, memory.models["P"])
+        chance = memory.models["V"].predict(x)
+        goal = float(np.log2(history.cycles[history.best]))
+        log_chance = np.log(np.maximum(chance, 1e-6))
+        rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
+        scores = {"P": model.predict(x[rows]), "V": chance[rows]}
+        return Candidates(configs[rows], scores)
+
+    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+        valid = history.valid
+        if len(history) < self.table.first or valid.sum() < 2:
+            return memory
+        x = _knobs(problem.space, history.configs)
+        performance = self.learners.surrogate(problem.seed)
+        performance.fit(x[valid], np.log2(history.cycles[valid]))
+        forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
+        forest.fit(x, valid.astype(np.float64))
+        return Memory({"P": performance, "V": forest})
+
+
+def _knobs(space: Space, configs: Configs) -> Matrix:
+    """log2 of every knob's value (of value + 1 where a knob can be 0), each of deviation 1."""
+    columns = []
+    for knob, values in zip(space.knobs, space.values(configs).T, strict=True):
+        shift = 1.0 if min(knob.values) < 1 else 0.0
+        levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
+        columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
+    return np.stack(columns, axis=1)
+
+
+register("baco", Baco, BacoOptions)

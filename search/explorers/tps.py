@@ -1,0 +1,43 @@
+"""TPS: VTA++'s analytic tiling choice. Schedules whose tiles fit, in order of estimated DRAM
+traffic; nothing that is measured changes the order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from search import candidates
+from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.registry import register
+from targets.errors import TilewrightError
+
+_POOL = 65_536
+
+
+class NoEstimates(TilewrightError):
+    """A tuner that lives by closed-form estimates on a target that offers none."""
+
+
+class AnalyticTiling(Stages):
+    """Least estimated DRAM bytes first, among what fits the scratchpads; learns nothing."""
+
+    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+        if problem.estimate is None:
+            raise NoEstimates(
+                f"tuner '{self.name}' needs closed-form estimates and this target offers none; "
+                "choose another tuner, for example default"
+            )
+        space, tried = problem.space, history.tried(problem.space)
+        rng = problem.rng(0, "pool")
+        nowhere = np.empty((0, len(space.knobs)), np.int32)
+        configs = candidates.pool(space, tried, nowhere, _POOL, rng)
+        if not len(configs):
+            return Candidates(configs)
+        table, names = problem.estimate(configs)
+        moved = table[:, [name.endswith("_bytes") for name in names]].sum(axis=1)
+        fullest = table[:, [name.endswith("_share") for name in names]].max(axis=1, initial=0.0)
+        cycles = table[:, names.index("cycles")]
+        rows = np.lexsort((cycles, moved, fullest > 1.0))[:n]
+        return Candidates(configs[rows], {"P": np.log2(cycles[rows])})
+
+
+register("tps", AnalyticTiling)
