@@ -96,14 +96,18 @@ class TracedLearners:
         return call
 
     def names_of(self, x: Matrix) -> tuple[str, ...]:
-        """The names of a matrix's columns: those of the view it begins with, then estimates and
-        hidden features, told by how many columns are left."""
+        """The names of a matrix's columns: those of the views it is put together from; columns
+        between them are estimates and hidden features, told by how many there are."""
         width = int(x.shape[1])
-        for matrix, names in sorted(self._views, key=lambda view: -view[0].shape[1]):
-            own = len(names)
-            if own <= width and len(x) and (matrix == x[0, :own]).all(axis=1).any():
-                return names + self._behind(width - own)
-        return _numbered("feature", width)
+        found: tuple[str, ...] = ()
+        at = begin = 0
+        while at < width:
+            names = self._view_at(x, at)
+            if names:
+                found += self._behind(at - begin) + names
+                begin = at + len(names)
+            at += max(len(names), 1)
+        return found + self._behind(width - begin) if found else _numbered("feature", width)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -113,6 +117,14 @@ class TracedLearners:
             yield
         finally:
             self.listening = False
+
+    def _view_at(self, x: Matrix, at: int) -> tuple[str, ...]:
+        """The names of the widest view whose columns `x` holds from column `at` on."""
+        for matrix, names in sorted(self._views, key=lambda view: -view[0].shape[1]):
+            part = x[:1, at : at + len(names)]
+            if part.size and part.shape[1] == len(names) and (matrix == part).all(axis=1).any():
+                return names
+        return ()
 
     def _behind(self, count: int) -> tuple[str, ...]:
         estimates = tuple(f"estimated {name}" for name in self.estimates)
