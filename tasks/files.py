@@ -34,13 +34,16 @@ def digest(data: bytes) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the file, sync, then rename over it; after a crash the old file or the new."""
+    """Write beside the file, sync, then rename over it; after a crash the old file or the new.
+    Raises `OSError`, which names the file also when the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         _write_synced(fresh, data)
         os.replace(fresh, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = str(path)
         fresh.unlink(missing_ok=True)
         raise
 

@@ -8,10 +8,12 @@ is imported, since both read their settings from the environment at import. A us
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from targets.errors import TilewrightError
+from tasks.mlflow_database import provide_mlflow_database
 
 
 class HomeError(TilewrightError):
@@ -66,14 +68,19 @@ def use_home(home: Home | None = None) -> Home:
     try:
         for folder in (home.results, home.data, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home.root):
+            pass  # a folder that is there already may be on a disk that cannot be written
+        settings = _settings(home)
+        for name, value in settings.items():
+            os.environ.setdefault(name, value)
+        os.environ["TILEWRIGHT_HOME"] = str(home.root)
+        if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
+            provide_mlflow_database(home.mlflow_database)
     except OSError as error:
         raise HomeError(
-            f"cannot keep records under {home.root}: {error.strerror}; "
+            f"cannot keep records under {home.root}: {error.strerror or error}; "
             "set TILEWRIGHT_HOME to a folder you can write"
         ) from None
-    for name, value in _settings(home).items():
-        os.environ.setdefault(name, value)
-    os.environ["TILEWRIGHT_HOME"] = str(home.root)
     return home
 
 
@@ -98,6 +105,6 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}?timeout=60",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import logging
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -46,21 +46,23 @@ for _group in (tune, compare, explain, trials, networks, servers, vta, enumerate
 
 
 def main() -> None:
-    """The `tilewright` command. Exit code 2 for a mistake in the input, 130 after Ctrl-C."""
+    """The `tilewright` command. Exit code 2 for a mistake in the input and for whatever kept the
+    command from going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
+    logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     try:
         app()
-    except TilewrightError as error:
-        _fail(str(error), USAGE_ERROR)
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on from here", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+    except Exception as error:
+        from flows.stopped import explained
+
+        message = explained(error)
+        if message is None and not isinstance(error, TilewrightError):
             raise
-        _fail(f"{error.strerror}: {error.filename or 'a file of the run'}; "
-              "free or change the folder, then repeat the command", USAGE_ERROR)  # fmt: skip
+        _fail(message or str(error), USAGE_ERROR)
 
 
 def _fail(message: str, code: int) -> None:
