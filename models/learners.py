@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from models.draft import Draft
 from models.features import smooth, visible
 from models.forest import Forest
 from models.gaussian import GaussianProcess
 from models.recall import RecallXGBoost
+from models.revealed import revealed
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.explorer import Problem
@@ -21,6 +23,7 @@ _KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
     "lightgbm": LightGBM,
     "forest": Forest,
     "gaussian": GaussianProcess,
+    "draft": Draft,
     "validity": Validity,
 }
 
@@ -45,6 +48,9 @@ class Toolbox:
 
     def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
         return smooth(problem.workload, problem.space, configs)
+
+    def revealed(self, hidden: Matrix, names: tuple[str, ...]) -> tuple[Matrix, tuple[str, ...]]:
+        return revealed(hidden, names)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)

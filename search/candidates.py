@@ -49,11 +49,16 @@ def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
 
 
 def pool(
-    space: Space, tried: NDArray[np.int64], best: Configs, size: int, rng: np.random.Generator
+    space: Space,
+    tried: NDArray[np.int64],
+    best: Configs,
+    size: int,
+    rng: np.random.Generator,
+    whole: int = ENUMERABLE,
 ) -> Configs:
-    """What a model is asked to score: the whole untried space if it is small enough, else `size`
-    random configs and the neighbours of `best` (shape (b, knobs)), nothing twice."""
-    if space.size <= ENUMERABLE:
+    """What a model is asked to score: the whole untried space if it has at most `whole` configs,
+    else `size` random ones and the neighbours of `best` (shape (b, knobs)), nothing twice."""
+    if space.size <= whole:
         return space.unravel(untried(space, tried))
     near = neighbours(space, best)
     near = near[~_among(near, tried)]

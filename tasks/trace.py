@@ -128,10 +128,12 @@ class TracedLearners:
 
     def _behind(self, count: int) -> tuple[str, ...]:
         estimates = tuple(f"estimated {name}" for name in self.estimates)
-        hidden = tuple(f"hidden {name}" for name in self.hidden)
-        for names in ((), hidden, estimates, (*estimates, *hidden)):
-            if len(names) == count:
-                return names
+        counts = tuple(f"hidden {name}" for name in self.hidden)
+        seen = (*LEARNERS.revealed(np.zeros((1, len(self.hidden))), self.hidden)[1], "draft")
+        for hidden in ((), counts, seen):
+            for names in (hidden, (*estimates, *hidden)):
+                if len(names) == count:
+                    return names
         return ("estimate",) if count == 1 else _numbered("estimate", count)
 
 

@@ -27,6 +27,8 @@ from targets.base import Configs, Lowered
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
 _ESTIMATE_ERROR = 0.1  # log2 cycles an estimate is expected to be off
+_NEAR = 0.4  # log2 cycles from the best estimate within which the first batch is spread
+_WORK = "hidden bytes", "hidden iterations"
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 
 
@@ -34,11 +36,13 @@ class DefaultOptions(Options):
     """Chosen on the replayed tables; `benchmarks/sample_efficiency.py` repeats the ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
+    first_alpha: float = Field(15.0, ge=0, description="the same, of a first batch chosen blindly")
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
-    first_a: int = Field(8, ge=2, description="valid trials before Model A is asked")
-    pool: int = Field(8192, ge=64, description="candidates scored where a space is too large")
+    first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
+    trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
+    pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,10 @@ class Default(Stages):
 
     def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
         rng = problem.rng(history.round, "generate")
-        space, wanted = problem.space, self._wanted(n)
-        best = history.configs[_fastest(history, 8)]
-        configs = candidates.pool(space, history.tried(space), best, self.table.pool, rng)
+        wanted = self._wanted(problem, memory, n)
+        configs, prior = self._pool(problem, history, rng)
         if not len(configs):
             return Candidates(configs)
-        prior = self._prior(problem, configs)
         if not memory.models and prior is None:
             rows = spread_out(self.learners.smooth(problem, configs)[0], wanted, rng)
             return Candidates(configs[rows])
@@ -79,12 +81,44 @@ class Default(Stages):
             offset = _rows(prior, rows)
             goal = float(np.log2(history.cycles[history.best]))
             rows = rows[model.propose(features[rows], offset, goal, chance[rows], wanted)]
+        elif prior is not None:
+            rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
         return Candidates(configs, scores).take(rows[: 2 * wanted])
+
+    def _pool(
+        self, problem: Problem, history: History, rng: np.random.Generator
+    ) -> tuple[Configs, _Prior | None]:
+        """What the models are asked about, of a large space a part: what is estimated to be good,
+        or else a random part and the neighbours of the best."""
+        space, size = problem.space, self.table.pool
+        whole = candidates.ENUMERABLE if self._estimates(problem) else 2 * size
+        best = history.configs[_fastest(history, 8)]
+        configs = candidates.pool(space, history.tried(space), best, size, rng, whole)
+        prior = self._prior(problem, configs)
+        if prior is None or len(configs) <= 2 * size:
+            return configs, prior
+        rough = prior.log_cycles / _ESTIMATE_ERROR - np.log(_fit(prior))
+        rows = np.sort(np.argpartition(rough, size)[:size])
+        return configs[rows], _Prior(*(part[rows] for part in vars(prior).values()))
+
+    def _first(
+        self,
+        problem: Problem,
+        configs: Configs,
+        rows: NDArray[np.int64],
+        value: NDArray[np.float64],
+        wanted: int,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """The first batch on estimates: some are believed, the others find out where they err."""
+        near = rows[value > value[0] - _NEAR / _ESTIMATE_ERROR]
+        apart = near[spread_out(self.learners.smooth(problem, configs[near])[0], wanted, rng)]
+        return _in_turn(rows, apart, self.table.trust)
 
     def veto(
         self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
     ) -> Candidates:
-        wanted = self._wanted(n)
+        wanted = self._wanted(problem, memory, n)
         if "V" not in memory.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
         threshold = cast(VetoModel, memory.models["V"]).threshold
@@ -103,12 +137,15 @@ class Default(Stages):
         scores = self._scores(problem, memory, configs, prior, features)
         if "A" in memory.models and history.best is not None and len(compiled):
             model = cast(Surrogate, memory.models["A"])
-            features = _with_hidden(features, lowered.hidden)
+            features = self._with_hidden(memory, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + _rows(prior, np.arange(len(configs)))
             chance = self._log_chance(scores)[compiled]
             goal = float(np.log2(history.cycles[history.best]))
             offset = _rows(prior, compiled)
             compiled = compiled[model.propose(features[compiled], offset, goal, chance, n)]
+        elif prior is None and self._looks(lowered.hidden):
+            least = compiled[np.argsort(self._work(lowered)[compiled], kind="stable")]
+            compiled = _in_turn(least, compiled, self.table.trust)
         # A place in the batch is spent whether its config compiles or not.
         rows = np.concatenate([compiled, np.flatnonzero(~lowered.ok)])[:n]
         return Choice(rows, {name: score[rows] for name, score in scores.items()})
@@ -127,15 +164,28 @@ class Default(Stages):
             features = self._features(problem, configs, prior)
             models["P"] = self.learners.surrogate(problem.seed)
             models["P"].fit(features, target)
-            if self.table.use_a and hidden.shape[1] and valid.sum() >= self.table.first_a:
+            if self._looks(hidden) and valid.sum() >= self.table.first_a:
+                models["draft"] = self.learners.regressor("draft", problem.seed)
+                models["draft"].fit(hidden, np.log2(history.cycles[valid]))
+                features = self._with_hidden(Memory(models), history, features, hidden)
                 models["A"] = self.learners.surrogate(problem.seed)
-                models["A"].fit(_with_hidden(features, hidden), target)
+                models["A"].fit(features, target)
         return Memory(models)
 
     # -- scores --------------------------------------------------------------------------------
 
-    def _wanted(self, n: int) -> int:
-        return int(np.ceil((self.table.alpha + 1) * n))
+    def _wanted(self, problem: Problem, memory: Memory, n: int) -> int:
+        """How many to compile for a batch of `n`."""
+        blind = not memory.models and not self._estimates(problem)
+        alpha = self.table.first_alpha if blind else self.table.alpha
+        return int(np.ceil((alpha + 1) * n))
+
+    def _estimates(self, problem: Problem) -> bool:
+        return self.table.estimates and problem.estimate is not None
+
+    def _looks(self, hidden: Matrix) -> bool:
+        """Whether there is anything to see in lowered programs."""
+        return self.table.use_a and hidden.shape[1] > 0
 
     def _scores(
         self,
@@ -153,7 +203,7 @@ class Default(Stages):
         if "V" in memory.models:
             scores["V"] = memory.models["V"].predict(self._tree_features(problem, configs, prior))
         elif prior is not None:
-            scores["V"] = np.exp(-_SHARE_COST * np.maximum(prior.log_share, 0.0))
+            scores["V"] = _fit(prior)
         return scores
 
     def _log_chance(self, scores: Scores) -> NDArray[np.float64]:
@@ -175,14 +225,41 @@ class Default(Stages):
         smooth = self.learners.smooth(problem, configs)[0]
         return smooth if prior is None else np.concatenate([smooth, prior.features / 2.0], axis=1)
 
+    def _with_hidden(
+        self, memory: Memory, history: History, features: Matrix, hidden: Matrix
+    ) -> Matrix:
+        """Columns for Model A: what the programs count, and how much slower than the best so far
+        the draft believes them to be."""
+        best = 0.0 if history.best is None else np.log2(history.cycles[history.best])
+        draft = memory.models["draft"].predict(hidden) - best
+        counts, _ = self.learners.revealed(hidden, history.hidden_names)
+        return np.column_stack([features, counts, draft])
+
+    def _work(self, lowered: Lowered) -> NDArray[np.float64]:
+        """log2 of the iterations plus log2 of the bytes of each program. Nothing is known of how
+        long either takes; only that less of both is hardly ever slower."""
+        matrix, names = self.learners.revealed(lowered.hidden, lowered.hidden_names)
+        totals = [
+            k for k, name in enumerate(names) if name in ("hidden bytes", "hidden iterations")
+        ]
+        return np.asarray(matrix[:, totals].sum(axis=1))
+
     def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
         visible = self.learners.visible(problem, configs)[0]
         return visible if prior is None else np.column_stack([visible, prior.log_share])
 
 
-def _with_hidden(features: Matrix, hidden: Matrix) -> Matrix:
-    """Hidden features are counts: their logarithm, on a scale like the others'."""
-    return np.concatenate([features, np.log2(1.0 + np.nan_to_num(hidden)) / 2.0], axis=1)
+def _in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """Two orders of rows merged: the first one's get `share` of the places. Nothing twice."""
+    turn = np.concatenate([np.arange(len(one)) / share, np.arange(len(other)) / (1 - share)])
+    mixed = np.concatenate([one, other])[np.argsort(turn, kind="stable")]
+    _, first = np.unique(mixed, return_index=True)
+    return np.asarray(mixed[np.sort(first)])
+
+
+def _fit(prior: _Prior) -> NDArray[np.float64]:
+    """The chance that a config is valid, by how much it over-uses a scratchpad."""
+    return np.asarray(np.exp(-_SHARE_COST * np.maximum(prior.log_share, 0.0)))
 
 
 def _rows(prior: _Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -197,4 +274,4 @@ def _fastest(history: History, count: int) -> NDArray[np.int64]:
 
 
 register("default", Default, DefaultOptions)
-register("default-blind", Default, DefaultOptions, estimates=False)
+register("default-blind", Default, DefaultOptions, estimates=False, trust=0.75)
