@@ -1,4 +1,4 @@
-"""The ten ResNet-18 convolutions a VTA runs, with their count in the network."""
+"""Layers that benchmarks run: ResNet-18's ten convolutions on a VTA, and shapes from elsewhere."""
 
 from __future__ import annotations
 
@@ -22,4 +22,17 @@ RESNET18: dict[str, tuple[Workload, int]] = {
     name: (parse_workload(f"conv2d:n=1,c={c},h={hw},w={hw},o={o},k={k},s={s},p={p}"), count)
     for name, count, hw, c, o, k, s, p in _SHAPES
 }
-"""By the name TVM's own benchmark gives it."""
+"""With their count in the network, by the name TVM's own benchmark gives them."""
+
+OTHERS: dict[str, Workload] = {
+    name: parse_workload(text)
+    for name, text in (
+        ("alexnet", "conv2d:n=1,c=64,h=27,w=27,o=192,k=5,s=1,p=2"),
+        ("vgg16", "conv2d:n=1,c=256,h=28,w=28,o=512,k=3,s=1,p=1"),
+        ("resnet50 1", "conv2d:n=1,c=256,h=56,w=56,o=64,k=1,s=1,p=0"),
+        ("resnet50 2", "conv2d:n=1,c=1024,h=14,w=14,o=256,k=1,s=1,p=0"),
+        ("mobilenet_v1", "conv2d:n=1,c=512,h=14,w=14,o=512,k=1,s=1,p=0"),
+        ("inception_v3", "conv2d:n=1,c=48,h=35,w=35,o=64,k=5,s=1,p=2"),
+    )
+}
+"""Shapes of other networks of the zoo, on which no default was chosen."""

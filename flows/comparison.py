@@ -29,13 +29,13 @@ from tasks.comparison import (
     run_jobs,
     write_comparison,
 )
-from tasks.contest import Contest
+from tasks.contest import GOAL, Contest
 from tasks.figures import count, duration, percent, ranged
 from tasks.files import write_atomically
 from tasks.folders import check_folder
 from tasks.kept_runs import KeptRuns
 from tasks.report import REPORT, ground, report, verdict
-from tasks.standings import GOAL, Results, Standing, results_of, standings
+from tasks.standings import Results, Standing, results_of, standings
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.explorer import Candidates, Choice, Explorer, History, Memory, Problem
+from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Target
 from targets.workload import Workload
 
@@ -47,6 +48,7 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
     )
 
 
+@one_thread
 def generate_candidates(
     explorer: Explorer, problem: Problem, memory: Memory, history: History, n: int
 ) -> Candidates:
@@ -54,6 +56,7 @@ def generate_candidates(
     return explorer.generate(problem, memory, history, n)
 
 
+@one_thread
 def filter_candidates(
     explorer: Explorer,
     problem: Problem,
@@ -71,6 +74,7 @@ def lower_candidates(target: Target, problem: Problem, candidates: Candidates) -
     return target.lower(problem.workload, candidates.configs)
 
 
+@one_thread
 def choose_candidates(
     explorer: Explorer, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
 ) -> Batch:
@@ -110,6 +114,7 @@ def extend_history(history: History, batch: Batch, measured: Measurements) -> Hi
     return history.after(batch.rows, measured, batch.failed)
 
 
+@one_thread
 def retrain(explorer: Explorer, problem: Problem, memory: Memory, history: History) -> Memory:
     """The models after the round that `history` ends with."""
     return explorer.learn(problem, memory, history)

@@ -20,11 +20,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from search import tune
 from targets.errors import TilewrightError
-from tasks.contest import Contest, Job
+from tasks.contest import GOAL, Contest, Job
 from tasks.files import Json, write_atomically
 
 COMPARISON = "comparison.json"
@@ -59,7 +58,7 @@ class Run:
 
 
 def run_job(contest: Contest, job: Job) -> Run:
-    """One tuning run, on one thread of linear algebra: more would change sums, and fight."""
+    """One tuning run."""
     target = contest.arena.open(job.workload)
     workload = dict(contest.arena.workloads)[job.workload]
     explorer = job.entrant.explorer
@@ -68,19 +67,23 @@ def run_job(contest: Contest, job: Job) -> Run:
     elapsed: list[float] = []
     errors: dict[str, list[float]] = {}
     lowered = failed = 0
-    with threadpool_limits(1):
-        start = time.perf_counter()
-        for done in tune(
-            target, workload, explorer, trials=contest.trials, batch=contest.batch, seed=job.seed
-        ):
-            statuses += done.measured.status.tolist()
-            cycles += np.where(done.measured.valid, done.measured.cycles, _NONE).tolist()
-            elapsed += [round(time.perf_counter() - start, 6)] * len(done.measured)
-            lowered += done.lowered
-            failed += done.failed_compiles
-            for name, error in done.model_errors.items():
-                errors.setdefault(name, []).append(error)
-        seconds = time.perf_counter() - start
+    goal = np.inf
+    if contest.enough is not None:
+        goal = contest.arena.table(job.workload).optimum_cycles * (1 + GOAL)
+    start = time.perf_counter()
+    for done in tune(
+        target, workload, explorer, trials=contest.trials, batch=contest.batch, seed=job.seed
+    ):
+        statuses += done.measured.status.tolist()
+        cycles += np.where(done.measured.valid, done.measured.cycles, _NONE).tolist()
+        elapsed += [round(time.perf_counter() - start, 6)] * len(done.measured)
+        lowered += done.lowered
+        failed += done.failed_compiles
+        for name, error in done.model_errors.items():
+            errors.setdefault(name, []).append(error)
+        if contest.enough is not None and len(cycles) >= contest.enough and min(cycles) <= goal:
+            break
+    seconds = time.perf_counter() - start
     best = np.minimum.accumulate(np.array(cycles, np.int64)).tolist()
     return Run(
         tuner=job.entrant.label,

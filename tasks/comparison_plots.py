@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from tasks.standings import GOAL, Floats, Results, Standing, band
+from tasks.contest import GOAL
+from tasks.standings import Floats, Results, Standing, band
 from tasks.styles import GRID, INK, MUTED, colours
 
 FLOOR = 1e-3

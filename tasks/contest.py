@@ -14,6 +14,8 @@ from tasks.arena import Arena
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
 MOST_SEEDS = 10_000
+GOAL = 0.01
+"""The regret that counts as found."""
 
 
 class ContestError(TilewrightError):
@@ -36,13 +38,15 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Contest:
-    """Every entrant meets every workload of the arena once a seed, with the same budget."""
+    """Every entrant meets every workload of the arena once a seed, with the same budget. A run that
+    has come within `GOAL` of the optimum ends after `enough` trials, if that is given."""
 
     arena: Arena
     entrants: tuple[Entrant, ...]
     seeds: tuple[int, ...]
     trials: int
     batch: int
+    enough: int | None = None
 
     @property
     def jobs(self) -> list[Job]:
@@ -65,11 +69,16 @@ class Job:
 
 
 def contest(
-    arena: Arena, entrants: Sequence[Entrant], seeds: Sequence[int], trials: int, batch: int
+    arena: Arena,
+    entrants: Sequence[Entrant],
+    seeds: Sequence[int],
+    trials: int,
+    batch: int,
+    enough: int | None = None,
 ) -> Contest:
     """Raises `ContestError` if the budget or the batch is below 1."""
     check_budget(trials, batch)
-    return Contest(arena, tuple(entrants), tuple(seeds), trials, batch)
+    return Contest(arena, tuple(entrants), tuple(seeds), trials, batch, enough)
 
 
 def check_budget(trials: int, batch: int) -> None:

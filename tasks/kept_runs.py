@@ -62,6 +62,7 @@ class KeptRuns:
             "seed": job.seed,
             "trials": contest.trials,
             "batch": contest.batch,
+            "enough": contest.enough,
             "code": code_digest(),
         }
         return digest(canonical(about))[:32]

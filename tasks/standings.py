@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.comparison import Run
+from tasks.contest import GOAL
 
-GOAL = 0.01
-"""The regret that counts as found."""
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
