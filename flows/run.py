@@ -5,32 +5,52 @@ Heavy imports wait until the server is on its way: both take seconds.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 
 from flows.checks import check, check_tuner
 from flows.display import make_display, results_table
 from flows.embedded import embedded
 from flows.options import TuningOptions
-from tasks.session import listening
+from tasks.files import Json
+from tasks.session import Event, listening
 
 
 def run_tuning(options: TuningOptions, console: Console) -> None:
     """Run `tune_network` and print what came of it. Raises `TilewrightError`."""
     check(options)
     display = make_display(console, options.trials)
-    with display, listening(display), embedded(lambda: _prepare(options)):
+    events: Counter[str] = Counter()
+
+    def hear(event: Event) -> None:
+        events[event.kind] += 1
+        display(event)
+
+    with display, listening(hear), embedded(lambda: _prepare(options)):
         from flows.tuning import tune_network
 
         summary = tune_network(options)
     console.print(results_table(summary))
     console.print(
-        f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
+        _reused(summary, events["reused"])
+        + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
         f"results in {options.folder}: summary.json, schedules.json, trials.parquet, "
         "convergence.png\n"
         "'tilewright ui' shows this run in MLflow and Prefect",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _reused(summary: dict[str, Json], stages: int) -> str:
+    """What was not done again, in a line; nothing if all was."""
+    rows = summary["workloads"]
+    held = sum(row["reused_trials"] for row in rows)
+    if not held and not stages:
+        return ""
+    trials = sum(row["trials"] for row in rows)
+    return f"reused {held} of {trials} trials and {stages} finished stages; --fresh starts over\n"
 
 
 def _prepare(options: TuningOptions) -> None:

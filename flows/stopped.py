@@ -17,6 +17,7 @@ from pathlib import Path
 from targets.errors import TilewrightError
 from tasks.children import ServerError
 from tasks.home import current_home
+from tasks.urls import without_login
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}
 FOREIGN = {
@@ -104,8 +105,8 @@ def _lost_server(chain: Sequence[BaseException]) -> str | None:
     named = os.environ.get("PREFECT_API_URL")
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if packages & {"httpx", "httpcore"}:
-        where = f"at {named}" if named else "of this command"
+        where = f"at {without_login(named)}" if named else "of this command"
         return f"the Prefect server {where} does not answer; see {current_home().server_log}"
     if packages & {"requests", "urllib3"} and tracking.startswith("http"):
-        return f"the MLflow server at {tracking} does not answer; start it again"
+        return f"the MLflow server at {without_login(tracking)} does not answer; start it again"
     return None

@@ -1,7 +1,8 @@
 """Server processes that live exactly as long as the command that started them, even a killed one.
 
-`python -m tasks.children COMMAND…` runs a command in a process group of its own and ends the whole
-group when its standard input closes; the pipe's other end is held by whoever called `start`.
+`python -m tasks.children COMMAND…` runs a command in a process group of its own, again if it is
+killed, and ends the whole group when its standard input closes; the pipe's other end is held by
+whoever called `start`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from targets.errors import TilewrightError
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
 STOP_LIMIT_SECONDS = 10.0
+RESTARTS = 3
 
 
 class ServerError(TilewrightError):
@@ -111,32 +113,64 @@ def answers(url: str) -> bool:
 # -- the process between -----------------------------------------------------------------------
 
 
+class Tethered:
+    """A server in a process group of its own. One that is killed or crashes is started again on the
+    same open descriptors, so who calls it meanwhile waits in the queue of its port."""
+
+    def __init__(self, command: Sequence[str], descriptors: Sequence[int]) -> None:
+        self.command = list(command)
+        self.descriptors = tuple(descriptors)
+        self._ending = False
+        self._changing = threading.RLock()
+        self._server = self._started()
+
+    def run(self) -> int:
+        """Until the server ends or is ended; returns its status."""
+        status = self._server.wait()
+        for _ in range(RESTARTS):
+            if status >= 0 or -status in (signal.SIGTERM, signal.SIGINT):
+                break
+            with self._changing:
+                if self._ending:
+                    break
+                self._server = self._started()
+            if self._ending:  # a signal came while it was started
+                self.end()
+            status = self._server.wait()
+        return status
+
+    def end(self) -> None:
+        with self._changing:
+            self._ending = True
+        for wanted in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._server.pid, wanted)
+                self._server.wait(STOP_LIMIT_SECONDS)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def end_with_parent(self) -> None:
+        while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
+            pass
+        self.end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=self.descriptors,
+        )
+
+
 def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
-    server = subprocess.Popen(
-        list(command), stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=tuple(descriptors)
-    )
-    for descriptor in descriptors:
-        os.close(descriptor)  # a port must not stay open behind a server that has ended
-    threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
+    tethered = Tethered(command, descriptors)
+    threading.Thread(target=tethered.end_with_parent, daemon=True).start()
     for wanted in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(wanted, lambda *_: _end_group(server))
-    return server.wait()
-
-
-def _end_with_parent(server: subprocess.Popen[bytes]) -> None:
-    sys.stdin.buffer.read()
-    _end_group(server)
-
-
-def _end_group(server: subprocess.Popen[bytes]) -> None:
-    for wanted in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, wanted)
-            server.wait(STOP_LIMIT_SECONDS)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+        signal.signal(wanted, lambda *_: tethered.end())
+    return tethered.run()
 
 
 def _inherited() -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from targets.errors import TilewrightError
 from tasks.mlflow_database import provide_mlflow_database
+from tasks.urls import login, without_login
 
 
 class HomeError(TilewrightError):
@@ -70,6 +71,7 @@ def use_home(home: Home | None = None) -> Home:
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass  # a folder that is there already may be on a disk that cannot be written
+        _take_logins_out_of_addresses()
         settings = _settings(home)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
@@ -82,6 +84,20 @@ def use_home(home: Home | None = None) -> Home:
             "set TILEWRIGHT_HOME to a folder you can write"
         ) from None
     return home
+
+
+def _take_logins_out_of_addresses() -> None:
+    """Errors of the clients name the address, and land in logs and databases: hand a name and
+    password to the clients beside it."""
+    if pages := os.environ.get("PREFECT_UI_URL"):
+        os.environ["PREFECT_UI_URL"] = without_login(pages)
+    if found := login(os.environ.get("PREFECT_API_URL", "")):
+        os.environ["PREFECT_API_URL"] = without_login(os.environ["PREFECT_API_URL"])
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", ":".join(found))
+    if found := login(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        os.environ["MLFLOW_TRACKING_URI"] = without_login(os.environ["MLFLOW_TRACKING_URI"])
+        os.environ.setdefault("MLFLOW_TRACKING_USERNAME", found[0])
+        os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", found[1])
 
 
 def _settings(home: Home) -> dict[str, str]:
@@ -105,6 +121,6 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}?timeout=60",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }

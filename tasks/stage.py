@@ -51,6 +51,7 @@ def reuse_or_do(
     tell("stage", name=name)
     found = None if refresh_wanted() else store().find(name, key)
     if found is not None:
+        tell("reused", name=name)
         # Prefect takes a returned state as the run's own, with the result in it.
         return cast(Manifest, Completed(data=found, name="Cached", message="reused"))
     values, files = work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import unquote, urlsplit
 
 from tasks.children import LOOPBACK
 
@@ -23,10 +24,24 @@ def mlflow_run_url(experiment_id: str, run_id: str) -> str:
 
 
 def _prefect_pages() -> str:
-    return os.environ.get("PREFECT_UI_URL", f"http://{LOOPBACK}:{PREFECT_PORT}").rstrip("/")
+    return without_login(os.environ.get("PREFECT_UI_URL", f"http://{LOOPBACK}:{PREFECT_PORT}"))
 
 
 def _mlflow_pages() -> str:
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     pages = tracking if tracking.startswith("http") else f"http://{LOOPBACK}:{MLFLOW_PORT}"
-    return pages.rstrip("/")
+    return without_login(pages)
+
+
+def without_login(url: str) -> str:
+    """Addresses are kept in records and messages, a name and password in them are not."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+
+
+def login(url: str) -> tuple[str, str] | None:
+    """The name and password in an address."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return None
+    return unquote(parts.username), unquote(parts.password or "")

@@ -141,6 +141,7 @@ def test_repeating_the_command_measures_nothing_again(tuned: Tuned) -> None:
     done = tuned.place.run(*TUNE, "--out", "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("40 reused") == 3
+    assert "reused 120 of 120 trials and" in done.stdout
     assert before == {name: (tuned.out / name).read_bytes() for name in before}
 
 

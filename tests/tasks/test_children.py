@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,23 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ServerError, match=f"{LOOPBACK}:{port}.*another port"):
             listening_socket(LOOPBACK, port)
+
+
+def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) -> None:
+    url = f"http://{LOOPBACK}:{(port := free_port())}/"
+    code = (
+        "import http.server, os, sys\n"
+        "class Pid(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.end_headers()\n"
+        "        self.wfile.write(str(os.getpid()).encode())\n"
+        f"http.server.HTTPServer(('{LOOPBACK}', {port}), Pid).serve_forever()"
+    )
+    child = start("pid", [sys.executable, "-c", code], health=url, log=tmp_path / "log")
+    child.wait()
+    first = int(urllib.request.urlopen(url, timeout=30).read())
+    os.kill(first, signal.SIGKILL)
+    child.wait()
+    assert int(urllib.request.urlopen(url, timeout=30).read()) != first
+    child.stop()
+    assert wait_until_gone(url)

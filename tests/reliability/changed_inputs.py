@@ -1,0 +1,92 @@
+"""The same tuning run with one thing changed at a time, and which stages each had to compute.
+
+`python -m tests.reliability.changed_inputs` runs in an empty folder and prints JSON: for every
+variant the stages whose results were written, by name, and how many trials were reused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from flows.embedded import embedded
+from flows.options import TuningOptions
+from targets.vta.spec import preset_files
+from tasks import network, study
+from tasks.home import current_home
+
+BASE = TuningOptions(
+    model="mine.onnx", target="board.json", tuner="ml2tuner", trials=16, batch=8, out="out"
+)
+
+
+def write_model(weight: float) -> None:
+    """Two dense layers; the weights change the file and no shape."""
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]),
+             helper.make_node("MatMul", ["h", "b"], ["y"])]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "mine",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 64])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 16])],
+        [numpy_helper.from_array(np.full((64, 32), weight, np.float32), "a"),
+         numpy_helper.from_array(np.full((32, 16), weight, np.float32), "b")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, "mine.onnx")
+
+
+def write_board(indent: int | None = None, **changes: int) -> None:
+    spec = json.loads(preset_files()["vta-pynq"].read_text())
+    Path("board.json").write_text(json.dumps(spec | changes, indent=indent))
+
+
+def tuned(**changes: Any) -> dict[str, Any]:
+    from flows.tuning import tune_network
+
+    # what a new process would not know either
+    for kept in (network._network, study._target, study._problem, study._explorer):
+        kept.cache_clear()
+    before = _written()
+    with contextlib.redirect_stdout(sys.stderr):
+        summary = tune_network(BASE.model_copy(update=changes))
+    new = Counter(path.parent.name for path, _ in _written() - before)
+    reused = sum(row["reused_trials"] for row in summary["workloads"])
+    return {"computed": dict(sorted(new.items())), "reused": reused}
+
+
+def _written() -> set[tuple[Path, int]]:
+    manifests = current_home().root / "cache" / "manifests"
+    return {(path, path.stat().st_mtime_ns) for path in manifests.rglob("*.json")}
+
+
+def main() -> dict[str, Any]:
+    write_model(1.0)
+    write_board()
+    with embedded():
+        found = {"first": tuned(), "again": tuned()}
+        found["elsewhere"] = tuned(out="other")
+        write_board(indent=4)
+        found["spec written otherwise"] = tuned()
+        found["more trials"] = tuned(trials=24)
+        found["another seed"] = tuned(seed=1)
+        found["another option of the tuner"] = tuned(tuner_options={"alpha": 0.5})
+        write_model(2.0)
+        found["another model file"] = tuned()
+        write_model(1.0)
+        write_board(memory_latency_cycles=77)
+        found["another spec"] = tuned()
+        write_board()
+        found["fresh"] = tuned(fresh=True)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

@@ -1,0 +1,102 @@
+"""What the tests of whole commands share: a short tuning run, what it leaves, and its records."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from search import read
+from tests.flows.conftest import Place
+
+ROOT = Path(__file__).parents[2]
+TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "16", "--batch", "8", "--seed",
+        "7", "--out", "out")  # fmt: skip
+WORKLOADS, TRIALS, BATCH = 3, 16, 8
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What an uninterrupted run leaves."""
+
+    ledger: bytes
+    schedules: bytes
+    place: Place = field(compare=False)
+
+
+def left(place: Place) -> Whole:
+    out = place.folder / "out"
+    return Whole((out / "ledger.jsonl").read_bytes(), (out / "schedules.json").read_bytes(), place)
+
+
+def killed(place: Place, kill_at: int) -> int:
+    """The exit status of the command that dies at this write boundary."""
+    environment = place.environment | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "tests.reliability.killed_command", str(kill_at), "notes", "out",
+         "home/cache", "--", *TUNE],
+        cwd=place.folder, env=environment, stdout=subprocess.DEVNULL, check=False, timeout=300,
+    ).returncode  # fmt: skip
+
+
+def recorded(place: Place) -> int:
+    """Records in the ledger so far."""
+    return len(read(place.folder / "out" / "ledger.jsonl").records)
+
+
+def prefect_states(place: Place, table: str) -> Counter[str]:
+    with closing(sqlite3.connect(place.folder / "home" / "prefect" / "prefect.db")) as database:
+        return Counter(name for (name,) in database.execute(f"select state_name from {table}"))
+
+
+def mlflow(place: Place) -> tuple[Counter[str], list[tuple[str, str, int, int]]]:
+    """Runs by status, and how often each step of each metric was logged."""
+    with closing(sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db")) as database:
+        runs = Counter(status for (status,) in database.execute("select status from runs"))
+        steps = database.execute(
+            "select run_uuid, key, step, count(*) from metrics group by run_uuid, key, step"
+        ).fetchall()
+    return runs, steps
+
+
+def servers(pid: int) -> list[psutil.Process]:
+    """Prefect's servers that this command started."""
+    return [
+        process
+        for process in psutil.Process(pid).children(recursive=True)
+        if process.cmdline()[1:3] == ["-m", "tasks.prefect_server"]
+    ]
+
+
+def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert command.poll() is None, command.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[Path]:
+    """Another process has the database for itself."""
+    program = (
+        "import sqlite3, sys; database = sqlite3.connect(sys.argv[1], timeout=60);"
+        "database.execute('begin exclusive'); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        try:
+            yield path
+        finally:
+            holder.communicate()

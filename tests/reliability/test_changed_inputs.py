@@ -1,0 +1,92 @@
+"""A change has exactly what depends on it computed again, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.conftest import Place
+from tests.reliability.commands import ROOT
+
+WORKLOADS, ROUNDS = 2, 2
+IMPORT = {"import_model": 1, "extract_subgraphs": 1}
+STOCK, PROOF = {"measure_default": WORKLOADS}, {"verify_schedule": WORKLOADS}
+ASKED = ("generate_candidates", "filter_candidates", "lower_candidates", "retrain_models")
+
+
+def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:
+    names = (*ASKED, "simulate_batch") if simulated else ASKED
+    return dict.fromkeys(names, number * WORKLOADS)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    place = Place(tmp_path_factory.mktemp("changed"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "tests.reliability.changed_inputs"],
+        cwd=place.folder, env=place.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+EXPECTED: list[tuple[str, Mapping[str, int], int]] = [
+    ("first", IMPORT | STOCK | PROOF | rounds(ROUNDS), 0),
+    ("again", {}, 32),
+    ("elsewhere", {}, 0),  # another ledger, the same cache
+    ("spec written otherwise", {}, 32),
+    ("more trials", rounds(1), 32),
+    ("another seed", rounds(ROUNDS) | PROOF, 0),
+    # the batches come out the same, so they need not be simulated again
+    ("another option of the tuner", rounds(ROUNDS, simulated=False), 0),
+    ("another model file", IMPORT, 32),
+    ("another spec", STOCK | PROOF | rounds(ROUNDS), 0),
+    ("fresh", IMPORT | STOCK | PROOF | rounds(ROUNDS), 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "computed", "reused"), EXPECTED, ids=[row[0].replace(" ", "-") for row in EXPECTED]
+)
+def test_a_change_computes_what_depends_on_it(
+    runs: Any, change: str, computed: Mapping[str, int], reused: int
+) -> None:
+    found = dict(runs[change]["computed"])
+    if change == "more trials":  # a better schedule is verified, the same one is not
+        assert found.pop("verify_schedule", 0) <= WORKLOADS
+    assert found == computed
+    assert runs[change]["reused"] == reused
+
+
+def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) -> None:
+    """The fingerprint is part of every key below, as the changed specification shows."""
+    copy = tmp_path / "targets"
+    shutil.copytree(ROOT / "targets", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "from targets import make_target; print(make_target('vta-pynq').fingerprint)"
+
+    def fingerprint() -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path)},
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    seen = {fingerprint()}
+    for name in ("spec.py", "isa.py", "lowering/emit.py", "timing/__init__.py",
+                 "functional/__init__.py"):  # fmt: skip
+        with (copy / "vta" / name).open("a") as file:
+            file.write("\n# edited\n")
+        seen.add(fingerprint())
+    assert len(seen) == 6
+    with (copy / "vta" / "area.py").open("a") as file:
+        file.write("\n# decides no measurement\n")
+    assert fingerprint() in seen

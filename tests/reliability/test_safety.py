@@ -1,0 +1,105 @@
+"""Edited files run no code, records hold no secrets, servers listen to this machine only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tasks.store import Store
+from tests.flows.conftest import TILEWRIGHT, Place
+from tests.flows.test_servers import free_port
+from tests.reliability.commands import TUNE, Whole, left
+
+DAMAGES = ("truncated", "flipped", "replaced")
+
+
+@pytest.mark.parametrize("turn", range(len(DAMAGES)))
+def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
+    tmp_path: Path, whole: Whole, turn: int
+) -> None:
+    """In three turns each file of the cache, models included, suffers each damage, the ledger too:
+    what it still says is kept, the rest is measured again."""
+    place = Place(tmp_path / "copy")
+    shutil.copytree(whole.place.folder, place.folder)
+    marker = tmp_path / "executed"
+    files = sorted(path for path in (place.folder / "home" / "cache").rglob("*") if path.is_file())
+    roles = {path.suffix for path in files}
+    assert roles == {".json", ".npz", ".zip"}
+    assert len(files) > 60
+    files.append(place.folder / "out" / "ledger.jsonl")
+    for number, path in enumerate(files):
+        path.write_bytes(_damaged(path.read_bytes(), DAMAGES[(number + turn) % 3], marker))
+    for name in ("summary.json", "schedules.json", "trials.parquet"):
+        (place.folder / "out" / name).write_bytes(_pickle(marker))
+    done = place.run(*TUNE)
+    assert done.returncode == 0, done.stderr
+    assert not marker.exists()
+    again = left(place)
+    assert again.schedules == whole.schedules
+    assert sorted(again.ledger.split(b"\n")) == sorted(whole.ledger.split(b"\n"))
+    store = Store(place.folder / "home" / "cache")
+    made = [path for path in files[:-1] if path.suffix == ".json" and _whole_manifest(store, path)]
+    assert {path.parent.name for path in made} >= {
+        "import_model", "extract_subgraphs", "measure_default", "retrain_models", "verify_schedule",
+    }  # fmt: skip
+
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "hush-7f3a-aws-wJalrXUtnFEMI",
+    "AWS_SESSION_TOKEN": "hush-7f3a-session-IQoJb3JpZ2lu",
+    "MLFLOW_TRACKING_TOKEN": "hush-7f3a-mlflow-dapi0123",
+    "OPENAI_API_KEY": "hush-7f3a-openai-sk-0123",
+    "GITHUB_TOKEN": "hush-7f3a-github-ghp-0123",
+    "DATABASE_URL": "postgres://me:hush-7f3a-database@db/x",
+    "PREFECT_UI_URL": "http://me:hush-7f3a-pages@127.0.0.1:4200",
+}
+
+
+def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) -> None:
+    """A run that ends, and one that fails with a trace in its log."""
+    place = Place(tmp_path)
+    environment = place.environment | SECRETS
+    broken = {"MLFLOW_TRACKING_URI": "http://me:hush-7f3a-tracking@127.0.0.1:9",
+              "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}  # fmt: skip
+    for extra, status in ({}, 0), (broken, 2):
+        done = subprocess.run(
+            [str(TILEWRIGHT), *TUNE], cwd=tmp_path, env=environment | extra,
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        assert "hush-7f3a" not in done.stdout + done.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"prefect.db", "mlflow.db", "tilewright.log", "summary.json"} <= {f.name for f in files}
+    assert [path for path in files if b"hush-7f3a" in path.read_bytes()] == []
+
+
+def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
+    place, port = Place(tmp_path), str(free_port())
+    pages = place.start("ui", "--host", "0.0.0.0", "--prefect-port", port, "--mlflow-port", port)
+    printed, _ = pages.communicate(timeout=300)
+    assert printed.startswith("warning: the pages have no password; everyone who reaches 0.0.0.0")
+
+
+# -- damage and manifests ----------------------------------------------------------------------
+
+
+def _damaged(data: bytes, damage: str, marker: Path) -> bytes:
+    if damage == "truncated":
+        return data[: len(data) // 2]
+    if damage == "flipped":
+        middle = len(data) // 2
+        return data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
+    return _pickle(marker)
+
+
+def _pickle(marker: Path) -> bytes:
+    """What would leave a marker behind in any process that unpickled it."""
+    return b"cos\nsystem\n(S'touch " + os.fsencode(marker) + b"'\ntR."
+
+
+def _whole_manifest(store: Store, path: Path) -> bool:
+    return store.find(path.parent.name, path.stem) is not None

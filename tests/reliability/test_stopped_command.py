@@ -1,0 +1,191 @@
+"""What a machine does to `tilewright tune`: one message and a run that resumes, or no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from search import read
+from tests.flows.conftest import TILEWRIGHT, Place
+from tests.flows.test_servers import listening
+from tests.reliability.commands import (
+    ROOT,
+    TUNE,
+    WORKLOADS,
+    Whole,
+    left,
+    locked,
+    mlflow,
+    prefect_states,
+    recorded,
+    servers,
+    wait_for,
+)
+
+STEPS_KIB = range(1000, 40000, 2000)
+"""Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
+
+
+def test_a_disk_that_fills_stops_the_command_until_there_is_room(
+    tmp_path: Path, whole: Whole
+) -> None:
+    place, held = Place(tmp_path / "disk"), []
+    with _disk(place.folder, f"size={STEPS_KIB[0]}k"):
+        for kib in STEPS_KIB:
+            _mount(place.folder, f"remount,size={kib}k")
+            done = place.run(*TUNE)
+            if done.returncode == 0:
+                break
+            _assert_one_message(done, "No space left on device", "make room")
+            held.append(len(read(place.folder / "out" / "ledger.jsonl").frame()))
+        assert done.returncode == 0
+        assert len(held) >= 4
+        assert held == sorted(held)  # what was measured before the disk was full stays
+        assert any(n > 0 for n in held)
+        assert left(place) == whole
+        _assert_clean_records(place)
+
+
+def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path, whole: Whole) -> None:
+    if not os.geteuid():
+        pytest.skip("the disk above stands for it")
+    place = Place(tmp_path)
+    limit = f"ulimit -f 1300; exec {TILEWRIGHT} {' '.join(TUNE)}"
+    done = subprocess.run(
+        ["bash", "-c", limit], cwd=tmp_path, env=place.environment, capture_output=True, text=True
+    )
+    _assert_one_message(done)
+    assert place.run(*TUNE).returncode == 0
+    assert left(place) == whole
+
+
+@pytest.mark.parametrize("name", ["home", "out"])
+def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
+    place = Place(tmp_path)
+    with _disk(tmp_path / name, "ro"):
+        done = place.run(*TUNE)
+        _assert_one_message(done, "folder")
+    assert not (tmp_path / "out" / "ledger.jsonl").exists()
+
+
+def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
+    tmp_path: Path, whole: Whole
+) -> None:
+    """Prefect's in the middle of a run, MLflow's before it: MLflow alone waits 20 s each time."""
+    place, path = Place(tmp_path), tmp_path / "home" / "prefect" / "prefect.db"
+    short_wait = {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "1"}
+    command = subprocess.Popen(
+        [str(TILEWRIGHT), *TUNE], cwd=tmp_path, env=place.environment | short_wait, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for(lambda: recorded(place) > 0, command)
+    with locked(path):
+        _, errors = command.communicate(timeout=300)
+    done = subprocess.CompletedProcess(command.args, command.returncode, "", errors)
+    _assert_one_message(done, f"another process keeps {path} locked")
+    with locked(tmp_path / "home" / "mlflow" / "mlflow.db") as path:
+        _assert_one_message(place.run(*TUNE), f"another process keeps {path} locked")
+    assert place.run(*TUNE).returncode == 0
+    assert left(place) == whole
+    _assert_clean_records(place)
+
+
+def test_a_busy_database_and_a_killed_prefect_server_only_delay(
+    tmp_path: Path, whole: Whole
+) -> None:
+    place = Place(tmp_path)
+    command = place.start(*TUNE)
+    wait_for(lambda: recorded(place) > 0, command)
+    assert listening(command.pid) == {"127.0.0.1"}
+    for name in ("mlflow/mlflow.db", "prefect/prefect.db"):
+        with locked(tmp_path / "home" / name):
+            time.sleep(4.0)
+    (server,) = servers(command.pid)
+    os.kill(server.pid, signal.SIGKILL)
+    printed, _ = command.communicate(timeout=300)
+    assert command.returncode == 0, printed
+    assert left(place) == whole
+    assert mlflow(place)[0] == {"FINISHED": 1 + WORKLOADS}
+
+
+JUMPING = """
+import itertools, sys, time
+now, shifts = time.time, itertools.cycle([0.0, 3600.0, -3600.0, 1e6, -1e6])
+time.time = lambda: now() + next(shifts)
+from flows.cli import main
+sys.argv[0] = "tilewright"
+main()
+"""
+
+
+def test_a_clock_that_jumps_and_a_second_command_change_nothing(
+    tmp_path: Path, whole: Whole
+) -> None:
+    """The second is refused as long as the first is at work, whatever its clock says."""
+    place = Place(tmp_path)
+    first = subprocess.Popen(
+        [sys.executable, "-c", JUMPING, *TUNE], cwd=tmp_path, text=True,
+        env=place.environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    wait_for(lambda: recorded(place) > 0, first)
+    second = place.run(*TUNE)
+    _assert_one_message(second, f"is being written by process {first.pid} on")
+    printed, _ = first.communicate(timeout=300)
+    assert first.returncode == 0, printed
+    assert left(place) == whole
+
+
+# -- disks, messages, records ------------------------------------------------------------------
+
+
+def _assert_one_message(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+def _assert_clean_records(place: Place) -> None:
+    """Nothing in MLflow and Prefect is left running, doubled or half written."""
+    runs, steps = mlflow(place)
+    assert runs == {"FINISHED": 1 + WORKLOADS}
+    assert [step for step in steps if step[3] > 1] == []
+    assert "Running" not in prefect_states(place, "flow_run")
+    assert "Running" not in prefect_states(place, "task_run")
+    with closing(sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db")) as database:
+        models = database.execute(
+            "select source_run_id, name, artifact_location from logged_models"
+            " where lifecycle_stage = 'active'"
+        ).fetchall()
+    assert Counter((run, name) for run, name, _ in models).most_common(1)[0][1] == 1
+    for _, _, folder in models:
+        path = Path(folder.removeprefix("file://"))
+        assert (path / "MLmodel").is_file()
+
+
+@contextmanager
+def _disk(folder: Path, options: str) -> Iterator[None]:
+    folder.mkdir()
+    if os.geteuid():
+        pytest.skip("only root can mount a disk")
+    _mount(folder, options)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _mount(folder: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
