@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -45,17 +47,18 @@ for _group in (tune, compare, explain, trials, networks, servers, vta, enumerate
     _group.register(app)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The `tilewright` command. Exit code 2 for a mistake in the input and for whatever kept the
     command from going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     try:
         app()
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on from here", INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        _leave(1)
     except Exception as error:
         from flows.stopped import explained
 
@@ -63,8 +66,19 @@ def main() -> None:
         if message is None and not isinstance(error, TilewrightError):
             raise
         _fail(message or str(error), USAGE_ERROR)
+    _leave(0)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
-    sys.exit(code)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: all there is to keep is on disk, and taking an interpreter apart that holds TVM,
+    Prefect and MLflow costs more than a second."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
