@@ -1,5 +1,8 @@
 """How fast the cycle simulator is: `python -m benchmarks.simulator [--spec NAME] [--threads N]`.
 
+`--spaces` enumerates whole spaces instead, lowering and hidden features included, on all cores: the
+template spaces of ResNet-18 with the stock stack's restrictions, and ML²Tuner's of one layer.
+
 Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
 simulated cycles and programs a second; how the time grows with the length of a program and with the
 size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
@@ -10,16 +13,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.layers import RESNET18
+from targets import make_target
 from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
 from targets.vta.timing import simulate_batch
-from targets.workload import parse_workload
+from targets.workload import Workload, parse_workload
 
 WORKLOAD = "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0"
 Programs = list[NDArray[np.uint64]]
@@ -72,13 +79,46 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
     return found
 
 
+def enumerate_spaces(spec: str) -> None:
+    """Print how long whole spaces take, from knobs to cycles."""
+    layers = [workload for workload, _ in RESNET18.values()]
+    stock = make_target(spec, "template", True)
+    stock.enumerate(layers[0])  # compiled code is loaded
+    _report("ten template spaces, stock restrictions", stock, layers)
+    _report("56×56 64→64 3×3, unchecked", make_target("evta-zcu102", "unchecked"), layers[:1])
+
+
+def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
+    wall, cpu = time.perf_counter(), time.process_time()
+    configs = valid = instructions = cycles = 0
+    for workload in layers:
+        lowered, measured = target.enumerate(workload)
+        right = measured.valid
+        configs, valid = configs + len(lowered), valid + int(right.sum())
+        place = lowered.hidden_names.index("instructions")
+        instructions += int(lowered.hidden[right, place].sum())
+        cycles += int(measured.cycles[right].sum())
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{what} on {target.name}: {configs:,} configs, {valid:,} valid in {wall:.2f} s "
+        f"({cpu:.2f} s CPU): {configs / wall:,.0f} configs/s, {valid / wall:,.0f} valid/s, "
+        f"{instructions / wall / 1e6:.1f} M instructions/s, {cycles / wall / 1e9:.2f} G cycles/s; "
+        f"largest {memory:,.0f} MiB"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", default="vta-pynq")
     parser.add_argument("--workload", default=WORKLOAD)
     parser.add_argument("--configs", type=int, default=400)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--spaces", action="store_true")
     options = parser.parse_args()
+    if options.spaces:
+        enumerate_spaces(options.spec)
+        return
     spec = VtaSpec.load(options.spec)
     programs = sorted(template_programs(options.workload, spec, options.configs), key=len)
 
