@@ -14,11 +14,12 @@ from flows.display import make_display, results_table
 from flows.embedded import embedded
 from flows.options import TuningOptions
 from tasks.files import Json
-from tasks.session import Event, listening
+from tasks.session import Event, isolating, listening
 
 
-def run_tuning(options: TuningOptions, console: Console) -> None:
-    """Run `tune_network` and print what came of it. Raises `TilewrightError`."""
+def run_tuning(options: TuningOptions, console: Console, isolate_seconds: float = 0.0) -> None:
+    """Run `tune_network` and print what came of it. `isolate_seconds` is for a batch in a process
+    of its own, 0 for none. Raises `TilewrightError`."""
     check(options)
     display = make_display(console, options.trials)
     events: Counter[str] = Counter()
@@ -27,7 +28,8 @@ def run_tuning(options: TuningOptions, console: Console) -> None:
         events[event.kind] += 1
         display(event)
 
-    with display, listening(hear), embedded(lambda: _prepare(options)):
+    servers = embedded(lambda: _prepare(options))
+    with display, listening(hear), isolating(isolate_seconds), servers:
         from flows.tuning import tune_network
 
         summary = tune_network(options)

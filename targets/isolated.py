@@ -31,7 +31,8 @@ from targets.workload import Workload
 
 PARTS = 8
 """Into how many parts a batch that failed is cut."""
-START_SECONDS = 120.0
+START_SECONDS = 600.0
+"""For a process to start and describe itself: it may have to compile first."""
 STATUS_OF: dict[str, Status] = {
     "died": "run_error",
     "timeout": "timeout",

@@ -25,6 +25,7 @@ class Event:
 Listener = Callable[[Event], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _refresh: ContextVar[bool] = ContextVar("refresh", default=False)
+_isolation: ContextVar[float] = ContextVar("isolation", default=0.0)
 
 
 @contextmanager
@@ -75,6 +76,20 @@ def refreshing(active: bool) -> Iterator[None]:
 
 def refresh_wanted() -> bool:
     return _refresh.get()
+
+
+@contextmanager
+def isolating(seconds: float) -> Iterator[None]:
+    """Within, targets run in a process of their own, so many seconds a batch; 0: in this one."""
+    token = _isolation.set(seconds)
+    try:
+        yield
+    finally:
+        _isolation.reset(token)
+
+
+def isolation_wanted() -> float:
+    return _isolation.get()
 
 
 def store() -> Store:

@@ -8,10 +8,13 @@ from functools import lru_cache
 from models import make_explorer
 from search import Explorer, Problem, problem_of, run_id
 from targets import make_target
+from targets.child import Limits
+from targets.vta.isolated import IsolatedVta
 from targets.vta.lowering.batch import SpaceName
 from targets.vta.target import VtaTarget
 from targets.workload import Workload
 from tasks.files import Json, digest
+from tasks.session import isolation_wanted
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Study:
 
     @property
     def target(self) -> VtaTarget:
-        return _target(self.target_name, self.space_name)
+        return _target(self.target_name, self.space_name, isolation_wanted())
 
     @property
     def explorer(self) -> Explorer:
@@ -63,7 +66,9 @@ class Study:
 
 
 @lru_cache(maxsize=8)
-def _target(name: str, space: SpaceName) -> VtaTarget:
+def _target(name: str, space: SpaceName, isolation: float) -> VtaTarget:
+    if isolation:
+        return IsolatedVta(name, space, Limits(isolation))
     return make_target(name, space=space)
 
 

@@ -59,6 +59,10 @@ def tune(
         typer.Option(help="'champion': start from the best models of 'tilewright compare'."),
     ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
+    isolate: Annotated[
+        float,
+        typer.Option(help="Compile and simulate in a process of its own, SECONDS a batch.", min=0),
+    ] = 0.0,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     from rich.console import Console
@@ -73,7 +77,7 @@ def tune(
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         warm_start=warm_start,
     )  # fmt: skip
-    run_tuning(options, Console())
+    run_tuning(options, Console(), isolate)
 
 
 def tuners() -> None:

@@ -89,8 +89,8 @@ class FaultyTarget:
     def measure(self, lowered: Lowered) -> Measurements:
         faults = self._faults(lowered.workload, lowered.configs)
         for fault in faults:
-            self._misbehave(fault)
-        return _distorted(self._honest(lowered), faults)
+            misbehave(fault, self.late_seconds)
+        return distorted(self._honest(lowered), faults)
 
     def _honest(self, lowered: Lowered) -> Measurements:
         work = lowered.workload
@@ -114,18 +114,6 @@ class FaultyTarget:
             counters={},
         )
 
-    def _misbehave(self, fault: str) -> None:
-        if fault == "crash":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        elif fault == "exit":
-            os._exit(3)
-        elif fault == "raise":
-            raise RuntimeError("the board does not answer")
-        elif fault == "hang":
-            _hang()
-        elif fault == "late":
-            time.sleep(self.late_seconds)
-
     def _faults(self, workload: Workload, configs: Configs) -> NDArray[np.object_]:
         flat = self.space(workload).ravel(configs)
         return np.array([self.faults.get(int(index), "") for index in flat], dtype=object)
@@ -138,12 +126,22 @@ def make_target(
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 
-def _hang() -> None:
-    while True:
-        time.sleep(3600)
+def misbehave(fault: str, late_seconds: float) -> None:
+    """What a fault does to the process that measures; no fault, nothing."""
+    if fault == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif fault == "exit":
+        os._exit(3)
+    elif fault == "raise":
+        raise RuntimeError("the board does not answer")
+    elif fault == "hang":
+        _hang()
+    elif fault == "late":
+        time.sleep(late_seconds)
 
 
-def _distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
+def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
+    """What faults, one a row, make of an honest answer."""
     nonsense, liar = faults == "nonsense", faults == "liar"
     measured.status[nonsense] = "valid"
     measured.status[liar] = "splendid"
@@ -151,3 +149,8 @@ def _distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measureme
     if (faults == "short").any():
         return replace(measured, status=measured.status[1:])
     return measured
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from flows.cli import main
 from targets.base import Lowered, Measurements
@@ -36,8 +37,12 @@ if __name__ == "__main__":
     boundaries = Boundaries(folders, int(kill_at))
     boundaries.install()
     sys.argv = ["tilewright", *sys.argv[6:]]
-    try:
-        main()
-    finally:
+    leave = os._exit
+
+    def note_and_leave(status: int) -> NoReturn:
         text = f"boundaries {boundaries.count} unwatched {len(unwatched)} {unwatched[:3]}\n"
         os.write(notes, text.encode())
+        leave(status)
+
+    os._exit = note_and_leave  # how the command ends, without unwinding
+    main()

@@ -1,0 +1,68 @@
+"""`tilewright tune --isolate`: a simulator that crashes, hangs or lies costs single trials only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from search import read
+from targets import make_target
+from targets.faulty.vta import make_vta
+from targets.workload import parse_workload
+from tests.flows.conftest import Place
+from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS, Whole, left
+
+FAULTY = """
+import sys
+from targets.vta import isolated
+isolated.FACTORY = "targets.faulty.vta:make_vta"
+from flows.cli import main
+sys.argv[0] = "tilewright"
+main()
+"""
+TYPED = {"crash": "run_error", "hang": "timeout", "nonsense": "wrong_result", "raise": "run_error"}
+
+
+def test_isolation_changes_no_result(tmp_path: Path, whole: Whole) -> None:
+    place = Place(tmp_path)
+    done = place.run(*TUNE, "--isolate", "200")
+    assert done.returncode == 0, done.stderr
+    assert left(place) == whole
+
+
+def test_a_simulator_that_misbehaves_does_not_end_the_command(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY, *TUNE, "--isolate", "3"],
+        cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = [
+        record
+        for record in read(tmp_path / "out" / "ledger.jsonl").records
+        if record["kind"] == "trial"
+    ]
+    assert len(records) == WORKLOADS * TRIALS
+    faulty, honest, met = make_vta("vta-pynq"), make_target("vta-pynq"), Counter[str]()
+    schedules = {row["id"]: row for row in place.json("out/schedules.json")["schedules"]}
+    for record in records:
+        chosen = schedules[record["workload"]]
+        workload = parse_workload(chosen["workload"], chosen["epilogue"])
+        space = honest.space(workload)
+        config = np.array([record["config"]], dtype=np.int32)
+        fault = faulty.fault(int(space.ravel(config)[0]))
+        truth = honest.measure(honest.lower(workload, config))
+        compiled = truth.status[0] != "compile_error"
+        if fault is not None and compiled:
+            met[fault] += 1
+            assert (fault, record["status"]) == (fault, TYPED[fault])
+            assert record["config"] != chosen["config"]
+        else:
+            assert (record["status"], record["cycles"]) == (truth.status[0], truth.cycles[0])
+    assert set(met) == set(TYPED), json.dumps(met)
