@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from search import read
+from tasks.mlflow_database import provide_mlflow_database
 from tests.flows.conftest import TILEWRIGHT, Place
 from tests.flows.test_servers import listening
 from tests.reliability.commands import (
@@ -81,23 +82,25 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
     tmp_path: Path, whole: Whole
 ) -> None:
-    """Prefect's in the middle of a run, MLflow's before it: MLflow alone waits 20 s each time."""
-    place, path = Place(tmp_path), tmp_path / "home" / "prefect" / "prefect.db"
-    short_wait = {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "1"}
-    command = subprocess.Popen(
-        [str(TILEWRIGHT), *TUNE], cwd=tmp_path, env=place.environment | short_wait, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    wait_for(lambda: recorded(place) > 0, command)
-    with locked(path):
-        _, errors = command.communicate(timeout=300)
-    done = subprocess.CompletedProcess(command.args, command.returncode, "", errors)
-    _assert_one_message(done, f"another process keeps {path} locked")
-    with locked(tmp_path / "home" / "mlflow" / "mlflow.db") as path:
-        _assert_one_message(place.run(*TUNE), f"another process keeps {path} locked")
-    assert place.run(*TUNE).returncode == 0
-    assert left(place) == whole
-    _assert_clean_records(place)
+    """Prefect's in the middle of a run; MLflow's, which alone waits 20 s each time, before one."""
+    place, other = Place(tmp_path / "prefect"), Place(tmp_path / "mlflow")
+    runs_path = other.folder / "home" / "mlflow" / "mlflow.db"
+    runs_path.parent.mkdir(parents=True)
+    provide_mlflow_database(runs_path)
+    place.folder.mkdir()
+    with locked(runs_path):
+        blocked = _start(other, {})
+        command = _start(
+            place, {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "1"}
+        )
+        wait_for(lambda: recorded(place) > 0, command)
+        with locked(place.folder / "home" / "prefect" / "prefect.db") as path:
+            _assert_one_message(_ended(command), f"another process keeps {path} locked")
+        _assert_one_message(_ended(blocked), f"another process keeps {runs_path} locked")
+    for stopped in (place, other):
+        assert stopped.run(*TUNE).returncode == 0
+        assert left(stopped) == whole
+        _assert_clean_records(stopped)
 
 
 def test_a_busy_database_and_a_killed_prefect_server_only_delay(
@@ -149,6 +152,18 @@ def test_a_clock_that_jumps_and_a_second_command_change_nothing(
 
 
 # -- disks, messages, records ------------------------------------------------------------------
+
+
+def _start(place: Place, more: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(TILEWRIGHT), *TUNE], cwd=place.folder, env=place.environment | more, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def _ended(command: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    printed, errors = command.communicate(timeout=300)
+    return subprocess.CompletedProcess(command.args, command.returncode, printed, errors)
 
 
 def _assert_one_message(done: subprocess.CompletedProcess[str], *parts: str) -> None:
