@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +20,10 @@ class Options(BaseModel):
     """The option table of an explorer; each field's description is its documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MissingExtra(TilewrightError):
+    """A tuner that needs an optional dependency which is not installed."""
 
 
 class OptionError(TilewrightError):
@@ -39,6 +43,14 @@ class Registration:
     options: type[Options]
     summary: str
     preset: Mapping[str, Any]
+    extra: str = ""
+
+    @property
+    def missing(self) -> str:
+        """What to install before it can be built, as a command; empty if nothing is missing."""
+        if not self.extra or importlib.util.find_spec(self.extra) is not None:
+            return ""
+        return f"pip install 'tilewright[{self.extra}]'"
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -48,11 +60,14 @@ def register(
     name: str,
     build: Builder,
     options: type[Options] = Options,
+    *,
+    extra: str = "",
     **preset: Any,
 ) -> None:
-    """Make a tuner known. `preset` are option values this name starts from."""
+    """Make a tuner known. `preset` are option values this name starts from; `extra` names the
+    optional dependency it cannot do without, and the module that comes with it."""
     summary = (build.__doc__ or "").strip().partition("\n")[0]
-    _REGISTRY[name] = Registration(name, build, options, summary, preset)
+    _REGISTRY[name] = Registration(name, build, options, summary, preset, extra)
 
 
 def tuners() -> dict[str, Registration]:
@@ -65,11 +80,16 @@ def tuners() -> dict[str, Registration]:
 
 
 def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:
-    """The tuner of that name. Raises `UnknownName`, or `OptionError` naming the bad option."""
+    """The tuner of that name. Raises `UnknownName`, `MissingExtra`, or
+    `OptionError` naming the bad option."""
     known = tuners()
     if name not in known:
         raise UnknownName("tuner", name, list(known))
     entry = known[name]
+    if entry.missing:
+        raise MissingExtra(
+            f"tuner '{name}' needs {entry.extra}, which is not installed; {entry.missing}"
+        )
     try:
         table = entry.options.model_validate({**entry.preset, **(options or {})})
     except ValidationError as error:

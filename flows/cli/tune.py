@@ -85,7 +85,8 @@ def tuners() -> None:
     from search import tuners as registered
 
     for name, entry in registered().items():
-        typer.echo(f"{name:14} {entry.summary}")
+        needs = f" (needs {entry.missing})" if entry.missing else ""
+        typer.echo(f"{name:14} {entry.summary}{needs}")
         for option, field in entry.options.model_fields.items():
             default = entry.preset.get(option, field.default)
             typer.echo(f"    {option}={default}: {field.description or ''}")

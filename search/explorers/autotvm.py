@@ -63,7 +63,7 @@ class AutoTVM(Stages):
         model.fit(features[shuffled], (throughput / throughput.max())[shuffled])
         plan, chains = anneal(
             problem.space,
-            _scorer(problem.space, model.predict),
+            scorer(problem.space, model.predict),
             self.table,
             history.tried(problem.space),
             memory.arrays.get("chains"),
@@ -135,7 +135,7 @@ def random_walk(
     return space.ravel(configs.astype(np.int32))
 
 
-def _scorer(space: Space, predict: Callable[[Matrix], NDArray[np.float64]]) -> Score:
+def scorer(space: Space, predict: Callable[[Matrix], NDArray[np.float64]]) -> Score:
     """The model's score of flat indices, from a table where the space is small enough. A config the
     space does not list scores -inf."""
     total = int(np.prod(space.cardinalities))
