@@ -56,7 +56,7 @@ def load_memory(folder: Path) -> Memory:
         path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
         with np.load(path, allow_pickle=False) as data:
             return Memory(models, {name: data[name] for name in data.files})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{folder} holds no usable models ({error}); train again, or remove the folder"
         ) from None

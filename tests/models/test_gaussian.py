@@ -1,0 +1,95 @@
+"""The Gaussian process: interpolation, honest intervals, lengths, batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+from scipy.stats import norm
+
+from models.gaussian import GaussianProcess, _evidence
+from search.learning import Matrix
+
+
+def _truth(x: Matrix) -> np.ndarray:
+    """The fourth column does nothing."""
+    return np.sin(2 * x[:, 0]) + 0.5 * x[:, 1] ** 2 - 0.3 * x[:, 2]
+
+
+def _fitted(x: Matrix, y: np.ndarray) -> GaussianProcess:
+    model = GaussianProcess(0, False, {})
+    model.fit(x, y)
+    return model
+
+
+def test_without_noise_it_interpolates_and_knows_where_it_has_been() -> None:
+    rng = np.random.default_rng(0)
+    x, elsewhere = rng.normal(size=(80, 4)), rng.normal(size=(500, 4))
+    model = _fitted(x, _truth(x))
+    assert np.abs(model.predict(x) - _truth(x)).max() < 0.01
+    here, there, far = (model.spread(rows) for rows in (x, elsewhere, elsewhere + 10.0))
+    assert here.max() < 0.05
+    assert 1.5 * np.median(here) < np.median(there) < 0.1 * np.median(far)
+    error = np.sqrt(np.mean((model.predict(elsewhere) - _truth(elsewhere)) ** 2))
+    assert error < 0.35 * _truth(elsewhere).std()
+
+
+@pytest.mark.parametrize("nominal", [0.5, 0.8, 0.95])
+def test_intervals_cover_held_out_points_about_as_often_as_they_say(nominal: float) -> None:
+    """Mean over 8 draws of the data; the interval is that of a noisy observation."""
+    covered = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, held_out = rng.normal(size=(80, 4)), rng.normal(size=(1000, 4))
+        model = _fitted(x, _truth(x) + 0.1 * rng.normal(size=80))
+        seen = _truth(held_out) + 0.1 * rng.normal(size=1000)
+        spread = np.hypot(model.spread(held_out), np.sqrt(model.noise) * model.scale)
+        within = norm.ppf(0.5 + nominal / 2) * spread
+        covered.append(np.mean(np.abs(model.predict(held_out) - seen) <= within))
+    assert np.mean(covered) == pytest.approx(nominal, abs=0.07)
+
+
+def test_the_noise_it_finds_is_that_of_the_data() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(240, 4))
+    model = _fitted(x, _truth(x) + 0.2 * rng.normal(size=240))
+    assert np.sqrt(model.noise) * model.scale == pytest.approx(0.2, rel=0.3)
+
+
+def test_a_feature_that_does_nothing_gets_the_longest_length() -> None:
+    x = np.random.default_rng(1).normal(size=(100, 4))
+    lengths = _fitted(x, np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1]) + np.sin(x[:, 2])).lengths
+    assert lengths.argmax() == 3
+    assert lengths[3] > 4 * lengths[:3].max()
+
+
+def test_the_gradient_of_the_evidence_is_that_of_finite_differences() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(20, 3))
+    z = rng.normal(size=20)
+    for _ in range(5):
+        theta = rng.normal(size=5) * 0.5
+        error = check_grad(
+            lambda t: _evidence(t, x, z)[0], lambda t: _evidence(t, x, z)[1], theta
+        )  # fmt: skip
+        assert error < 1e-4 * max(1.0, np.abs(_evidence(theta, x, z)[1]).max())
+
+
+def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
+    x = np.array([[-4.0], [-2.0], [-1.0], [1.0], [3.0], [4.0]])
+    model = _fitted(x, np.sin(2 * x[:, 0]))
+    places = np.repeat(np.linspace(-5, 5, 81), 3)[:, None]
+    likely = np.where(places[:, 0] < 0.3, np.log(0.9), np.log(1e-9))
+    rows = model.propose(places, np.zeros(len(places)), -1.0, likely, 6)
+    assert len(set(rows.tolist())) == 6
+    assert (places[rows, 0] < 0.3).all()
+    assert len(set(places[rows, 0].tolist())) > 2  # each place is there three times
+
+
+def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
+    x = np.array([[0.0, np.nan], [1.0, 2.0]])
+    model = _fitted(x, np.array([5.0, 5.0]))
+    np.testing.assert_allclose(model.predict(x), 5.0, atol=1e-6)
+    nothing = _fitted(np.empty((0, 2)), np.empty(0))
+    assert np.isfinite(nothing.predict(x)).all()
+    assert (nothing.spread(x) > 0).all()

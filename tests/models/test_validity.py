@@ -1,0 +1,76 @@
+"""Model V on tables measured on a real stack: chances are calibrated, the veto spares the valid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.features import visible
+from models.validity import Validity
+from targets.table import read_stack_table
+
+TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
+TRIALS, SEEDS = 256, 4
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
+    """Per table and seed, of configs V has not seen: chances, outcomes, the share that was valid of
+    those it has seen, its threshold."""
+    found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
+    for name in ("C4", "C6", "C8", "C10"):
+        table = read_stack_table(TABLES / f"{name}.csv.gz")
+        x, _ = visible(table.workload, table.space, table.space.unravel(table.flat))
+        valid = (table.status == "valid").astype(np.float64)
+        for seed in range(SEEDS):
+            order = np.random.default_rng(seed).permutation(len(valid))
+            seen, unseen = order[:TRIALS], order[TRIALS:]
+            model = Validity(seed, True, {})
+            model.fit(x[seen], valid[seen])
+            found.setdefault(name, []).append(
+                (model.predict(x[unseen]), valid[unseen], valid[seen].mean(), model.threshold)
+            )
+    return found
+
+
+@pytest.mark.parametrize("name", ["C4", "C6", "C8", "C10"])
+def test_the_brier_score_is_at_most_two_thirds_of_the_base_rates(judged, name: str) -> None:  # type: ignore[no-untyped-def]
+    ours = np.mean([np.mean((chance - valid) ** 2) for chance, valid, _, _ in judged[name]])
+    base = np.mean([np.mean((share - valid) ** 2) for _, valid, share, _ in judged[name]])
+    assert ours < 2 / 3 * base
+
+
+def test_a_chance_means_what_it_says(judged) -> None:  # type: ignore[no-untyped-def]
+    """Over all tables: of the configs given a chance around p, about a share p is valid."""
+    chance, valid = (
+        np.concatenate([each[k] for runs in judged.values() for each in runs]) for k in (0, 1)
+    )
+    place = np.digitize(chance, [0.1, 0.3, 0.5, 0.7, 0.9])
+    shares = [(chance[place == k].mean(), valid[place == k].mean()) for k in range(6)]
+    said, was = np.array(shares).T
+    assert (np.diff(was) > 0).all()
+    assert np.abs(said - was).mean() < 0.15
+
+
+def test_the_veto_spares_99_percent_of_the_valid_and_hits_most_of_the_invalid(judged) -> None:  # type: ignore[no-untyped-def]
+    runs = [run for each in judged.values() for run in each]
+    spared = [np.mean(c[v == 1] >= threshold) for c, v, _, threshold in runs]
+    hit = [np.mean(c[v == 0] < threshold) for c, v, _, threshold in runs]
+    assert np.mean(spared) >= 0.99
+    assert np.mean(hit) > 0.6
+
+
+def test_without_calibration_or_with_too_few_of_a_class_nothing_is_vetoed() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    few = np.zeros(60)
+    few[:3] = 1
+    for parameters, y in (({"calibrate": 0.0}, (x[:, 0] > 0) * 1.0), ({}, few)):
+        model = Validity(0, True, parameters)
+        model.fit(x, y)
+        assert model.threshold == 0.0
+    calibrated = Validity(0, True, {})
+    calibrated.fit(x, (x[:, 0] > 0) * 1.0)
+    assert 0.0 < calibrated.threshold <= 0.5
