@@ -14,7 +14,12 @@ ENUMERABLE = 200_000
 def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
     """Flat indices of a space up to `ENUMERABLE` that are not in `tried` (ascending)."""
     members = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
-    return members[~_among(members, tried)]
+    return without(members, tried)
+
+
+def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of `flat` that are not in `tried` (ascending)."""
+    return flat[~_among(flat, tried)]
 
 
 def sample(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,12 @@ class Problem:
     seed: int = 0
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
+
+    @cached_property
+    def notes(self) -> dict[str, NDArray[np.int64]]:
+        """What was worked out from the problem alone, kept for later rounds. No state: whoever
+        finds nothing works it out again."""
+        return {}
 
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
         """The generator of one stage of one round: independent of everything drawn before."""

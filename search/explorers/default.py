@@ -93,15 +93,27 @@ class Default(Stages):
         """What the models are asked about, of a large space a part: what is estimated to be good,
         or else a random part and the neighbours of the best."""
         space, size = problem.space, self.table.pool
-        whole = candidates.ENUMERABLE if self._estimates(problem) else 2 * size
+        tried = history.tried(space)
+        if self._estimates(problem) and 2 * size < space.size <= candidates.ENUMERABLE:
+            left = candidates.without(self._screened(problem), tried)
+            if len(left):
+                configs = space.unravel(left)
+                return configs, self._prior(problem, configs)
         best = history.configs[_fastest(history, 8)]
-        configs = candidates.pool(space, history.tried(space), best, size, rng, whole)
-        prior = self._prior(problem, configs)
-        if prior is None or len(configs) <= 2 * size:
-            return configs, prior
-        rough = prior.log_cycles / _ESTIMATE_ERROR - np.log(_fit(prior))
-        rows = np.sort(np.argpartition(rough, size)[:size])
-        return configs[rows], _Prior(*(part[rows] for part in vars(prior).values()))
+        configs = candidates.pool(space, tried, best, size, rng, 2 * size)
+        return configs, self._prior(problem, configs)
+
+    def _screened(self, problem: Problem) -> NDArray[np.int64]:
+        """The part of a space that is estimated to be best, flat and ascending."""
+        note = f"screened {self.table.pool}"
+        if note not in problem.notes:
+            flat = candidates.untried(problem.space, np.empty(0, np.int64))
+            prior = self._prior(problem, problem.space.unravel(flat))
+            assert prior is not None
+            rough = prior.log_cycles / _ESTIMATE_ERROR - np.log(_fit(prior))
+            rows = np.argpartition(rough, self.table.pool)[: self.table.pool]
+            problem.notes[note] = np.sort(flat[rows])
+        return problem.notes[note]
 
     def _first(
         self,

@@ -1,0 +1,124 @@
+"""What the models know: Model A beside Model P on held-out configs, and what Model V's veto costs.
+
+    .venv/bin/python -m benchmarks.learning unchecked --oracles built/oracles
+    .venv/bin/python -m benchmarks.learning extended --oracles built/oracles
+
+P and A learn from the same random valid configs and are judged on 2,000 others: root mean square
+error in log2 cycles, for the learners of `default` and of `ml2tuner`. V learns from the trials of a
+run of `default-blind`; counted are the fastest 1 % of the valid configs of the whole space that lie
+below its threshold. Means over seeds, then over layers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.layers import OTHERS, RESNET18
+from models import LEARNERS, make_explorer
+from search import Memory, Problem, Session, problem_of
+from search.learning import Matrix
+from targets import make_target
+from targets.oracle import oracle_table, replayed
+from targets.table import Table as Oracle
+
+HELD_OUT = 2000
+FASTEST = 0.01
+Rows = NDArray[np.int64]
+
+
+def main(
+    where: Literal["unchecked", "extended"],
+    learned: Annotated[int, typer.Option(help="Valid configs P and A learn from.")] = 128,
+    trials: Annotated[int, typer.Option(help="Trials V learns from.")] = 64,
+    seeds: int = 5,
+    layers: Annotated[str, typer.Option(help="Only these, by name.")] = "",
+    oracles: Path = Path("built/oracles"),
+) -> None:
+    """Print a row a layer."""
+    target = make_target("vta-pynq" if where == "extended" else "evta-zcu102", where)
+    known = {name: workload for name, (workload, _) in RESNET18.items()} | OTHERS
+    names = [name for name in layers.split(",") if name] or list(known)
+    rows = []
+    for name in track(names, console=Console(stderr=True), transient=True):
+        table = oracle_table(target, known[name], oracles)
+        problem = problem_of(target, known[name], 0)
+        errors = [_errors(problem, table, learned, seed) for seed in range(seeds)]
+        vetoed = [_vetoed(table, trials, seed) for seed in range(seeds)]
+        rows.append([*np.mean(errors, axis=0), np.mean(vetoed)])
+    _print(where, names, np.array(rows), learned, trials)
+
+
+def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[float]:
+    """RMSE of P and A: the default tuner's, then ML²Tuner's."""
+    valid = np.random.default_rng(seed).permutation(np.flatnonzero(table.cycles > 0))
+    lesson, exam = valid[:learned], valid[learned : learned + HELD_OUT]
+    configs = table.space.unravel(table.flat)
+    cycles = np.log2(np.maximum(table.cycles, 1))
+
+    def rmse(surrogate: bool, columns: Matrix) -> float:
+        model = LEARNERS.surrogate(seed) if surrogate else LEARNERS.regressor("xgboost", seed)
+        model.fit(columns[:learned], cycles[lesson])
+        return float(np.sqrt(np.mean((model.predict(columns[learned:]) - cycles[exam]) ** 2)))
+
+    rows = np.concatenate([lesson, exam])
+    smooth, _ = LEARNERS.smooth(problem, configs[rows])
+    visible, _ = LEARNERS.visible(problem, configs[rows])
+    hidden = np.nan_to_num(table.hidden[rows])
+    draft = LEARNERS.regressor("draft", seed)
+    draft.fit(hidden[:learned], cycles[lesson])
+    counts, _ = LEARNERS.revealed(hidden, table.hidden_names)
+    drafted = draft.predict(hidden) - cycles[lesson].min()
+    return [
+        rmse(True, smooth),
+        rmse(True, np.column_stack([smooth, counts, drafted])),
+        rmse(False, visible),
+        rmse(False, np.column_stack([visible, hidden])),
+    ]
+
+
+def _vetoed(table: Oracle, trials: int, seed: int) -> float:
+    """Share of the fastest valid configs below the threshold V has after a run."""
+    target = replayed(make_target("vta-pynq"), [table])
+    problem = problem_of(target, table.workload, seed)
+    session = Session(target, problem, make_explorer("default-blind"), Memory())
+    while len(session.history) < trials and session.advance(8):
+        pass
+    history = session.history
+    configs = np.concatenate([history.configs, history.failed])
+    label = np.concatenate([history.valid, np.zeros(len(history.failed))])
+    judge = LEARNERS.validity(seed)
+    judge.fit(LEARNERS.visible(problem, configs)[0], label.astype(np.float64))
+    valid = np.flatnonzero(table.cycles > 0)
+    fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
+    fastest = table.space.unravel(table.flat[fast])
+    chance = judge.predict(LEARNERS.visible(problem, fastest)[0])
+    return float(np.mean(chance < judge.threshold))
+
+
+def _print(where: str, names: list[str], rows: Matrix, learned: int, trials: int) -> None:
+    table = Table(title=f"{where}: P and A after {learned} valid configs, V after {trials} trials")
+    table.add_column("layer")
+    for name in ("default P", "A", "A/P", "ml2tuner P", "A", "A/P", "good vetoed"):
+        table.add_column(name, justify="right")
+    for name, row in zip([*names, "mean"], np.vstack([rows, rows.mean(axis=0)]), strict=True):
+        p, a, tree_p, tree_a, vetoed = row
+        ratios = a / p, tree_a / tree_p
+        if name == "mean":  # of the layers' ratios
+            ratios = (rows[:, 1] / rows[:, 0]).mean(), (rows[:, 3] / rows[:, 2]).mean()
+        table.add_row(
+            name, f"{p:.3f}", f"{a:.3f}", f"{ratios[0]:.2f}", f"{tree_p:.3f}", f"{tree_a:.3f}",
+            f"{ratios[1]:.2f}", f"{vetoed:.2%}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
