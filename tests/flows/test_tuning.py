@@ -177,24 +177,6 @@ def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:
     assert reused == held
 
 
-def test_an_edited_cache_is_computed_anew(tuned: Tuned, place: Place) -> None:
-    done = place.run(*TUNE, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    touched = place.folder / "touched"
-    evil = b"cos\nsystem\n(S'touch " + str(touched).encode() + b"'\ntR."
-    cached = [path for path in (place.folder / "home" / "cache").rglob("*") if path.is_file()]
-    assert len(cached) > 20
-    for path in cached:
-        path.write_bytes(evil)
-    (place.folder / "out" / "ledger.jsonl").unlink()
-    done = place.run(*TUNE, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert not touched.exists()
-    assert "reused" not in done.stdout
-    schedules = (place.folder / "out" / "schedules.json").read_bytes()
-    assert schedules == (tuned.out / "schedules.json").read_bytes()
-
-
 @pytest.mark.parametrize("tuner", ["default", "random"])
 def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(place: Place, tuner: str) -> None:
     from networks import zoo
