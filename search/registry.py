@@ -88,7 +88,7 @@ def create(name: str, learners: Learners, options: Mapping[str, Any] | None = No
     entry = known[name]
     if entry.missing:
         raise MissingExtra(
-            f"tuner '{name}' needs {entry.extra}, which is not installed; {entry.missing}"
+            f"tuner '{name}' needs {entry.extra}, which is missing; install it: {entry.missing}"
         )
     try:
         table = entry.options.model_validate({**entry.preset, **(options or {})})

@@ -42,7 +42,7 @@ class ChameleonOptions(Options):
     epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
     minibatch: int = Field(32, ge=1, description="steps an update")
     kept: int = Field(
-        128, ge=1, description="untried configs met that are clustered, best first (open there)"
+        64, ge=1, description="untried configs met that are clustered, best first (open there)"
     )
     knee: float = Field(2.5, gt=1, description="factor by which 8 more clusters must cut the error")
     others: Literal["mode", "random"] = Field(
