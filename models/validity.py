@@ -1,7 +1,7 @@
 """Model V: how likely a config runs, and below which chance it may be passed over.
 
-The veto threshold is calibrated by cross-validation: the lowest out-of-fold chance any measured
-valid config got, halved, so that a good config the model has not seen is hardly ever vetoed.
+The veto threshold is calibrated by cross-validation: a twentieth of the lowest out-of-fold chance
+any measured valid config got, so that a good config the model has not seen is hardly ever vetoed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from models.trees import XGBoost
 from search.learning import Matrix
 
 _FOLDS = 4
-_MARGIN = 0.5
+_MARGIN = 0.05
 
 
 class Validity(XGBoost):
