@@ -85,7 +85,8 @@ def _full_or_read_only() -> str | None:
 
 def _database_problem(chain: Sequence[BaseException]) -> str | None:
     home = current_home()
-    for path in (home.prefect_database, home.mlflow_database):
+    kept = (home.prefect_database, home.mlflow_database)
+    for path in filter(Path.exists, kept):
         try:
             uri = f"file:{path}?mode=rw"
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_SECONDS)) as database:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.children import listening_socket
 from tasks.store import Store
 from tests.flows.conftest import TILEWRIGHT, Place
-from tests.flows.test_servers import free_port
 from tests.reliability.commands import TUNE, Whole, left
 
 DAMAGES = ("truncated", "flipped", "replaced")
@@ -78,10 +78,13 @@ def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) ->
 
 
 def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
-    place, port = Place(tmp_path), str(free_port())
-    pages = place.start("ui", "--host", "0.0.0.0", "--prefect-port", port, "--mlflow-port", port)
-    printed, _ = pages.communicate(timeout=300)
-    assert printed.startswith("warning: the pages have no password; everyone who reaches 0.0.0.0")
+    with listening_socket("0.0.0.0", 0) as taken:  # so that nothing is opened to anybody here
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)
+    warning, error = done.stderr.splitlines()
+    assert warning.startswith("warning: the pages have no password; everyone who reaches 0.0.0.0")
+    assert error.startswith(f"error: cannot listen on 0.0.0.0:{port}: ")
 
 
 # -- damage and manifests ----------------------------------------------------------------------
