@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,12 +28,13 @@ SERVERS = {"tilewright ui"}
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, an instruction stream, and a home of its own for records."""
+    """A folder with a model, an instruction stream, tables, and a home of its own for records."""
     folder = tmp_path_factory.mktemp("readme")
     zoo.write("digits_cnn", folder / "model.onnx", 0)
     with np.load(ROOT / "tests/data/vta/cycles_pynq.npz", allow_pickle=False) as streams:
         first = streams["insn"][: streams["insn_off"][1]]
     (folder / "program.bin").write_bytes(first.tobytes())
+    shutil.copytree(ROOT / "tests/data/tvm-vta", folder / "tests/data/tvm-vta")
     return folder
 
 
