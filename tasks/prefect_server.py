@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tasks.children import LOOPBACK, Child, answers, listening_socket, start
 from tasks.home import Home
@@ -26,6 +27,9 @@ from tasks.urls import PREFECT_PORT
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+LOCAL = (LOOPBACK, "0.0.0.0", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -76,10 +80,13 @@ def withdraw(home: Home) -> None:
 
 
 def announced(home: Home) -> str | None:
-    """The API address of a server that runs on this home's data, if there is a live one."""
+    """The API address of a server that runs on this home's data, if there is a live one. A folder
+    from a stranger cannot name a server elsewhere."""
     try:
         api_url = str(json.loads(_announcement(home).read_text())["api_url"])
     except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if urlsplit(api_url).hostname not in LOCAL:
         return None
     return api_url if answers(f"{api_url}/health") else None
 
@@ -110,8 +117,11 @@ def _provide_database(home: Home) -> None:
     if home.prefect_database.exists() or not _template().exists():
         return  # without the template the server migrates an empty file, which takes it seconds
     fresh = home.prefect_database.with_suffix(f".{os.getpid()}.tmp")
-    shutil.copyfile(_template(), fresh)
-    fresh.replace(home.prefect_database)
+    try:
+        shutil.copyfile(_template(), fresh)
+        fresh.replace(home.prefect_database)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _template() -> Path:

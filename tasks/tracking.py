@@ -124,7 +124,9 @@ def log_booster(run_id: str, name: str, kind: str, booster: object, version: str
     known = client.search_logged_models(
         [_experiment()], filter_string=f"source_run_id = '{run_id}' AND name = '{name}'"
     )
-    if any(model.tags.get(VERSION_TAG) == version for model in known):
+    # One that a kill or a full disk broke off is known, too, but not ready.
+    ready = [model for model in known if model.status == LoggedModelStatus.READY]
+    if any(model.tags.get(VERSION_TAG) == version for model in ready):
         return
     model = client.create_logged_model(
         _experiment(), name=name, source_run_id=run_id, tags={VERSION_TAG: version}

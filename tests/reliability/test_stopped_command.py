@@ -183,9 +183,12 @@ def _assert_clean_records(place: Place) -> None:
         assert not {"Pending", "Running"} & set(prefect_states(place, table))
     with closing(sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db")) as database:
         models = database.execute(
-            "select source_run_id, name from logged_models where lifecycle_stage = 'active'"
+            "select source_run_id, name, artifact_location from logged_models"
+            " where lifecycle_stage = 'active'"
         ).fetchall()
-    assert Counter(models).most_common(1)[0][1] == 1
+    assert Counter((run, name) for run, name, _ in models).most_common(1)[0][1] == 1
+    for _, _, folder in models:
+        assert (Path(folder.removeprefix("file://")) / "MLmodel").is_file()
 
 
 @contextmanager
