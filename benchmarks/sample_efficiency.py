@@ -25,9 +25,9 @@ from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
 from flows.comparison import run_comparison, standings_table
-from tasks.arena import Arena, OracleArena, recorded_arena
-from tasks.contest import GOAL, contest, parse_entrants
-from tasks.standings import RESAMPLES, Floats, Results
+from tasks.compare.arena import Arena, OracleArena, recorded_arena
+from tasks.compare.contest import GOAL, contest, parse_entrants
+from tasks.compare.standings import RESAMPLES, Floats, Results
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 TUNERS = "default,default-blind,ml2tuner,p,p+v,p+a,autotvm,ga,baco,optuna,tps,random,grid"

@@ -20,8 +20,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from tasks.arena import OracleArena
-from tasks.comparison import (
+from tasks.compare.arena import OracleArena
+from tasks.compare.contest import GOAL, Contest
+from tasks.compare.kept_runs import KeptRuns
+from tasks.compare.report import REPORT, ground, report, verdict
+from tasks.compare.runs import (
     COMPARISON,
     Run,
     optimum_of,
@@ -29,13 +32,10 @@ from tasks.comparison import (
     run_jobs,
     write_comparison,
 )
-from tasks.contest import GOAL, Contest
+from tasks.compare.standings import Results, Standing, results_of, standings
 from tasks.figures import count, duration, percent, ranged
 from tasks.files import write_atomically
 from tasks.folders import check_folder
-from tasks.kept_runs import KeptRuns
-from tasks.report import REPORT, ground, report, verdict
-from tasks.standings import Results, Standing, results_of, standings
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def run_comparison(
 
 def record(compared: Compared, folder: Path, console: Console) -> None:
     """Log a comparison to MLflow and register its champion. Imports MLflow: `use_home` first."""
-    from tasks.champion import crown
-    from tasks.comparison_runs import log_comparison
+    from tasks.compare.champion import crown
+    from tasks.compare.records import log_comparison
 
     # What MLflow says of its tables and checks is of no use on this terminal.
     logging.getLogger("mlflow").setLevel(logging.WARNING)

@@ -10,19 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from tasks.explanation import (
-    Explained,
-    ExplainError,
-    brier,
-    discrimination,
-    explain_workload,
-    mean_rank,
-    pooled,
-    ranked,
-    rmse,
-    vetoed,
-)
-from tasks.explanation_page import (
+from tasks.explain.folder import TunedFolder, read_folder
+from tasks.explain.page import (
     CHANGED,
     FAST,
     PAGE,
@@ -34,12 +23,23 @@ from tasks.explanation_page import (
     methods,
     share,
 )
-from tasks.explanation_plots import picture
+from tasks.explain.plots import picture
+from tasks.explain.trace import ROLES
+from tasks.explain.workloads import (
+    Explained,
+    ExplainError,
+    brier,
+    discrimination,
+    explain_workload,
+    mean_rank,
+    pooled,
+    ranked,
+    rmse,
+    vetoed,
+)
 from tasks.figures import percent
 from tasks.files import write_atomically
 from tasks.folders import check_folder
-from tasks.trace import ROLES
-from tasks.tuned_folder import TunedFolder, read_folder
 
 _SHOWN = 6  # features of a model in the terminal
 _BAR = 12  # characters of the longest bar

@@ -13,7 +13,7 @@ from flows.options import space_name
 from targets.errors import TilewrightError
 from targets.vta.spec import VtaSpec
 from targets.workload import Workload, parse_workload
-from tasks.arena import Arena, Named, named, oracle_arena, recorded_arena
+from tasks.compare.arena import Arena, Named, named, oracle_arena, recorded_arena
 from tasks.home import use_home
 
 ORACLE = "oracle"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tasks.standings import Interval
+from tasks.compare.standings import Interval
 
 _PERCENT = "\N{NO-BREAK SPACE}%"
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-_PAGE = Path(__file__).with_name("report.html")
+_PAGE = Path(__file__).with_name("page.html")
 
 
 def page(title: str, parts: Sequence[str]) -> bytes:

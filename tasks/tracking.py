@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from mlflow.entities import LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities import LoggedModel, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
@@ -121,9 +121,7 @@ def log_booster(run_id: str, name: str, kind: str, booster: object, version: str
     """A boosted model in its library's own format, loadable with MLflow's flavour of it. `version`
     identifies what it learned from; the same one is not logged twice."""
     client = _client()
-    known = client.search_logged_models(
-        [_experiment()], filter_string=f"source_run_id = '{run_id}' AND name = '{name}'"
-    )
+    known = _logged_models(run_id, name)
     # One that a kill or a full disk broke off is known, too, but not ready.
     ready = [model for model in known if model.status == LoggedModelStatus.READY]
     if any(model.tags.get(VERSION_TAG) == version for model in ready):
@@ -134,8 +132,15 @@ def log_booster(run_id: str, name: str, kind: str, booster: object, version: str
     flavour, arguments = _flavour(kind, booster)
     Model.log(None, flavour, run_id=run_id, model_id=model.model_id, name=name, **arguments)
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    for old in known:
-        client.delete_logged_model(old.model_id)
+    for other in _logged_models(run_id, name):
+        if other.model_id != model.model_id:
+            client.delete_logged_model(other.model_id)
+
+
+def _logged_models(run_id: str, name: str) -> list[LoggedModel]:
+    """The models of a run under this name, also those that were not finished."""
+    wanted = f"source_run_id = '{run_id}' AND name = '{name}'"
+    return list(_client().search_logged_models([_experiment()], filter_string=wanted))
 
 
 def _flavour(kind: str, booster: object) -> tuple[ModuleType, dict[str, object]]:

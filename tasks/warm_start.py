@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tasks import codecs
-from tasks.champion import ChampionError, load_champion, registered
+from tasks.compare.champion import ChampionError, load_champion, registered
 from tasks.rounds import empty_memory
 from tasks.session import store, tell
 from tasks.store import Manifest

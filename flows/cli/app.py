@@ -47,18 +47,32 @@ for _group in (tune, compare, explain, trials, networks, servers, vta, enumerate
     _group.register(app)
 
 
-def main() -> NoReturn:
-    """The `tilewright` command. Exit code 2 for a mistake in the input and for whatever kept the
-    command from going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
+def command() -> NoReturn:
+    """The `tilewright` command: `main`, and the end of the process. All there is to keep is on disk
+    then, and taking an interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+    code: int | str | None = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def main() -> None:
+    """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
+    going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     try:
         app()
-    except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on from here", INTERRUPTED)
     except BrokenPipeError:
-        _leave(1)
+        sys.stderr.close()
+        sys.exit(1)
     except Exception as error:
         from flows.stopped import explained
 
@@ -66,19 +80,8 @@ def main() -> NoReturn:
         if message is None and not isinstance(error, TilewrightError):
             raise
         _fail(message or str(error), USAGE_ERROR)
-    _leave(0)
 
 
 def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
-    _leave(code)
-
-
-def _leave(code: int) -> NoReturn:
-    """End at once: all there is to keep is on disk, and taking an interpreter apart that holds TVM,
-    Prefect and MLflow costs more than a second."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    sys.exit(code)

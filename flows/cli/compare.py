@@ -67,8 +67,8 @@ def compare(
 
     from flows.comparison import record, run_comparison, show
     from flows.selection import enumerated, recorded
-    from tasks.comparison import all_cores
-    from tasks.contest import check_budget, contest, parse_entrants, parse_seeds
+    from tasks.compare.contest import check_budget, contest, parse_entrants, parse_seeds
+    from tasks.compare.runs import all_cores
     from tasks.folders import check_folder
     from tasks.home import use_home
 

@@ -16,11 +16,11 @@ from flows.cli.app import app
 from flows.comparison import run_comparison
 from targets.errors import TilewrightError
 from targets.table import read_stack_table
-from tasks.arena import recorded_arena
-from tasks.comparison import COMPARISON, run_jobs
-from tasks.contest import Contest, contest, parse_entrants, parse_seeds
-from tasks.kept_runs import RUNS
-from tasks.report import REPORT
+from tasks.compare.arena import recorded_arena
+from tasks.compare.contest import Contest, contest, parse_entrants, parse_seeds
+from tasks.compare.kept_runs import RUNS
+from tasks.compare.report import REPORT
+from tasks.compare.runs import COMPARISON, run_jobs
 from tests.flows.conftest import Place
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from flows.cli.app import app
 from flows.explanation import run_explanation
 from targets.errors import TilewrightError
-from tasks.explanation import Explained, rank_correlation, ranked, rmse
-from tasks.tuned_folder import read_folder
+from tasks.explain.folder import read_folder
+from tasks.explain.workloads import Explained, rank_correlation, ranked, rmse
 from tests.flows.conftest import Tuned
 
 

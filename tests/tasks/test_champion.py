@@ -10,10 +10,10 @@ import pytest
 
 from search import Memory, problem_of
 from targets.base import Target
-from tasks.arena import recorded_arena
-from tasks.comparison import optimum_of, ordered, run_jobs
-from tasks.contest import Contest, contest, parse_entrants
-from tasks.standings import results_of, standings
+from tasks.compare.arena import recorded_arena
+from tasks.compare.contest import Contest, contest, parse_entrants
+from tasks.compare.runs import optimum_of, ordered, run_jobs
+from tasks.compare.standings import results_of, standings
 
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
 
@@ -23,19 +23,20 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     import mlflow
 
     folder, before = tmp_path_factory.mktemp("home"), mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_HOME", str(folder))
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
         yield folder
-    mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
 
 
 @pytest.mark.parametrize(
     ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
-    from tasks import champion
-    from tasks.comparison_runs import log_comparison
+    from tasks.compare import champion
+    from tasks.compare.records import log_comparison
 
     what = _contest(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
@@ -65,8 +66,8 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tasks.champion import crown
-    from tasks.comparison_runs import log_comparison
+    from tasks.compare.champion import crown
+    from tasks.compare.records import log_comparison
 
     what = _contest("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))

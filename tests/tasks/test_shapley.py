@@ -7,7 +7,7 @@ import pytest
 
 from models.learners import build
 from search.learning import CostModel
-from tasks.shapley import is_exact, shapley_values
+from tasks.explain.shapley import is_exact, shapley_values
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 4))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.comparison import Run
+from tasks.compare.runs import Run
+from tasks.compare.standings import Interval, band, interval, relative_trials, results_of, standings
 from tasks.figures import count, duration, percent, ranged
-from tasks.standings import Interval, band, interval, relative_trials, results_of, standings
 
 OPTIMUM = {"one": 100, "two": 1000}
 

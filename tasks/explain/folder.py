@@ -16,7 +16,7 @@ from targets.vta.lowering.batch import SpaceName
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.workload import Workload, parse_workload
-from tasks.contest import Entrant
+from tasks.compare.contest import Entrant
 from tasks.files import Json
 from tasks.outputs import LEDGER, SCHEDULES, SUMMARY
 

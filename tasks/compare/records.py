@@ -20,11 +20,11 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
 from numpy.typing import NDArray
 
-from tasks.comparison import Run
-from tasks.contest import Contest, Entrant
+from tasks.compare.contest import Contest, Entrant
+from tasks.compare.runs import Run
+from tasks.compare.standings import Floats, Results
 from tasks.files import Json
 from tasks.home import current_home
-from tasks.standings import Floats, Results
 from tasks.tracking import commit_tag
 
 _BATCH_LIMIT = 1000  # metrics MLflow takes in a call

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.comparison import Run
-from tasks.contest import GOAL
+from tasks.compare.contest import GOAL
+from tasks.compare.runs import Run
 
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
@@ -81,7 +81,7 @@ class Results:
 
 
 def results_of(runs: Sequence[Run], optimum: dict[str, int], trials: int) -> Results:
-    """`runs` in the order of `tasks.comparison.ordered`."""
+    """`runs` in the order of `tasks.compare.runs.ordered`."""
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
     seeds = tuple(dict.fromkeys(run.seed for run in runs))

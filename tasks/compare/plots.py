@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from tasks.contest import GOAL
-from tasks.standings import Floats, Results, Standing, band
+from tasks.compare.contest import GOAL
+from tasks.compare.standings import Floats, Results, Standing, band
 from tasks.styles import GRID, INK, MUTED, colours
 
 FLOOR = 1e-3

@@ -9,7 +9,7 @@ from functools import lru_cache
 from models import make_explorer
 from search import Explorer, tuners
 from targets.errors import TilewrightError
-from tasks.arena import Arena
+from tasks.compare.arena import Arena
 
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1

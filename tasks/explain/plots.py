@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.stats import rankdata
 from sklearn.calibration import calibration_curve
 
-from tasks.explanation import Explained, Floats, Judged, pooled, ranked
+from tasks.explain.trace import ROLES
+from tasks.explain.workloads import Explained, Floats, Judged, pooled, ranked
 from tasks.figures import percent
 from tasks.styles import GRID, INK, MUTED, house_style
-from tasks.trace import ROLES
 
 FEATURES = 10
 _DOTS = 600  # a feature

@@ -23,7 +23,7 @@ import numpy as np
 
 from search import tune
 from targets.errors import TilewrightError
-from tasks.contest import GOAL, Contest, Job
+from tasks.compare.contest import GOAL, Contest, Job
 from tasks.files import Json, write_atomically
 
 COMPARISON = "comparison.json"

@@ -19,7 +19,7 @@ from models import LEARNERS
 from search import Explorer, Memory, Problem, create
 from search.learning import CostModel, Learners, Matrix
 from targets.base import Target
-from tasks.contest import Entrant
+from tasks.compare.contest import Entrant
 
 ROLES = {
     "P": "Model P: performance, from what is known before compiling",

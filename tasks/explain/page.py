@@ -7,7 +7,10 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from tasks.explanation import (
+from tasks.explain.folder import TunedFolder
+from tasks.explain.plots import FEATURES
+from tasks.explain.trace import ROLES
+from tasks.explain.workloads import (
     Explained,
     brier,
     discrimination,
@@ -17,12 +20,9 @@ from tasks.explanation import (
     rmse,
     vetoed,
 )
-from tasks.explanation_plots import FEATURES
 from tasks.figures import percent
 from tasks.pages import definitions, figure, page, table
 from tasks.titles import shape
-from tasks.trace import ROLES
-from tasks.tuned_folder import TunedFolder
 
 PAGE, PICTURE = "explain.html", "explain.png"
 FAST = 0.1

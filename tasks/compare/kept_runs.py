@@ -16,8 +16,8 @@ from pathlib import Path
 import models
 import search
 import targets
-from tasks.comparison import Run
-from tasks.contest import Contest, Job
+from tasks.compare.contest import Contest, Job
+from tasks.compare.runs import Run
 from tasks.files import Json, canonical, digest
 
 RUNS = "runs.jsonl"

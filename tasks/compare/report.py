@@ -9,11 +9,11 @@ from html import escape
 import numpy as np
 
 from targets.table import Table
-from tasks import comparison_plots as plots
-from tasks.contest import GOAL, Contest
+from tasks.compare import plots
+from tasks.compare.contest import GOAL, Contest
+from tasks.compare.standings import Floats, Interval, Results, Standing, relative_trials
 from tasks.figures import count, duration, percent, ranged
 from tasks.pages import definitions, figure, legend, page, table
-from tasks.standings import Floats, Interval, Results, Standing, relative_trials
 from tasks.styles import colours, heat, house_style
 from tasks.titles import title
 

@@ -31,12 +31,12 @@ from search.loop import Session
 from targets.base import Target
 from targets.errors import TilewrightError
 from targets.workload import Workload
-from tasks.comparison_runs import LoggedComparison
-from tasks.contest import Contest, Entrant, Job
+from tasks.compare.contest import Contest, Entrant, Job
+from tasks.compare.records import LoggedComparison
+from tasks.compare.standings import Results, Standing
+from tasks.explain.trace import ROLES, Lesson, hidden_names, lessons, plain, traced
 from tasks.files import Json, canonical, digest
-from tasks.standings import Results, Standing
 from tasks.titles import title
-from tasks.trace import ROLES, Lesson, hidden_names, lessons, plain, traced
 
 ALIAS = "champion"
 ABOUT = "tilewright"  # key of what the model's metadata say
