@@ -149,7 +149,7 @@ class Default(Stages):
         prior = self._prior(problem, configs)
         features = self._features(problem, configs, prior)
         scores = self._scores(problem, memory, configs, prior, features)
-        if "A" in memory.models and history.best is not None and len(compiled):
+        if {"A", "draft"} <= set(memory.models) and history.best is not None and len(compiled):
             model = cast(Surrogate, memory.models["A"])
             features = self._with_hidden(memory, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + _rows(prior, np.arange(len(configs)))

@@ -41,7 +41,7 @@ from tasks.titles import title
 ALIAS = "champion"
 ABOUT = "tilewright"  # key of what the model's metadata say
 _EXAMPLES = 5
-_ROLES = ("P", "V", "A")
+_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
 _DATA = {".ubj": "model.ubj", ".txt": "model.lgb"}  # where its flavour keeps a booster
 
 
@@ -143,7 +143,7 @@ def _register(
                 metadata={ABOUT: about | {"role": role, **_kind(model)}}, **arguments,
             )  # fmt: skip
         client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
-        text = f"{ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}."
+        text = f"{_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}."
         version = _new_version(client, name, text, entry.model_id, run_id)
         crowned.append(Crowned(role, job.workload, name, version))
     return crowned
@@ -270,7 +270,8 @@ def _features(target: Target, problem: Problem) -> str:
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
     config = space.unravel(flat)
     names = [LEARNERS.visible(problem, config)[1], LEARNERS.smooth(problem, config)[1]]
-    names.append(hidden_names(target, problem))
+    counts = hidden_names(target, problem)
+    names += [counts, LEARNERS.revealed(np.zeros((1, len(counts))), counts)[1]]
     if problem.estimate is not None:
         names.append(problem.estimate(config)[1])
     return digest(canonical([list(each) for each in names]))[:16]

@@ -52,9 +52,10 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
     uri = f"sqlite:///{logged.home}/mlflow/mlflow.db"
     before = mlflow.get_tracking_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
     yield MlflowClient(uri)
-    mlflow.set_tracking_uri(before)
+    mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
 
 
 def test_a_comparison_is_an_experiment_of_tuners_with_seeds_below_them(

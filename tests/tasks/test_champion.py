@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search import Memory, problem_of
+from search import Memory, problem_of, tune
 from targets.base import Target
-from tasks.compare.arena import recorded_arena
+from targets.workload import parse_workload
+from tasks.compare.arena import oracle_arena, recorded_arena
 from tasks.compare.contest import Contest, contest, parse_entrants
 from tasks.compare.runs import optimum_of, ordered, run_jobs
 from tasks.compare.standings import results_of, standings
 
+LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
 
 
@@ -63,6 +65,33 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
         champion.load_champion(target, "template", workload, "p")
     assert champion.load_champion(target, "extended", workload, name) is None
+
+
+def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
+    """Model A's draft comes with it."""
+    from tasks.compare.champion import crown, load_champion
+    from tasks.compare.records import log_comparison
+
+    layer = parse_workload(LAYER)
+    arena, _ = oracle_arena("vta-pynq", "template", [layer], registry / "oracles")
+    what = contest(arena, parse_entrants("random,default-blind"), (0,), 24, 8)
+    runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
+    results = results_of(runs, optimum_of(what), 24)
+    rows = sorted(standings(results), key=lambda row: row.tuner == "random")
+    crowned = crown(what, results, rows, log_comparison(what, results, runs, []))
+    assert {each.role for each in crowned} == {"P", "V", "A", "draft"}
+    target = arena.open(arena.workloads[0][0])
+    memory = load_champion(target, "template", layer, "default-blind")
+    assert memory is not None
+    explorer = what.entrants[1].explorer
+    cold, warm = (
+        [done.best_cycles for done in tune(target, layer, explorer, trials=16, memory=start)]
+        for start in (None, memory)
+    )
+    assert len(warm) == 2
+    assert warm[0] is not None
+    assert cold[0] is not None
+    assert warm[0] <= cold[0]
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
