@@ -104,10 +104,10 @@ class TracedLearners:
         while at < width:
             names = self._view_at(x, at)
             if names:
-                found += self._behind(at - begin) + names
+                found += self._behind(at - begin, found) + names
                 begin = at + len(names)
             at += max(len(names), 1)
-        return found + self._behind(width - begin) if found else _numbered("feature", width)
+        return found + self._behind(width - begin, found) if found else _numbered("feature", width)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -126,15 +126,16 @@ class TracedLearners:
                 return names
         return ()
 
-    def _behind(self, count: int) -> tuple[str, ...]:
+    def _behind(self, count: int, before: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of columns behind those `before`."""
         estimates = tuple(f"estimated {name}" for name in self.estimates)
         counts = tuple(f"hidden {name}" for name in self.hidden)
-        seen = (*LEARNERS.revealed(np.zeros((1, len(self.hidden))), self.hidden)[1], "draft")
-        for hidden in ((), counts, seen):
-            for names in (hidden, (*estimates, *hidden)):
-                if len(names) == count:
-                    return names
-        return ("estimate",) if count == 1 else _numbered("estimate", count)
+        for names in ((), counts, estimates, (*estimates, *counts)):
+            if len(names) == count:
+                return names
+        if count == 1:
+            return ("draft",) if before and before[-1].startswith("hidden") else ("estimate",)
+        return _numbered("estimate", count)
 
 
 def traced(entrant: Entrant, target: Target, problem: Problem) -> tuple[Explorer, TracedLearners]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from flows.cli import main
+from flows.cli import command
 from targets.base import Lowered, Measurements
 from targets.vta.target import VtaTarget
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers
@@ -45,4 +45,4 @@ if __name__ == "__main__":
         leave(status)
 
     os._exit = note_and_leave  # how the command ends, without unwinding
-    main()
+    command()
