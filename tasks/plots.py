@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from tasks.outcome import Outcome
@@ -46,6 +47,9 @@ def network_convergence(network: str, outcomes: Sequence[Outcome], trials: pd.Da
     left.axhline(1, color=BOUND, ls=":", lw=1.5)
     left.set(xlabel="trials a layer", ylabel="best cycles / roofline", xscale="log", yscale="log")
     left.set_title("every line a layer", fontsize=9)
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    left.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     rows = np.arange(len(outcomes))[::-1]
     default = np.array([o.default.cycles / o.roofline_cycles for o in outcomes])
     tuned = np.array([o.chosen.cycles / o.roofline_cycles for o in outcomes])
