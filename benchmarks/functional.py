@@ -5,7 +5,7 @@
 One core. A row is a ResNet-18 layer in the AutoTVM template's space: valid schedules are drawn at
 random and the program of each — loads, GEMM, ALU, stores, tokens, with data — is run three times;
 its speed is the layer's multiply-accumulates over the best time. Schedules with tiny tiles are slow
-because they move more than they multiply. "tiles" is the GEMM kernel alone on data in the first
+because they move more than they multiply; "default" is what a user has without tuning. "tiles" is the GEMM kernel alone on data in the first
 cache, "sgemm" a 1024³ float32 matrix product of numpy's BLAS on one thread: what this core can do
 at its best with 8-bit values (as pairs of 16 bits) and with floats.
 """
@@ -33,6 +33,7 @@ from targets.vta.lowering.tensors import random_tensors
 from targets.vta.lowering.verify import program_with_data
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
 from targets.workload import Workload
 
 
@@ -112,17 +113,33 @@ def speeds(spec: VtaSpec, workload: Workload, schedules: int) -> list[float]:
     return sorted(speed_of(spec, program, workload.macs) for program in programs if program)
 
 
+def speed_of_default(spec: VtaSpec, workload: Workload) -> float:
+    """GMAC/s of the schedule a user has without tuning (TopHub's, where it lists one)."""
+    _, found = VtaTarget(spec).baseline(workload)
+    tensors = random_tensors(workload, spec.machine, 0)
+    program = program_with_data(found.lowering, np.asarray(found.values), tensors)
+    assert program is not None
+    return speed_of(spec, program, workload.macs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--schedules", type=int, default=12, help="schedules a layer")
     parser.add_argument("--target", default="vta-pynq")
     options = parser.parse_args()
     spec = VtaSpec.load(options.target)
-    print(f"{'layer':22} {'slowest':>8} {'median':>8} {'fastest':>8}   GMAC/s, one core")
+    peak = peak_of_tiles()
+    print(
+        f"{'GMAC/s, one core':22} {'slowest':>8} {'median':>8} {'fastest':>8} {'default':>8} of peak"
+    )
     for name, workload in LAYERS.items():
         got = speeds(spec, workload, options.schedules)
-        print(f"{name:22} {got[0]:8.1f} {float(np.median(got)):8.1f} {got[-1]:8.1f}")
-    print(f"{'peak: tiles':22} {'':8} {'':8} {peak_of_tiles():8.1f}")
+        usual = speed_of_default(spec, workload)
+        print(
+            f"{name:22} {got[0]:8.1f} {float(np.median(got)):8.1f} {got[-1]:8.1f} {usual:8.1f} "
+            f"{usual / peak:7.0%}"
+        )
+    print(f"{'peak: tiles':22} {'':8} {'':8} {peak:8.1f}")
     print(f"{'peak: sgemm':22} {'':8} {'':8} {peak_of_sgemm():8.1f}")
 
 
