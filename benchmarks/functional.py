@@ -5,9 +5,10 @@
 One core. A row is a ResNet-18 layer in the AutoTVM template's space: valid schedules are drawn at
 random and the program of each — loads, GEMM, ALU, stores, tokens, with data — is run three times;
 its speed is the layer's multiply-accumulates over the best time. Schedules with tiny tiles are slow
-because they move more than they multiply; "default" is what a user has without tuning. "tiles" is the GEMM kernel alone on data in the first
-cache, "sgemm" a 1024³ float32 matrix product of numpy's BLAS on one thread: what this core can do
-at its best with 8-bit values (as pairs of 16 bits) and with floats.
+because they move more than they multiply; "default" is what a user has without tuning. "tiles" is
+the GEMM kernel alone on data in the first cache, "sgemm" a 1024³ float32 matrix product of numpy's
+BLAS on one thread: what this core can do at its best with 8-bit values (as pairs of 16 bits) and
+with floats.
 """
 
 from __future__ import annotations
@@ -129,9 +130,8 @@ def main() -> None:
     options = parser.parse_args()
     spec = VtaSpec.load(options.target)
     peak = peak_of_tiles()
-    print(
-        f"{'GMAC/s, one core':22} {'slowest':>8} {'median':>8} {'fastest':>8} {'default':>8} of peak"
-    )
+    heads = " ".join(f"{head:>8}" for head in ("slowest", "median", "fastest", "default"))
+    print(f"{'GMAC/s, one core':22} {heads} of peak")
     for name, workload in LAYERS.items():
         got = speeds(spec, workload, options.schedules)
         usual = speed_of_default(spec, workload)
