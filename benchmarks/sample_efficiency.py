@@ -14,6 +14,7 @@ bootstrap intervals over seeds. Finished runs are kept in --out and not repeated
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -132,7 +133,11 @@ def _share(mine: Floats, other: Floats) -> list[float]:
     return _interval(lambda a, b: a.mean(axis=(0, -1)) / b.mean(axis=(0, -1)), mine, other)
 
 
-def _interval(figure, mine: Floats, other: Floats) -> list[float]:  # type: ignore[no-untyped-def]
+def _interval(
+    figure: Callable[[Floats, Floats], Floats], mine: Floats, other: Floats
+) -> list[float]:
+    """A figure of runs (layers, seeds), and the ends of its bootstrap over seeds. `figure` takes
+    arrays (layers, resamples, seeds)."""
     rng = np.random.default_rng(0)
     seeds = mine.shape[1]
     drawn = [rng.integers(0, seeds, (RESAMPLES, seeds)) for _ in range(2)]
