@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from tasks.compare.trace import ROLES
 from tasks.explain.folder import TunedFolder, read_folder
 from tasks.explain.page import (
     CHANGED,
@@ -24,7 +25,6 @@ from tasks.explain.page import (
     share,
 )
 from tasks.explain.plots import picture
-from tasks.explain.trace import ROLES
 from tasks.explain.workloads import (
     Explained,
     ExplainError,

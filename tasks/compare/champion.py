@@ -34,7 +34,7 @@ from targets.workload import Workload
 from tasks.compare.contest import Contest, Entrant, Job
 from tasks.compare.records import LoggedComparison
 from tasks.compare.standings import Results, Standing
-from tasks.explain.trace import ROLES, Lesson, hidden_names, lessons, plain, traced
+from tasks.compare.trace import ROLES, Lesson, hidden_names, lessons, plain, traced
 from tasks.files import Json, canonical, digest
 from tasks.titles import title
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from tasks.compare.trace import ROLES
 from tasks.explain.folder import TunedFolder
 from tasks.explain.plots import FEATURES
-from tasks.explain.trace import ROLES
 from tasks.explain.workloads import (
     Explained,
     brier,

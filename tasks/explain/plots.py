@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.stats import rankdata
 from sklearn.calibration import calibration_curve
 
-from tasks.explain.trace import ROLES
+from tasks.compare.trace import ROLES
 from tasks.explain.workloads import Explained, Floats, Judged, pooled, ranked
 from tasks.figures import percent
 from tasks.styles import GRID, INK, MUTED, house_style

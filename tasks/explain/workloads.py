@@ -22,9 +22,9 @@ from targets.base import Lowered
 from targets.errors import TilewrightError
 from targets.vta.target import VtaTarget
 from targets.workload import Workload
+from tasks.compare.trace import ROLES, TracedLearners, TracedModel, traced
 from tasks.explain.folder import TunedFolder
 from tasks.explain.shapley import is_exact, shapley_values
-from tasks.explain.trace import ROLES, TracedLearners, TracedModel, traced
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
 _BACKGROUND = 128

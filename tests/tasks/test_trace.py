@@ -12,7 +12,7 @@ from targets import make_target
 from targets.vta.target import VtaTarget
 from targets.workload import parse_workload
 from tasks.compare.contest import Entrant
-from tasks.explain.trace import lessons, plain, traced
+from tasks.compare.trace import lessons, plain, traced
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
 
