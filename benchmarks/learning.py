@@ -12,7 +12,7 @@ below its threshold. Means over seeds, then over layers.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import typer
@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.layers import OTHERS, RESNET18
 from models import LEARNERS, make_explorer
 from search import Memory, Problem, Session, problem_of
-from search.learning import Matrix
+from search.learning import Matrix, VetoModel
 from targets import make_target
 from targets.oracle import oracle_table, replayed
 from targets.table import Table as Oracle
@@ -91,11 +91,7 @@ def _vetoed(table: Oracle, trials: int, seed: int) -> float:
     session = Session(target, problem, make_explorer("default-blind"), Memory())
     while len(session.history) < trials and session.advance(8):
         pass
-    history = session.history
-    configs = np.concatenate([history.configs, history.failed])
-    label = np.concatenate([history.valid, np.zeros(len(history.failed))])
-    judge = LEARNERS.validity(seed)
-    judge.fit(LEARNERS.visible(problem, configs)[0], label.astype(np.float64))
+    judge = cast(VetoModel, session.memory.models["V"])
     valid = np.flatnonzero(table.cycles > 0)
     fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
     fastest = table.space.unravel(table.flat[fast])

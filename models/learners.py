@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.draft import Draft
 from models.features import smooth, visible
 from models.forest import Forest
 from models.gaussian import GaussianProcess
 from models.recall import RecallXGBoost
-from models.revealed import revealed
+from models.revealed import revealed, work
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.explorer import Problem
@@ -51,6 +54,9 @@ class Toolbox:
 
     def revealed(self, hidden: Matrix, names: tuple[str, ...]) -> tuple[Matrix, tuple[str, ...]]:
         return revealed(hidden, names)
+
+    def work(self, hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
+        return work(hidden, names)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)

@@ -40,6 +40,16 @@ def sample(
     return found[:n]
 
 
+def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """About `n` flat indices of a space (ascending), all of them if it has no more."""
+    members = None if space.listed is None else np.asarray(space.listed)
+    count = space.size if members is None else len(members)
+    if count <= n:
+        return np.arange(count) if members is None else np.sort(members)
+    chosen = np.unique(rng.integers(0, count, n))
+    return chosen if members is None else np.sort(members[chosen])
+
+
 def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
     """Flat indices of all configs that differ from one of `configs` in exactly one knob."""
     strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])

@@ -29,7 +29,6 @@ _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
 _ESTIMATE_ERROR = 0.1  # log2 cycles an estimate is expected to be off
 _NEAR = 0.4  # log2 cycles from the best estimate within which the first batch is spread
-_WORK = "hidden bytes", "hidden iterations"
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 
 
@@ -38,13 +37,15 @@ class DefaultOptions(Options):
     `benchmarks/sample_efficiency.py --tuners default:alpha=7,default` repeats an ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
-    first_alpha: float = Field(15.0, ge=0, description="the same, of a first batch chosen blindly")
+    first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
     pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
+    screen: int = Field(32768, ge=64, description="configs estimated where a space is too large")
+    passed: int = Field(4096, ge=64, description="of those screened, the best that are scored")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Default(Stages):
         if not len(configs):
             return Candidates(configs)
         if not memory.models and prior is None:
+            configs = configs[np.sort(rng.permutation(len(configs))[: self.table.passed])]
             rows = spread_out(self.learners.smooth(problem, configs)[0], wanted, rng)
             return Candidates(configs[rows])
         features = self._features(problem, configs, prior) if "P" in memory.models else None
@@ -94,24 +96,25 @@ class Default(Stages):
         or else a random part and the neighbours of the best."""
         space, size = problem.space, self.table.pool
         tried = history.tried(space)
-        if self._estimates(problem) and 2 * size < space.size <= candidates.ENUMERABLE:
-            left = candidates.without(self._screened(problem), tried)
-            if len(left):
-                configs = space.unravel(left)
-                return configs, self._prior(problem, configs)
         best = history.configs[_fastest(history, 8)]
+        if self._estimates(problem) and 2 * self.table.passed < space.size:
+            near = candidates.neighbours(space, best)
+            flat = candidates.without(np.union1d(self._screened(problem), near), tried)
+            if len(flat):
+                configs = space.unravel(flat)
+                return configs, self._prior(problem, configs)
         configs = candidates.pool(space, tried, best, size, rng, 2 * size)
         return configs, self._prior(problem, configs)
 
     def _screened(self, problem: Problem) -> NDArray[np.int64]:
         """The part of a space that is estimated to be best, flat and ascending."""
-        note = f"screened {self.table.pool}"
+        note = f"screened {self.table.screen} {self.table.passed}"
         if note not in problem.notes:
-            flat = candidates.untried(problem.space, np.empty(0, np.int64))
+            flat = candidates.drawn(problem.space, self.table.screen, problem.rng(0, "screen"))
             prior = self._prior(problem, problem.space.unravel(flat))
             assert prior is not None
             rough = prior.log_cycles / _ESTIMATE_ERROR - np.log(_fit(prior))
-            rows = np.argpartition(rough, self.table.pool)[: self.table.pool]
+            rows = np.argsort(rough, kind="stable")[: self.table.passed]
             problem.notes[note] = np.sort(flat[rows])
         return problem.notes[note]
 
@@ -158,7 +161,8 @@ class Default(Stages):
             offset = _rows(prior, compiled)
             compiled = compiled[model.propose(features[compiled], offset, goal, chance, n)]
         elif prior is None and self._looks(lowered.hidden):
-            least = compiled[np.argsort(self._work(lowered)[compiled], kind="stable")]
+            work = self.learners.work(lowered.hidden[compiled], lowered.hidden_names)
+            least = compiled[np.argsort(work, kind="stable")]
             compiled = _in_turn(least, compiled, self.table.trust)
         # A place in the batch is spent whether its config compiles or not.
         rows = np.concatenate([compiled, np.flatnonzero(~lowered.ok)])[:n]
@@ -166,8 +170,9 @@ class Default(Stages):
 
     def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
         models = dict(memory.models)
-        known = np.concatenate([history.configs, history.failed])
-        label = np.concatenate([history.valid, np.zeros(len(history.failed))]).astype(np.float64)
+        failed = self._failed(problem, history)
+        known = np.concatenate([history.configs, failed])
+        label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
         models["V"] = self.learners.validity(problem.seed)
         models["V"].fit(self._tree_features(problem, known, self._prior(problem, known)), label)
         valid = history.valid
@@ -185,6 +190,12 @@ class Default(Stages):
                 models["A"] = self.learners.surrogate(problem.seed)
                 models["A"].fit(features, target)
         return Memory(models)
+
+    def _failed(self, problem: Problem, history: History) -> Configs:
+        """Failed compiles that V learns from: no more than there are trials. What compiled without
+        being measured is not known to be valid, so all failures would make V a pessimist."""
+        drawn = problem.rng(history.round, "failed").permutation(len(history.failed))
+        return history.failed[np.sort(drawn[: len(history)])]
 
     # -- scores --------------------------------------------------------------------------------
 
@@ -248,15 +259,6 @@ class Default(Stages):
         draft = memory.models["draft"].predict(hidden) - best
         counts, _ = self.learners.revealed(hidden, history.hidden_names)
         return np.column_stack([features, counts, draft])
-
-    def _work(self, lowered: Lowered) -> NDArray[np.float64]:
-        """log2 of the iterations plus log2 of the bytes of each program. Nothing is known of how
-        long either takes; only that less of both is hardly ever slower."""
-        matrix, names = self.learners.revealed(lowered.hidden, lowered.hidden_names)
-        totals = [
-            k for k, name in enumerate(names) if name in ("hidden bytes", "hidden iterations")
-        ]
-        return np.asarray(matrix[:, totals].sum(axis=1))
 
     def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
         visible = self.learners.visible(problem, configs)[0]

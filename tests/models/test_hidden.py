@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from models.draft import Draft
-from models.revealed import revealed
+from models.revealed import revealed, work
 
-NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "tokens")
+NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructions", "tokens")
 
 
 def test_columns_are_what_one_works_out_by_hand() -> None:
-    matrix, names = revealed(np.array([[7.0, 24.0, 15.0, np.nan]]), NAMES)
-    row = dict(zip(names, matrix[0].tolist(), strict=True))
+    matrix, names = revealed(np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]]), NAMES)
     half = 0.5  # of the log2, so that columns are on one scale
+    work = np.log2(1 + 31 + 16) + 4
     expected = {
-        "hidden inp_bytes": half * 3, "hidden gemm_iterations": half * 4, "hidden tokens": 0.0,
-        "hidden bytes": half * 5, "hidden iterations": half * 4,
-        "hidden inp_bytes per iteration": half * (3 - 4),
+        "hidden instructions": half * 2, "hidden bytes": half * 5, "hidden exposed": half * 1,
+        "hidden iterations": half * 4, "hidden instructions per iteration": half * (2 - 4),
         "hidden bytes per iteration": half * (5 - 4),
+        "hidden exposed per iteration": half * (1 - 4),
+        "hidden work per iteration": half * (work - 4),
     }  # fmt: skip
-    assert {name: row[name] for name in expected} == expected
+    assert dict(zip(names, matrix[0].tolist(), strict=True)) == pytest.approx(expected)
 
 
 def test_without_iterations_nothing_is_per_iteration() -> None:
     _, names = revealed(np.ones((2, 2)), ("inp_bytes", "tokens"))
-    assert names == ("hidden inp_bytes", "hidden tokens", "hidden bytes")
+    assert names == ("hidden bytes",)
+
+
+def test_counts_that_sum_to_nothing_known_are_columns_themselves() -> None:
+    matrix, names = revealed(np.array([[3.0, np.nan]]), ("values", "values of all threads"))
+    assert names == ("hidden values", "hidden values of all threads")
+    np.testing.assert_array_equal(matrix, [[1.0, 0.0]])
+
+
+def test_bytes_in_the_open_count_more_than_hidden_ones() -> None:
+    names = ("inp_bytes", "load_exposed", "gemm_iterations", "last_work")
+    programs = np.array([[100, 0, 50, 0], [100, 10, 50, 0], [110, 0, 50, 0], [100, 0, 50, 9.0]])
+    plain, exposed, longer, late = work(programs, names)
+    assert plain < longer < exposed
+    assert plain < late
 
 
 def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> None:

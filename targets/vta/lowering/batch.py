@@ -26,6 +26,7 @@ from targets.vta.lowering.geometry import (
 )
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
+from targets.vta.lowering.waits import count_waits
 from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
@@ -148,14 +149,31 @@ def lower_one(
 
 
 @nb.njit(cache=True, nogil=True)
+def lower_whole(
+    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
+    values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
+    state: NDArray[np.int64],
+) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
+    """Lower into `out` and count what the program waits for. Returns the failure code and `out`, or
+    a larger array where that was too short."""
+    code = lower_one(kind, geo, m, lay, epilogue, values, stock, out, uops, state)
+    if code == OUT_OF_SPACE:
+        out = np.empty((state[emit.COUNT] * 5 // 4, 2), np.uint64)
+        code = lower_one(kind, geo, m, lay, epilogue, values, stock, out, uops, state)
+    if code == 0:
+        count_waits(out[: state[emit.COUNT]], lay, m, state)
+    return code, out
+
+
+@nb.njit(cache=True, nogil=True)
 def _lower_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
     states: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    # Counting needs no instructions: a short buffer overflows without harm.
-    out = np.zeros((4, 2), np.uint64)
+    out = np.empty((4096, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     for r in range(begin, end):
-        code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
-        codes[r] = 0 if code == OUT_OF_SPACE else code
+        codes[r], out = lower_whole(
+            kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
+        )

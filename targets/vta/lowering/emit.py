@@ -65,7 +65,12 @@ INP_USED = 32  # elements of each scratchpad a program occupies
 WGT_USED = 33
 ACC_USED = 34
 PUSHED = 35  # push flags of the last instruction
-STATE_SIZE = 36
+FIRST_LOADED = 36  # bytes: what a program waits for, see `waits`
+EXPOSED_LOADS = 37
+EXPOSED_STORES = 38
+LAST_STORED = 39
+LAST_ITERATIONS = 40
+STATE_SIZE = 41
 
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16

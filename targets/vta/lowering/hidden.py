@@ -31,6 +31,11 @@ HIDDEN: tuple[tuple[str, int, str], ...] = (
     ("inp_used", emit.INP_USED, "input scratchpad elements occupied"),
     ("wgt_used", emit.WGT_USED, "weight scratchpad elements occupied"),
     ("acc_used", emit.ACC_USED, "accumulator elements occupied"),
+    ("first_exposed", emit.FIRST_LOADED, "bytes loaded before the first GEMM can start"),
+    ("load_exposed", emit.EXPOSED_LOADS, "later bytes loaded that compute cannot hide"),
+    ("store_exposed", emit.EXPOSED_STORES, "bytes stored that compute cannot hide"),
+    ("last_exposed", emit.LAST_STORED, "bytes stored after the last ALU instruction"),
+    ("last_work", emit.LAST_ITERATIONS, "micro-ops executed after the last load"),
 )
 """Name, place in the emitter's state, meaning with unit. All are counts."""
 

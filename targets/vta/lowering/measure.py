@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering, lower_one, over_chunks
-from targets.vta.lowering.failures import OUT_OF_SPACE
+from targets.vta.lowering.batch import Lowering, lower_whole, over_chunks
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
 from targets.vta.timing.kernel import simulate
@@ -71,10 +70,7 @@ def _time_rows(
     tokens = np.zeros(4, np.int64)
     nothing = np.zeros((0, 0), np.int64)
     for r in range(begin, end):
-        code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
-        if code == OUT_OF_SPACE:
-            out = np.empty((states[r, emit.COUNT] * 5 // 4, 2), np.uint64)
-            code = lower_one(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
+        code, out = lower_whole(kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r])
         codes[r] = code
         if code == 0:
             program = out[: states[r, emit.COUNT]]
