@@ -72,7 +72,7 @@ def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[fl
     smooth, _ = LEARNERS.smooth(problem, configs[rows])
     visible, _ = LEARNERS.visible(problem, configs[rows])
     hidden = np.nan_to_num(table.hidden[rows])
-    draft = LEARNERS.regressor("draft", seed)
+    draft = LEARNERS.draft(table.hidden_names)
     draft.fit(hidden[:learned], cycles[lesson])
     counts, _ = LEARNERS.revealed(hidden, table.hidden_names)
     drafted = draft.predict(hidden) - cycles[lesson].min()

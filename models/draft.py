@@ -6,45 +6,135 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import least_squares, nnls
 
 from search.learning import Matrix
 
+Vector = NDArray[np.float64]
+
+LOAD, COMPUTE, STORE, OPEN = range(4)
+_MODULE = {"inp_": LOAD, "wgt_": LOAD, "padded": LOAD, "stores": STORE, "out_": STORE}
+_IN_THE_OPEN = ("_exposed", "_used", "instructions", "last_work", "tiles", "steps", "tokens")
 _RIDGE = 1e-3
+_HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
+_SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
+_EVALUATIONS = 20
 
 
 class Draft:
-    """log2 cycles of programs from their counts: cycles are a sum of counts times prices that are
-    not negative, fitted to the least relative error (non-negative least squares; Lawson & Hanson,
-    Solving Least Squares Problems, 1974). A few points suffice. Saved as plain NPZ."""
+    """log2 cycles of programs from their counts, each with a price that is not negative.
+
+    Three modules work side by side, so their times t are not added: a program takes
+    (Σ t^p)^(1/p), between their sum (p = 1) and the slowest (p → ∞), and what nothing hides on top.
+    Prices and p are fitted to the relative error (Levenberg-Marquardt from the non-negative least
+    squares solution for p = 1; Lawson & Hanson, Solving Least Squares Problems, 1974). A few points
+    suffice. Without `names`, all counts are added up. Saved as plain NPZ.
+    """
 
     kind = "draft"
     suffix = ".npz"
 
     def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
         self.classify = False
-        self.prices: NDArray[np.float64] = np.empty(0)
+        self.module: NDArray[np.int64] = np.empty(0, np.int64)
+        self.prices: Vector = np.empty(0)
+        self.exponent = 1.0
 
-    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
-        counts, cycles = np.nan_to_num(x), np.exp2(y)
-        if not len(y):
-            self.prices = np.zeros(x.shape[1])
+    @classmethod
+    def of(cls, names: tuple[str, ...]) -> Draft:
+        """An untrained draft for these counts."""
+        draft = cls(0, False, {})
+        draft.module = np.array([_module(name) for name in names], np.int64)
+        return draft
+
+    def fit(self, x: Matrix, y: Vector) -> None:
+        counts = np.nan_to_num(x)
+        if len(self.module) != x.shape[1]:
+            self.module = np.full(x.shape[1], OPEN)
+        self.prices, self.exponent = np.zeros(x.shape[1]), 1.0
+        seen = np.flatnonzero(counts.any(axis=0))
+        if not len(y) or not len(seen):
             return
-        scale = np.maximum(counts.max(axis=0), 1.0)
-        rows = counts / scale / cycles[:, None]
-        small = _RIDGE * np.eye(counts.shape[1]) / np.median(cycles)
-        goal = np.concatenate([np.ones(len(rows)), np.zeros(len(scale))])
-        self.prices = nnls(np.concatenate([rows, small]), goal)[0] / scale
+        scale = counts[:, seen].max(axis=0)
+        rows, cycles = counts[:, seen] / scale, np.exp2(y)
+        middle = float(np.median(cycles))
+        small = _RIDGE * np.eye(len(seen)) / middle
+        goal = np.concatenate([np.ones(len(rows)), np.zeros(len(seen))])
+        prices = nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
+        if (self.module[seen] != OPEN).any():
+            rest = np.log(middle / 20.0)
+            start = np.append(np.log(np.maximum(prices, _RIDGE * middle)), 0.0)
+            found = least_squares(
+                _residuals, start, _slopes, method="lm", max_nfev=_EVALUATIONS,
+                args=(rows, y, self.module[seen], rest),
+            ).x  # fmt: skip
+            prices, self.exponent = np.exp(found[:-1]), _exponent(found[-1])
+        self.prices[seen] = prices / scale
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
-        return np.asarray(np.log2(np.maximum(np.nan_to_num(x) @ self.prices, 1.0)))
+    def predict(self, x: Matrix) -> Vector:
+        counts = np.nan_to_num(x)
+        if not len(self.prices):
+            return np.zeros(len(counts))
+        total, _, _ = _total(counts, self.prices, self.module, self.exponent)
+        return np.asarray(np.log2(np.maximum(total, 1.0)))
 
-    def spread(self, x: Matrix) -> NDArray[np.float64]:
+    def spread(self, x: Matrix) -> Vector:
         return np.zeros(len(x))
 
     def save(self, path: Path) -> None:
-        np.savez(path, allow_pickle=False, prices=self.prices)
+        facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
+        np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as data:
-            self.prices = data["prices"]
+            self.prices, self.module = data["prices"], data["module"]
+            self.exponent = float(data["exponent"])
+
+
+def _module(name: str) -> int:
+    if name.endswith(_IN_THE_OPEN):
+        return OPEN
+    return next((module for start, module in _MODULE.items() if name.startswith(start)), COMPUTE)
+
+
+def _exponent(logarithm: float) -> float:
+    return 1.0 + float(np.exp(min(logarithm, _SHARPEST)))
+
+
+def _total(
+    counts: Matrix, prices: Vector, module: NDArray[np.int64], exponent: float
+) -> tuple[Vector, Matrix, Vector]:
+    """Cycles (n,); each module's time relative to the slowest's (3, n); the slowest's time (n,)."""
+    times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])
+    slowest = np.maximum(times.max(axis=0), 1e-9)
+    share = times / slowest
+    together = slowest * (share**exponent).sum(axis=0) ** (1.0 / exponent)
+    return together + counts[:, module == OPEN] @ prices[module == OPEN], share, slowest
+
+
+def _residuals(
+    theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
+) -> Vector:
+    """Errors in log2 cycles, then the pull on the parameters. `theta`: log prices, log (p - 1)."""
+    total, _, _ = _total(rows, np.exp(theta[:-1]), module, _exponent(theta[-1]))
+    pull = np.append(_HOLD * (theta[:-1] - rest), _HOLD * theta[-1])
+    return np.concatenate([np.log2(np.maximum(total, 1e-9)) - y, pull])
+
+
+def _slopes(
+    theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
+) -> Matrix:
+    """The Jacobian of `_residuals`."""
+    prices, p = np.exp(theta[:-1]), _exponent(theta[-1])
+    total, share, slowest = _total(rows, prices, module, p)
+    powers = share**p
+    sums = powers.sum(axis=0)
+    weight = np.ones((4, len(rows)))
+    weight[:3] = sums ** (1.0 / p - 1.0) * share ** (p - 1.0)
+    by_price = weight[module].T * rows * prices
+    logs = np.log(np.maximum(share, 1e-12))
+    by_p = slowest * sums ** (1.0 / p) * ((powers * logs).sum(axis=0) / (p * sums))
+    by_p -= slowest * sums ** (1.0 / p) * np.log(sums) / p**2
+    by_p *= (p - 1.0) * (theta[-1] < _SHARPEST)
+    upper = np.column_stack([by_price, by_p]) / (np.maximum(total, 1e-9) * np.log(2.0))[:, None]
+    return np.concatenate([upper, _HOLD * np.eye(len(theta))])

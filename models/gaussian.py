@@ -35,7 +35,7 @@ class GaussianProcess:
     def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
         self.classify = False
         self.points = int(parameters.get("points", 250))
-        self.search_points = int(parameters.get("search_points", 80))
+        self.search_points = int(parameters.get("search_points", 128))
         self.steps = int(parameters.get("steps", 25))
         self.x: Matrix = np.empty((0, 1))
         self.weights: Vector = np.empty(0)

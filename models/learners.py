@@ -58,6 +58,9 @@ class Toolbox:
     def work(self, hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
         return work(hidden, names)
 
+    def draft(self, names: tuple[str, ...]) -> CostModel:
+        return Draft.of(names)
+
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)
 

@@ -17,6 +17,7 @@ _SUMS = {
     "instructions": ("instructions",),
     "bytes": ("_bytes",),
     "exposed": ("_exposed",),
+    "padding": ("padded",),
     "iterations": ("_iterations",),
 }
 """Columns, and the ends of the names of the counts that each sums up."""

@@ -184,7 +184,7 @@ class Default(Stages):
             models["P"] = self.learners.surrogate(problem.seed)
             models["P"].fit(features, target)
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
-                models["draft"] = self.learners.regressor("draft", problem.seed)
+                models["draft"] = self.learners.draft(history.hidden_names)
                 models["draft"].fit(hidden, np.log2(history.cycles[valid]))
                 features = self._with_hidden(Memory(models), history, features, hidden)
                 models["A"] = self.learners.surrogate(problem.seed)

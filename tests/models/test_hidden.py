@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from models.draft import Draft
+from models.draft import COMPUTE, LOAD, OPEN, STORE, Draft, _residuals, _slopes
 from models.revealed import revealed, work
 
 NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructions", "tokens")
@@ -53,3 +55,48 @@ def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> Non
     assert (draft.prices >= 0).all()
     np.testing.assert_allclose(draft.prices, [3.0, 0.0, 0.5, 40.0], atol=0.1)
     np.testing.assert_allclose(draft.predict(counts), np.log2(cycles), atol=0.01)
+
+
+def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
+    """Loads cost 4 a byte and run under compute; instructions are paid by themselves."""
+    names = ("wgt_bytes", "gemm_iterations", "instructions")
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 1000, (60, 3)) * [1.0, 4.0, 0.1]
+
+    def cycles(x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
+
+    apart, added = Draft.of(names), Draft(0, False, {})
+    lesson, exam = counts[:30], counts[30:]
+    errors = []
+    for draft in (apart, added):
+        draft.fit(lesson, np.log2(cycles(lesson)))
+        errors.append(np.abs(draft.predict(exam) - np.log2(cycles(exam))).mean())
+    assert errors[0] < 0.03 < 0.1 < errors[1]
+    np.testing.assert_allclose(apart.prices, [4.0, 1.0, 7.0], rtol=0.15)
+
+    apart.save(tmp_path / "draft.npz")
+    again = Draft(0, False, {})
+    again.load(tmp_path / "draft.npz")
+    np.testing.assert_array_equal(again.predict(exam), apart.predict(exam))
+
+
+def test_the_slopes_of_the_draft_are_those_of_its_residuals() -> None:
+    rng = np.random.default_rng(1)
+    module = np.array([LOAD, LOAD, COMPUTE, COMPUTE, STORE, OPEN])
+    rows, y = rng.random((9, 6)), rng.uniform(9, 12, 9)
+    theta = np.append(rng.normal(8, 1, 6), 0.3)
+    exact = _slopes(theta, rows, y, module, 5.0)
+    step = 1e-5
+    for k in range(len(theta)):
+        moved = step * np.eye(len(theta))[k]
+        up, down = (_residuals(theta + s * moved, rows, y, module, 5.0) for s in (1, -1))
+        np.testing.assert_allclose(exact[:, k], (up - down) / (2 * step), atol=1e-6)
+
+
+def test_a_draft_of_one_program_or_none_answers() -> None:
+    names = ("wgt_bytes", "gemm_iterations")
+    for rows in (0, 1):
+        draft = Draft.of(names)
+        draft.fit(np.full((rows, 2), 100.0), np.full(rows, 10.0))
+        assert np.isfinite(draft.predict(np.array([[100.0, 100.0], [0.0, np.nan]]))).all()

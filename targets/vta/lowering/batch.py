@@ -90,8 +90,12 @@ class Lowering:
                 self.stock, out, uops, state,
             )  # fmt: skip
             if code != OUT_OF_SPACE:
-                return code, out[: state[emit.COUNT]], uops[: state[emit.UOPS]], state
+                break
             size = max(size * 4, int(state[emit.COUNT]) + 64)
+        instructions = out[: state[emit.COUNT]]
+        if code == 0:
+            count_waits(instructions, self.layout, self.machine, state)
+        return code, instructions, uops[: state[emit.UOPS]], state
 
     def cut_program(
         self, values: NDArray[np.int64], groups: int

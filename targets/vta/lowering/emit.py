@@ -187,7 +187,8 @@ def memory(
         state[INP_BYTES] += size
         state[INP_LOADS] += 1
         state[INP_ROWS] += y
-        state[PADDED] += (x + x0 + x1) * (y + y0 + y1) - x * y
+        # Where a pad beyond its field is let through, its low four bits are what pads.
+        state[PADDED] += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
     elif kind == WGT:
         module = _L
         state[WGT_BYTES] += size
