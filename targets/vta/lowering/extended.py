@@ -67,6 +67,7 @@ CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 MAX_KERNELS = 512
+LOAD_LATENCY = 24  # cycles of a LOAD besides its beats: only the sizes of parts depend on it
 
 _L, _C, _S = 0, 1, 2
 
@@ -104,6 +105,8 @@ def lower_extended(
     th, tw, tco, tci = knobs[0], knobs[1], knobs[2], knobs[3]
     order, acc_slots, head, ramp, tail = knobs[4], knobs[7], knobs[8], knobs[9], knobs[10]
     emit.start(state)
+    if m.out_bytes <= m.bus_bytes:
+        tail = -(-tail // 2)  # stores so fast are short enough, and every piece costs instructions
 
     # -- tiles -----------------------------------------------------------------------------
     first_rows = -(-th // head)
@@ -178,7 +181,9 @@ def lower_extended(
     # With only pixels in hardware, a run of micro-ops is a run of weights: cut it anywhere.
     unrolled = hw0 < 2 and hw1 < 2
     element_beats = max(1, m.wgt_bytes // m.bus_bytes)
-    compute_bound = th * tw >= element_beats
+    reduction = geo.ci * kk
+    compute_bound = th * tw * (reduction + 1 + in_place) >= reduction * element_beats
+    lag = 0  # cycles of GEMMs that the last loads have made possible
 
     # -- rings -----------------------------------------------------------------------------
     inp_ring = np.full((inp_slots, 3), -1, np.int64)
@@ -213,6 +218,13 @@ def lower_extended(
     outer = co_tiles if order == CHANNELS_OUTER else geo.batches * row_tiles * col_tiles
     inner = geo.batches * row_tiles * col_tiles if order == CHANNELS_OUTER else co_tiles
     tiles = geo.groups * outer * inner
+    if not starts_with_tensor:
+        # Compute has nothing to do until the first weights are there: reset all slots meanwhile.
+        count = min(acc_slots, tiles) * acc_size
+        emit.gemm(
+            state, out, lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0
+        )  # fmt: skip
+
     for tile in range(tiles):
         g = tile // (outer * inner)
         a_index = tile // inner % outer
@@ -245,7 +257,7 @@ def lower_extended(
                 state, out, geo, LOAD, ACC, acc, geo.add_base + first_out, cos, rows, cols, pitch,
                 m.acc_bytes,
             )  # fmt: skip
-        else:
+        elif tile >= acc_slots:
             emit.gemm(
                 state, out, lay, 1, slot, slot + 1, cos, rows * cols, pitch if cos > 1 else 0,
                 1 if rows * cols > 1 else 0, 0, 0, 0, 0,
@@ -335,14 +347,15 @@ def lower_extended(
             pixels = rows * cols
             part = cos * block
             split = load_wgt and unrolled and (
-                sequence < ramp if compute_bound else ramp > 0 and sequence == tiles * nk - 1
+                sequence < ramp if compute_bound else sequence >= tiles * nk - ramp
             )  # fmt: skip
             if split and compute_bound:
                 part = 1 if sequence == 0 else -(-part // 4)
             done = 0
             while done < cos * block:
                 if split and not compute_bound:
-                    part = -(-(cos * block - done) // 2)
+                    # As much as loads while the GEMMs of what came before are still busy.
+                    part = max(1, min((lag - LOAD_LATENCY) // element_beats, cos * block - done))
                 # A part lies within one output block, or is a number of whole blocks.
                 inside = done % block
                 if inside or part < block:
@@ -370,7 +383,8 @@ def lower_extended(
                     iw_here, gather,
                 )  # fmt: skip
                 done += part
-                part = max(part + 1, (part * pixels - 24) // element_beats)
+                lag = max(0, lag - LOAD_LATENCY - part * element_beats) + part * pixels
+                part = max(part + 1, (part * pixels - LOAD_LATENCY) // element_beats)
             at = state[emit.COUNT] - 1
             inp_ring[i_slot, SEQUENCE] = sequence
             inp_ring[i_slot, INSTRUCTION] = at
