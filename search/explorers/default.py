@@ -29,6 +29,7 @@ _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
 _ESTIMATE_ERROR = 0.1  # log2 cycles an estimate is expected to be off
 _NEAR = 0.4  # log2 cycles from the best estimate within which the first batch is spread
+_SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 
 
@@ -44,8 +45,8 @@ class DefaultOptions(Options):
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
     pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
-    screen: int = Field(32768, ge=64, description="configs estimated where a space is too large")
-    passed: int = Field(4096, ge=64, description="of those screened, the best that are scored")
+    screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
+    passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Default(Stages):
         if not len(configs):
             return Candidates(configs)
         if not memory.models and prior is None:
-            configs = configs[np.sort(rng.permutation(len(configs))[: self.table.passed])]
+            configs = configs[np.sort(rng.permutation(len(configs))[:_SPREAD_OVER])]
             rows = spread_out(self.learners.smooth(problem, configs)[0], wanted, rng)
             return Candidates(configs[rows])
         features = self._features(problem, configs, prior) if "P" in memory.models else None
