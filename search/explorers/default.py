@@ -34,7 +34,8 @@ _SHORT_LIST = 1500  # candidates a batch is chosen from
 
 
 class DefaultOptions(Options):
-    """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces;
+    """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces (`first_alpha`: on all
+    sixteen layers of the extended one);
     `benchmarks/sample_efficiency.py --tuners default:alpha=7,default` repeats an ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
