@@ -35,5 +35,5 @@ OTHERS: dict[str, Workload] = {
         ("inception_v3", "conv2d:n=1,c=48,h=35,w=35,o=64,k=5,s=1,p=2"),
     )
 }
-"""Shapes of other networks of the zoo. Of all defaults, only the weight of exposed bytes and the size
-of a blind first batch were chosen with them in sight."""
+"""Shapes of other networks of the zoo. Of all defaults, only the weight of exposed bytes and the
+size of a blind first batch were chosen with them in sight."""
