@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.borrowed import borrowed
 from targets.vta.functional import faults as f
 from targets.vta.functional.alu import alu
 from targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
@@ -88,6 +89,17 @@ def run(
         queues_of_flags: `order.QUEUES_OF_FLAGS`.
         result: filled.
     """
+    return _run(
+        borrowed(insns), borrowed(dram), base, m, lay, rules, borrowed(pads),
+        borrowed(queues_of_flags), borrowed(result),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def _run(
+    insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int, m: Machine, lay: Layout,
+    rules: Rules, pads: Scratchpads, queues_of_flags: NDArray[np.int64], result: Outcome,
+) -> int:  # fmt: skip
     order = issue_order(insns, queues_of_flags, result.tokens, result.heads)
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
     finish, work = -1, 0

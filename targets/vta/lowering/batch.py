@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from targets.base import Space
 from targets.errors import WorkloadError
 from targets.vta.isa import Layout, layout_of
+from targets.vta.borrowed import borrowed
 from targets.vta.lowering import emit
 from targets.vta.lowering.extended import extended_space, lower_extended
 from targets.vta.lowering.failures import OUT_OF_SPACE
@@ -160,10 +161,16 @@ def lower_whole(
 ) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
     """Lower into `out` and count what the program waits for. Returns the failure code and `out`, or
     a larger array where that was too short."""
-    code = lower_one(kind, geo, m, lay, epilogue, values, stock, out, uops, state)
+    code = lower_one(
+        kind, geo, m, lay, borrowed(epilogue), borrowed(values), stock, borrowed(out),
+        borrowed(uops), borrowed(state),
+    )  # fmt: skip
     if code == OUT_OF_SPACE:
         out = np.empty((state[emit.COUNT] * 5 // 4, 2), np.uint64)
-        code = lower_one(kind, geo, m, lay, epilogue, values, stock, out, uops, state)
+        code = lower_one(
+            kind, geo, m, lay, borrowed(epilogue), borrowed(values), stock, borrowed(out),
+            borrowed(uops), borrowed(state),
+        )  # fmt: skip
     if code == 0:
         count_waits(out[: state[emit.COUNT]], lay, m, state)
     return code, out
