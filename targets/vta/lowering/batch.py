@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from targets.base import Space
 from targets.errors import WorkloadError
-from targets.vta.isa import Layout, layout_of
 from targets.vta.borrowed import borrowed
+from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
 from targets.vta.lowering.extended import extended_space, lower_extended
 from targets.vta.lowering.failures import OUT_OF_SPACE

@@ -67,6 +67,7 @@ CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 MAX_KERNELS = 512
+WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
 LOAD_LATENCY = 24  # cycles of a LOAD besides its beats: only the sizes of parts depend on it
 
 _L, _C, _S = 0, 1, 2
@@ -97,6 +98,33 @@ def extended_space(geo: Geometry) -> Space:
 
 
 @nb.njit(cache=True)
+def _piece(
+    m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
+) -> tuple[int, int]:
+    """Output blocks, and rows of them, of the epilogue piece after `done` others, which goes on at
+    block `c0`, row `r0` of the last tile: whole blocks, or rows within one.
+
+    The store of a piece hides under the epilogue of the next. Where it is the faster of the two,
+    pieces shrink by that ratio, so that few of them make the last store short; else they are equal.
+    """
+    if tail <= 1 or operations == 0:
+        return cos, rows
+    fast = m.out_bytes <= m.bus_bytes
+    if fast:
+        tail = -(-tail // 2)  # every piece costs instructions
+    shrink = operations * WIDE_STORE
+    if not fast or shrink <= 1:
+        if cos >= tail:
+            return min(-(-cos // tail), cos - c0), rows
+        return 1, min(max(1, rows // -(-tail // cos)), rows - r0)
+    left, pieces = (cos - c0) * rows - r0, max(1, tail - done)
+    take = max(1, int(left * (1 - 1 / shrink) / (1 - shrink**-pieces)))
+    if r0 == 0 and take >= rows:
+        return take // rows, rows
+    return 1, min(take, rows - r0)
+
+
+@nb.njit(cache=True)
 def lower_extended(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
@@ -105,8 +133,6 @@ def lower_extended(
     th, tw, tco, tci = knobs[0], knobs[1], knobs[2], knobs[3]
     order, acc_slots, head, ramp, tail = knobs[4], knobs[7], knobs[8], knobs[9], knobs[10]
     emit.start(state)
-    if m.out_bytes <= m.bus_bytes:
-        tail = -(-tail // 2)  # stores so fast are short enough, and every piece costs instructions
 
     # -- tiles -----------------------------------------------------------------------------
     first_rows = -(-th // head)
@@ -393,61 +419,57 @@ def lower_extended(
             sequence += 1
 
         # -- epilogue and store, in pieces at the very end -----------------------------------
-        piece_cos, piece_rows = cos, rows
-        if tile == tiles - 1 and tail > 1 and in_place > 0:
-            if cos >= tail:
-                piece_cos = -(-cos // tail)
-            else:
-                piece_cos = 1
-                piece_rows = max(1, rows // (-(-tail // cos)))
+        cuts = tail if tile == tiles - 1 else 1
+        pieces = 0
         if has_bias and not bias_resident:
             emit.memory(
                 state, out, LOAD, ACC, bias_at, geo.bias_base + g * geo.co + co, 1, cos, cos,
                 0, 0, 0, 0, m.acc_bytes,
             )  # fmt: skip
         c0 = 0
+        r0 = 0
         while c0 < cos:
-            pc = min(piece_cos, cos - c0)
-            r0 = 0
-            while r0 < rows:
-                pr = min(piece_rows, rows - r0)
-                offset = c0 * pitch + r0 * cols
-                extra = acc_slots * acc_size  # where a tensor operand lies
-                for e in range(epilogue.shape[0]):
-                    kind = epilogue[e, 0]
-                    if kind == EPILOGUE_TENSOR and starts_with_tensor:
-                        continue
-                    source = acc + offset
-                    if kind == EPILOGUE_BIAS:
-                        source = bias_at + (g * geo.co + co + c0 if bias_resident else c0)
-                    elif kind == EPILOGUE_TENSOR:
-                        source = extra + slot * acc_size + offset
-                        if c0 == 0 and r0 == 0:
-                            tile_transfer(
-                                state, out, geo, LOAD, ACC, source, geo.add_base + first_out, cos,
-                                rows, cols, pitch, m.acc_bytes,
-                            )  # fmt: skip
-                    at = slot
-                    if kind != EPILOGUE_IMMEDIATE or offset > 0:
-                        word = pack_uop(lay, acc + offset, source, 0)
-                        at = one_uop(uops, word, n_uops, acc_slots)
-                        if at == n_uops:
-                            if n_uops + 1 > m.uop_built or n_uops + 1 > uops.shape[0]:
-                                return UOP_CAPACITY
-                            uops[at] = word
-                            n_uops += 1
-                    alu(
-                        state, out, lay, at, pc, pr * cols, pitch, kind, epilogue[e, 1],
-                        epilogue[e, 2],
-                    )  # fmt: skip
-                emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
-                emit.pop(state, out, _C, _S)
-                tile_transfer(
-                    state, out, geo, STORE, OUT, acc + offset, geo.out_base + first_out
-                    + c0 * geo.oh * geo.ow + r0 * geo.ow, pc, pr, cols, pitch, m.out_bytes,
+            pc, pr = _piece(m, in_place, cuts, pieces, cos, rows, c0, r0)
+            offset = c0 * pitch + r0 * cols
+            extra = acc_slots * acc_size  # where a tensor operand lies
+            for e in range(epilogue.shape[0]):
+                kind = epilogue[e, 0]
+                if kind == EPILOGUE_TENSOR and starts_with_tensor:
+                    continue
+                source = acc + offset
+                if kind == EPILOGUE_BIAS:
+                    source = bias_at + (g * geo.co + co + c0 if bias_resident else c0)
+                elif kind == EPILOGUE_TENSOR:
+                    source = extra + slot * acc_size + offset
+                    if c0 == 0 and r0 == 0:
+                        tile_transfer(
+                            state, out, geo, LOAD, ACC, source, geo.add_base + first_out, cos,
+                            rows, cols, pitch, m.acc_bytes,
+                        )  # fmt: skip
+                at = slot
+                if kind != EPILOGUE_IMMEDIATE or offset > 0:
+                    word = pack_uop(lay, acc + offset, source, 0)
+                    at = one_uop(uops, word, n_uops, acc_slots)
+                    if at == n_uops:
+                        if n_uops + 1 > m.uop_built or n_uops + 1 > uops.shape[0]:
+                            return UOP_CAPACITY
+                        uops[at] = word
+                        n_uops += 1
+                alu(
+                    state, out, lay, at, pc, pr * cols, pitch, kind, epilogue[e, 1],
+                    epilogue[e, 2],
                 )  # fmt: skip
-                r0 += pr
-            c0 += pc
+            emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
+            emit.pop(state, out, _C, _S)
+            tile_transfer(
+                state, out, geo, STORE, OUT, acc + offset, geo.out_base + first_out
+                + c0 * geo.oh * geo.ow + r0 * geo.ow, pc, pr, cols, pitch, m.out_bytes,
+            )  # fmt: skip
+            r0 += pr
+            if r0 == rows:
+                c0 += pc
+                r0 = 0
+            pieces += 1
         store_of[slot] = state[emit.COUNT] - 1
         if state[emit.PROBLEM]:
             break
