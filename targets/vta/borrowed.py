@@ -1,7 +1,7 @@
 """Arrays that compiled code passes on without counting references.
 
-Numba counts references, atomically, whenever one compiled function hands an array to another. Where a
-helper does no more than write one instruction, the counting takes two thirds of the time.
+Numba counts references, atomically, whenever one compiled function hands an array to another. Where
+a helper does no more than write one instruction, the counting takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from numba.core import cgutils, types
+from numba.core.types.containers import BaseTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def borrowed(_: Any, lent: types.Type) -> Any:
     """The same array, or tuple with arrays in it, without an owner: for the arguments of a call,
     while the caller keeps the owner."""
@@ -30,7 +31,7 @@ def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> 
         view.meminfo = view.meminfo.type(None)
         view.parent = view.parent.type(None)
         return view._getvalue()
-    if isinstance(kind, types.BaseTuple):
+    if isinstance(kind, BaseTuple):
         items = cgutils.unpack_tuple(builder, value)
         kinds = kind.types
         return context.make_tuple(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
-from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT
+from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT, WIDE_STORE
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
 
@@ -68,8 +68,9 @@ def estimate_extended(
     first_blocks = np.where(knob["ramp"] > 0, 1.0, tco)
     fill = latency * 2 + tci * first_rows * first_cols * inp_beats
     fill = fill + first_blocks * tci * taps * wgt_beats
-    last = np.minimum(tco, geo.co) * th * tw / knob["tail"]
-    drain = last * element + 21.0 * knob["tail"]
+    pieces, last_share = _pieces(m, operations, knob["tail"])
+    last = np.minimum(tco, geo.co) * th * tw * last_share
+    drain = last * element + 21.0 * pieces
     single = knob["acc_slots"] == 1
     tile_store = tco * th * tw * element
     exposed = np.where(single, (tiles - 1) * tile_store, 0.0)
@@ -102,6 +103,16 @@ def estimate_extended(
         ],
         axis=1,
     )
+
+
+def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
+    """Pieces of the last epilogue, and the last one's share: shrinking where stores are fast."""
+    if m.out_bytes > m.bus_bytes:
+        return tail, 1 / tail
+    pieces, shrink = np.ceil(tail / 2), operations * WIDE_STORE
+    if shrink <= 1:
+        return pieces, 1 / pieces
+    return pieces, (shrink - 1) / (shrink**pieces - 1)
 
 
 def _beats(element_bytes: int, bus_bytes: int) -> float:

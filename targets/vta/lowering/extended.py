@@ -69,6 +69,7 @@ MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (coun
 MAX_KERNELS = 512
 WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
 LOAD_LATENCY = 24  # cycles of a LOAD besides its beats: only the sizes of parts depend on it
+PARTS = 10  # in which the last weights come where loads are slower than GEMMs, about
 
 _L, _C, _S = 0, 1, 2
 
@@ -85,7 +86,7 @@ def extended_space(geo: Geometry) -> Space:
     takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
     `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the
     first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
-    (loads slower than GEMMs: the last step comes in shrinking parts). `tail`:
+    (loads slower than GEMMs: the last weights come in shrinking parts). `tail`:
     pieces of the last epilogue and store.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
@@ -122,6 +123,15 @@ def _piece(
     if r0 == 0 and take >= rows:
         return take // rows, rows
     return 1, min(take, rows - r0)
+
+
+@nb.njit(cache=True)
+def _last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
+    """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
+    as many as leave compute done with the rest, and with the `later` cycles of its other work, when
+    the last element arrives. A part costs LOAD its latency, compute 7 cycles."""
+    slack = left * (element_beats - pixels) - later + PARTS * (LOAD_LATENCY - 7)
+    return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
 
 
 @nb.njit(cache=True)
@@ -209,7 +219,6 @@ def lower_extended(
     element_beats = max(1, m.wgt_bytes // m.bus_bytes)
     reduction = geo.ci * kk
     compute_bound = th * tw * (reduction + 1 + in_place) >= reduction * element_beats
-    lag = 0  # cycles of GEMMs that the last loads have made possible
 
     # -- rings -----------------------------------------------------------------------------
     inp_ring = np.full((inp_slots, 3), -1, np.int64)
@@ -372,16 +381,21 @@ def lower_extended(
             block = cis * kk  # weight elements, and micro-ops, of one output block
             pixels = rows * cols
             part = cos * block
-            split = load_wgt and unrolled and (
-                sequence < ramp if compute_bound else sequence >= tiles * nk - ramp
-            )  # fmt: skip
-            if split and compute_bound:
-                part = 1 if sequence == 0 else -(-part // 4)
+            left = (tiles * nk - sequence) * part  # weight elements still to come
+            later = (tiles - 1 - tile) * (1 + in_place) * cos * pixels  # cycles besides GEMMs
+            split = load_wgt and unrolled and ramp > 0
+            if compute_bound:
+                split = split and sequence < ramp
+                if split:
+                    part = 1 if sequence == 0 else -(-part // 4)
+            else:
+                split = split and _last_part(left, later, pixels, element_beats) < part
             done = 0
             while done < cos * block:
                 if split and not compute_bound:
-                    # As much as loads while the GEMMs of what came before are still busy.
-                    part = max(1, min((lag - LOAD_LATENCY) // element_beats, cos * block - done))
+                    part = _last_part(left - done, later, pixels, element_beats)
+                    rest = cos * block - done if part >= block else block - done % block
+                    part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
                 # A part lies within one output block, or is a number of whole blocks.
                 inside = done % block
                 if inside or part < block:
@@ -409,7 +423,6 @@ def lower_extended(
                     iw_here, gather,
                 )  # fmt: skip
                 done += part
-                lag = max(0, lag - LOAD_LATENCY - part * element_beats) + part * pixels
                 part = max(part + 1, (part * pixels - LOAD_LATENCY) // element_beats)
             at = state[emit.COUNT] - 1
             inp_ring[i_slot, SEQUENCE] = sequence
