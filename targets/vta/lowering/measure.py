@@ -8,6 +8,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.borrowed import borrowed
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, lower_whole, over_chunks
@@ -74,4 +75,7 @@ def _time_rows(
         codes[r] = code
         if code == 0:
             program = out[: states[r, emit.COUNT]]
-            cycles[r] = simulate(program, geo.insn_bytes_at, tokens, nothing, nothing, sim)
+            cycles[r] = simulate(
+                borrowed(program), geo.insn_bytes_at, borrowed(tokens), borrowed(nothing),
+                borrowed(nothing), borrowed(sim),
+            )  # fmt: skip

@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.borrowed import borrowed
 from targets.vta.spec import VtaSpec
 from targets.vta.timing.kernel import simulate
 from targets.vta.timing.outcome import (
@@ -108,5 +109,8 @@ def _simulate_rows(
     for p in range(first, last):
         program = insns[offsets[p] : offsets[p + 1]]
         spent = breakdown[p] if len(breakdown) > 0 else nothing
-        cycles[p] = simulate(program, addresses[p], tokens, nothing, spent, sim)
+        cycles[p] = simulate(
+            borrowed(program), addresses[p], borrowed(tokens), borrowed(nothing), borrowed(spent),
+            borrowed(sim),
+        )  # fmt: skip
         outcomes[p] = sim.outcome
