@@ -79,16 +79,20 @@ def load(
         return
     foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
     index, width = t.sram_base % depth, t.x_pad_0 + t.x_size + t.x_pad_1
-    index = _pad(m, pads, t.memory, depth, index, t.y_pad_0 * width)
+    if t.y_pad_0:
+        index = _pad(m, pads, t.memory, depth, index, t.y_pad_0 * width)
     rows, columns = t.y_size, t.x_size
     if t.x_stride == t.x_size == width:
         rows, columns = min(rows, 1), rows * columns
     for y in range(rows):
         at = foot.start - base + y * foot.pitch
-        index = _pad(m, pads, t.memory, depth, index, t.x_pad_0)
+        if t.x_pad_0:
+            index = _pad(m, pads, t.memory, depth, index, t.x_pad_0)
         index = _fill(m, pads, dram, t.memory, depth, index, at, foot.step, columns)
-        index = _pad(m, pads, t.memory, depth, index, t.x_pad_1)
-    _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
+        if t.x_pad_1:
+            index = _pad(m, pads, t.memory, depth, index, t.x_pad_1)
+    if t.y_pad_1:
+        _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
 
 
 @nb.njit(cache=True, nogil=True)
