@@ -57,7 +57,7 @@ def best_template(target: VtaTarget, workload: Workload) -> int:
     return int(measured.cycles[measured.valid].min())
 
 
-def main(target: str = "vta-pynq", sample: int = 40_000, timed: int = 4_000) -> None:
+def main(target: str = "vta-pynq", sample: int = 100_000, timed: int = 20_000) -> None:
     """Print the table for one target."""
     extended = make_target(target)
     stock, free = (make_target(target, "template", restricted) for restricted in (True, False))
@@ -81,7 +81,7 @@ def main(target: str = "vta-pynq", sample: int = 40_000, timed: int = 4_000) -> 
         table.add_row(name, str(count), *(f"{v:,}" for v in row), binds, above)
     table.add_section()
     table.add_row("total", "", *(f"{v:,}" for v in totals), "", f"{totals[3] / totals[4] - 1:.1%}")
-    Console().print(table)
+    Console(width=110).print(table)
     print(
         f"extended / untuned {totals[3] / totals[0]:.3f}, "
         f"extended / best stock template {totals[3] / totals[1]:.3f}, "

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
-from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT, WIDE_STORE
+from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT
 from targets.vta.lowering.geometry import Geometry
+from targets.vta.lowering.pieces import WIDE_STORE
 from targets.vta.spec import Machine
 
 Array = NDArray[np.float64]

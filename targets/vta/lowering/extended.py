@@ -46,10 +46,13 @@ from targets.vta.lowering.geometry import (
 from targets.vta.lowering.pieces import (
     INSTRUCTION,
     KEY,
+    LOAD_LATENCY,
     SEQUENCE,
     alu,
+    epilogue_piece,
     find,
     gemm,
+    last_part,
     load_window,
     one_uop,
     size_uop_load,
@@ -67,9 +70,6 @@ CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 MAX_KERNELS = 512
-WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
-LOAD_LATENCY = 24  # cycles of a LOAD besides its beats: only the sizes of parts depend on it
-PARTS = 10  # in which the last weights come where loads are slower than GEMMs, about
 
 _L, _C, _S = 0, 1, 2
 
@@ -96,42 +96,6 @@ def extended_space(geo: Geometry) -> Space:
         (1, 4), (0, 2), (1, 8),
     )  # fmt: skip
     return Space("extended", tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
-
-
-@nb.njit(cache=True)
-def _piece(
-    m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
-) -> tuple[int, int]:
-    """Output blocks, and rows of them, of the epilogue piece after `done` others, which goes on at
-    block `c0`, row `r0` of the last tile: whole blocks, or rows within one.
-
-    The store of a piece hides under the epilogue of the next. Where it is the faster of the two,
-    pieces shrink by that ratio, so that few of them make the last store short; else they are equal.
-    """
-    if tail <= 1 or operations == 0:
-        return cos, rows
-    fast = m.out_bytes <= m.bus_bytes
-    if fast:
-        tail = -(-tail // 2)  # every piece costs instructions
-    shrink = operations * WIDE_STORE
-    if not fast or shrink <= 1:
-        if cos >= tail:
-            return min(-(-cos // tail), cos - c0), rows
-        return 1, min(max(1, rows // -(-tail // cos)), rows - r0)
-    left, pieces = (cos - c0) * rows - r0, max(1, tail - done)
-    take = max(1, int(left * (1 - 1 / shrink) / (1 - shrink**-pieces)))
-    if r0 == 0 and take >= rows:
-        return take // rows, rows
-    return 1, min(take, rows - r0)
-
-
-@nb.njit(cache=True)
-def _last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
-    """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
-    as many as leave compute done with the rest, and with the `later` cycles of its other work, when
-    the last element arrives. A part costs LOAD its latency, compute 7 cycles."""
-    slack = left * (element_beats - pixels) - later + PARTS * (LOAD_LATENCY - 7)
-    return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
 
 
 @nb.njit(cache=True)
@@ -389,11 +353,11 @@ def lower_extended(
                 if split:
                     part = 1 if sequence == 0 else -(-part // 4)
             else:
-                split = split and _last_part(left, later, pixels, element_beats) < part
+                split = split and last_part(left, later, pixels, element_beats) < part
             done = 0
             while done < cos * block:
                 if split and not compute_bound:
-                    part = _last_part(left - done, later, pixels, element_beats)
+                    part = last_part(left - done, later, pixels, element_beats)
                     rest = cos * block - done if part >= block else block - done % block
                     part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
                 # A part lies within one output block, or is a number of whole blocks.
@@ -442,7 +406,7 @@ def lower_extended(
         c0 = 0
         r0 = 0
         while c0 < cos:
-            pc, pr = _piece(m, in_place, cuts, pieces, cos, rows, c0, r0)
+            pc, pr = epilogue_piece(m, in_place, cuts, pieces, cos, rows, c0, r0)
             offset = c0 * pitch + r0 * cols
             extra = acc_slots * acc_size  # where a tensor operand lies
             for e in range(epilogue.shape[0]):

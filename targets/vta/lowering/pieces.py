@@ -16,6 +16,12 @@ from targets.vta.spec import Machine
 # Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
 KEY, SEQUENCE, INSTRUCTION = 0, 1, 2
 
+# What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
+WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
+LOAD_LATENCY = 24  # cycles of a LOAD besides its beats
+COMPUTE_LATENCY = 7  # cycles of a GEMM or ALU instruction besides its iterations
+LAST_PARTS = 10  # about how many the last weights come in where loads are slower than GEMMs
+
 
 @nb.njit(cache=True)
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
@@ -169,3 +175,39 @@ def alu(
         emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 0, 0)
     else:
         emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 1, immediate)
+
+
+@nb.njit(cache=True)
+def epilogue_piece(
+    m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
+) -> tuple[int, int]:
+    """Output blocks, and rows of them, of the epilogue piece after `done` others, which goes on at
+    block `c0`, row `r0` of the last tile: whole blocks, or rows within one.
+
+    The store of a piece hides under the epilogue of the next. Where it is the faster of the two,
+    pieces shrink by that ratio, so that few of them make the last store short; else they are equal.
+    """
+    if tail <= 1 or operations == 0:
+        return cos, rows
+    fast = m.out_bytes <= m.bus_bytes
+    if fast:
+        tail = -(-tail // 2)  # every piece costs instructions
+    shrink = operations * WIDE_STORE
+    if not fast or shrink <= 1:
+        if cos >= tail:
+            return min(-(-cos // tail), cos - c0), rows
+        return 1, min(max(1, rows // -(-tail // cos)), rows - r0)
+    left, pieces = (cos - c0) * rows - r0, max(1, tail - done)
+    take = max(1, int(left * (1 - 1 / shrink) / (1 - shrink**-pieces)))
+    if r0 == 0 and take >= rows:
+        return take // rows, rows
+    return 1, min(take, rows - r0)
+
+
+@nb.njit(cache=True)
+def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
+    """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
+    as many as leave compute done with the rest, and with the `later` cycles of its other work, when
+    the last element arrives. A part costs each of the two its latency."""
+    slack = left * (element_beats - pixels) - later + LAST_PARTS * (LOAD_LATENCY - COMPUTE_LATENCY)
+    return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
