@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,11 +37,12 @@ class Place:
         )  # fmt: skip
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`tilewright …` in the background."""
+        """`tilewright …` in the background, with Ctrl-C heeded even where the suite ignores it."""
         return subprocess.Popen(
             [str(TILEWRIGHT), *arguments],
             cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     def json(self, name: str) -> Any:

@@ -91,7 +91,7 @@ def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
     with locked(runs_path):
         blocked = _start(other, {})
         command = _start(
-            place, {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "1"}
+            place, {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "3"}
         )
         wait_for(lambda: recorded(place) > 0, command)
         with locked(place.folder / "home" / "prefect" / "prefect.db") as path:
