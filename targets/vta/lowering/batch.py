@@ -161,16 +161,14 @@ def lower_whole(
 ) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
     """Lower into `out` and count what the program waits for. Returns the failure code and `out`, or
     a larger array where that was too short."""
-    code = lower_one(
-        kind, geo, m, lay, borrowed(epilogue), borrowed(values), stock, borrowed(out),
-        borrowed(uops), borrowed(state),
-    )  # fmt: skip
-    if code == OUT_OF_SPACE:
-        out = np.empty((state[emit.COUNT] * 5 // 4, 2), np.uint64)
+    while True:
         code = lower_one(
             kind, geo, m, lay, borrowed(epilogue), borrowed(values), stock, borrowed(out),
             borrowed(uops), borrowed(state),
         )  # fmt: skip
+        if code != OUT_OF_SPACE:
+            break
+        out = np.empty((state[emit.COUNT] * 5 // 4, 2), np.uint64)
     if code == 0:
         count_waits(out[: state[emit.COUNT]], lay, m, state)
     return code, out
