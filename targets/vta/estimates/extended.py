@@ -89,6 +89,12 @@ def estimate_extended(
     wgt_slots = np.where(
         knob["wgt_slots"] == RESIDENT, np.where(outside, nk, co_tiles * nk), knob["wgt_slots"]
     )
+    wgt_share = wgt_slots * step_elements / m.wgt_built
+    streamed = (
+        (knob["wgt_slots"] == RESIDENT) & (wgt_share > 1) & (nk == 1) & (th > 1) & (tw > 1)
+        & (geo.groups * places == 1)
+        & (th * tw * (geo.ci * taps + 1 + operations) < geo.ci * taps * int(max(1, wgt_beats)))
+    )  # fmt: skip
     return np.stack(
         [
             total + start + uops,
@@ -99,7 +105,7 @@ def estimate_extended(
             inp_elements * m.inp_bytes,
             wgt_elements * m.wgt_bytes,
             inp_slots * tci * ih * iw / m.inp_built,
-            wgt_slots * step_elements / m.wgt_built,
+            np.where(streamed, 1.0, wgt_share),
             knob["acc_slots"] * tco * th * tw * (1 + tensors) / m.acc_built,
         ],
         axis=1,

@@ -44,9 +44,11 @@ from targets.vta.lowering.geometry import (
     Geometry,
 )
 from targets.vta.lowering.pieces import (
+    COMPUTE_LATENCY,
     INSTRUCTION,
     KEY,
     LOAD_LATENCY,
+    MAX_SLOTS,
     SEQUENCE,
     alu,
     epilogue_piece,
@@ -56,6 +58,7 @@ from targets.vta.lowering.pieces import (
     load_window,
     one_uop,
     size_uop_load,
+    stream_part,
     tile_transfer,
     write_kernel,
 )
@@ -68,7 +71,6 @@ KNOBS = (
 )  # fmt: skip
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
 RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
-MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 MAX_KERNELS = 512
 
 _L, _C, _S = 0, 1, 2
@@ -84,10 +86,11 @@ def extended_space(geo: Geometry) -> Space:
 
     `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
     takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
-    `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again. `head`: the
+    `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again (weights
+    read once that do not fit pass as a stream, where loads are slower than GEMMs). `head`: the
     first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
-    (loads slower than GEMMs: the last weights come in shrinking parts). `tail`:
-    pieces of the last epilogue and store.
+    (loads slower than GEMMs: the last weights come in shrinking parts). `tail`: pieces of the last
+    epilogue and store.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
     values = (
@@ -120,17 +123,7 @@ def lower_extended(
     iw = window(tw, geo.sw, geo.kw, geo.dw)
     kk = geo.kh * geo.kw
 
-    # -- scratchpads -----------------------------------------------------------------------
-    inp_size, wgt_size, acc_size = tci * ih * iw, tco * tci * kk, tco * th * tw
-    inp_slots, wgt_slots = knobs[5], knobs[6]
-    if inp_slots == RESIDENT:
-        inp_slots = nk if order == PIXELS_OUTER else geo.batches * row_tiles * col_tiles * nk
-    if wgt_slots == RESIDENT:
-        wgt_slots = nk if order == CHANNELS_OUTER else co_tiles * nk
-    if inp_slots > MAX_SLOTS or inp_slots * inp_size > m.inp_built:
-        return ALLOC_INP
-    if wgt_slots > MAX_SLOTS or wgt_slots * wgt_size > m.wgt_built:
-        return ALLOC_WGT
+    # -- epilogue ---------------------------------------------------------------------------
     has_bias = False
     starts_with_tensor = False  # a residual that can be the accumulators' first value
     tensors = 0
@@ -145,6 +138,28 @@ def lower_extended(
                 in_place -= 1
             else:
                 tensors += 1
+
+    # -- scratchpads -----------------------------------------------------------------------
+    inp_size, wgt_size, acc_size = tci * ih * iw, tco * tci * kk, tco * th * tw
+    inp_slots, wgt_slots = knobs[5], knobs[6]
+    if inp_slots == RESIDENT:
+        inp_slots = nk if order == PIXELS_OUTER else geo.batches * row_tiles * col_tiles * nk
+    if wgt_slots == RESIDENT:
+        wgt_slots = nk if order == CHANNELS_OUTER else co_tiles * nk
+    element_beats = max(1, m.wgt_bytes // m.bus_bytes)
+    reduction = geo.ci * kk
+    compute_bound = th * tw * (reduction + 1 + in_place) >= reduction * element_beats
+    # Weights that are read once need not stay: they pass through the whole scratchpad as a stream.
+    streamed = (
+        knobs[6] == RESIDENT and wgt_slots * wgt_size > m.wgt_built and not compute_bound
+        and th > 1 and tw > 1 and nk == 1 and geo.groups * geo.batches * row_tiles * col_tiles == 1
+    )  # fmt: skip
+    if streamed:
+        wgt_slots, wgt_size = 1, m.wgt_built
+    if inp_slots > MAX_SLOTS or inp_slots * inp_size > m.inp_built:
+        return ALLOC_INP
+    if wgt_slots > MAX_SLOTS or wgt_slots * wgt_size > m.wgt_built:
+        return ALLOC_WGT
     bias_at = acc_slots * acc_size * (1 + tensors)
     if bias_at + (tco if has_bias else 0) > m.acc_built:
         return ALLOC_ACC
@@ -180,9 +195,6 @@ def lower_extended(
     co_unrolled = hw0 != 2 and hw1 != 2
     # With only pixels in hardware, a run of micro-ops is a run of weights: cut it anywhere.
     unrolled = hw0 < 2 and hw1 < 2
-    element_beats = max(1, m.wgt_bytes // m.bus_bytes)
-    reduction = geo.ci * kk
-    compute_bound = th * tw * (reduction + 1 + in_place) >= reduction * element_beats
 
     # -- rings -----------------------------------------------------------------------------
     inp_ring = np.full((inp_slots, 3), -1, np.int64)
@@ -191,6 +203,10 @@ def lower_extended(
     wgt_next = 0
     inp_hint = 0
     wgt_hint = 0
+    # The stream: weight elements it has loaded and, by place, which of its GEMMs read it last.
+    loaded = 0
+    readers = 0
+    reader = np.full((m.wgt_built if streamed else 1, 2), -1, np.int64)
     store_of = np.full(acc_slots, -1, np.int64)  # the last STORE that reads an accumulator slot
     kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
     kernel_at = np.empty(MAX_KERNELS, np.int64)
@@ -273,7 +289,7 @@ def lower_extended(
             i_slot = find(inp_ring, inp_key, inp_hint)
             w_slot = find(wgt_ring, wgt_key, wgt_hint)
             load_inp = i_slot < 0
-            load_wgt = w_slot < 0
+            load_wgt = w_slot < 0 and not streamed
             needs = -1
             needs_at = -1
             if load_inp:
@@ -290,6 +306,8 @@ def lower_extended(
                     needs = wgt_ring[w_slot, SEQUENCE]
                     needs_at = wgt_ring[w_slot, INSTRUCTION]
                 wgt_ring[w_slot, KEY] = wgt_key
+            used = (tile * tco * tci) * kk  # elements of the stream before this step
+            wgt_at = used % m.wgt_built if streamed else w_slot * wgt_size
             inp_hint = i_slot + 1
             wgt_hint = w_slot + 1
             if needs > freed:
@@ -311,7 +329,7 @@ def lower_extended(
                 j = (kernel_hint + probe) % kernels
                 if (
                     kernel_keys[j, 0] == slot and kernel_keys[j, 1] == i_slot
-                    and kernel_keys[j, 2] == w_slot and kernel_keys[j, 3] == cis
+                    and kernel_keys[j, 2] == wgt_at and kernel_keys[j, 3] == cis
                     and kernel_keys[j, 4] == cols
                 ):  # fmt: skip
                     kernel = j
@@ -327,7 +345,7 @@ def lower_extended(
                 kernels += 1
                 kernel_keys[kernel, 0] = slot
                 kernel_keys[kernel, 1] = i_slot
-                kernel_keys[kernel, 2] = w_slot
+                kernel_keys[kernel, 2] = wgt_at
                 kernel_keys[kernel, 3] = cis
                 kernel_keys[kernel, 4] = cols
                 kernel_at[kernel] = n_uops
@@ -336,7 +354,7 @@ def lower_extended(
                     return UOP_CAPACITY
                 write_kernel(
                     geo, lay, uops, n_uops, hw0, hw1, tco, cis, pitch, ih, iw_here, acc,
-                    i_slot * inp_size, w_slot * wgt_size,
+                    i_slot * inp_size, wgt_at, m.wgt_built,
                 )  # fmt: skip
                 n_uops += count
             kernel_hint = kernel + 1
@@ -362,10 +380,33 @@ def lower_extended(
                     part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
                 # A part lies within one output block, or is a number of whole blocks.
                 inside = done % block
-                if inside or part < block:
+                fresh = load_inp or load_wgt
+                if streamed:
+                    fresh = loaded == used + done
+                elif inside or part < block:
                     part = min(part, block - inside)
                 else:
                     part = min(part // block * block, cos * block - done)
+                if streamed and fresh:
+                    left = reduction * geo.co - loaded
+                    size = left
+                    if ramp > 0:
+                        other = later + (tiles - 1 - tile) * (1 + in_place) * COMPUTE_LATENCY
+                        size = min(left, last_part(left, other, pixels, element_beats))
+                    size = stream_part(m.wgt_built, loaded, left, size)
+                    # Whoever read the last of these places read the others before.
+                    last = (loaded + size - 1) % m.wgt_built
+                    if reader[last, 0] > freed:
+                        freed = reader[last, 0]
+                        emit.flag(state, out, reader[last, 1], PUSH_PREV)
+                        emit.pop(state, out, _C, _L)
+                    emit.memory(
+                        state, out, LOAD, WGT, loaded % m.wgt_built, geo.wgt_base + loaded,
+                        1, size, size, 0, 0, 0, 0, m.wgt_bytes,
+                    )  # fmt: skip
+                    loaded += size
+                if streamed:
+                    part = min(loaded - used - done, cos * block - done)
                 if load_wgt:
                     whole = part // block
                     emit.region(
@@ -374,18 +415,23 @@ def lower_extended(
                         + ((g * geo.co + co + done // block) * geo.ci + ci) * kk + inside,
                         1, 0, max(1, whole), geo.ci * kk, block if whole else part, m.wgt_bytes,
                     )  # fmt: skip
-                if load_inp or load_wgt:
+                if fresh:
                     # What was loaded last carries the token; a load is always the last instruction.
                     emit.push(state, out, _L, _C)
                     emit.pop(state, out, _L, _C)
                 bgn = kernel_at[kernel]
                 end = bgn + block_uops * (cos if co_unrolled else 1)
-                if split:
+                if split or streamed:
                     bgn, end = bgn + done, bgn + done + part
                 gemm(
                     state, out, lay, geo, bgn, end, hw0, hw1, rows, cols, cos, cis, pitch, ih,
                     iw_here, gather,
                 )  # fmt: skip
+                if streamed:
+                    for place in range(used + done, used + done + part):
+                        reader[place % m.wgt_built, 0] = readers
+                        reader[place % m.wgt_built, 1] = state[emit.COUNT] - 1
+                    readers += 1
                 done += part
                 part = max(part + 1, (part * pixels - LOAD_LATENCY) // element_beats)
             at = state[emit.COUNT] - 1

@@ -16,6 +16,8 @@ from targets.vta.spec import Machine
 # Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
 KEY, SEQUENCE, INSTRUCTION = 0, 1, 2
 
+MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
+
 # What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
 WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
 LOAD_LATENCY = 24  # cycles of a LOAD besides its beats
@@ -119,9 +121,10 @@ def coefficients(
 @nb.njit(cache=True)
 def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
-    cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int,
+    cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
 ) -> None:  # fmt: skip
-    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops."""
+    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops.
+    Weights beyond the last of the scratchpad's places go on at the first."""
     kk = geo.kh * geo.kw
     e2 = 1 if hw0 == 2 or hw1 == 2 else tco
     e3 = 1 if hw0 == 3 or hw1 == 3 else cis
@@ -135,7 +138,7 @@ def write_kernel(
                         lay,
                         acc + i2 * pitch,
                         inp + i3 * ih * iw + i4 * geo.dh * iw + i5 * geo.dw,
-                        wgt + i2 * cis * kk + i3 * kk + i4 * geo.kw + i5,
+                        (wgt + i2 * cis * kk + i3 * kk + i4 * geo.kw + i5) % places,
                     )
                     at += 1
 
@@ -211,3 +214,12 @@ def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     the last element arrives. A part costs each of the two its latency."""
     slack = left * (element_beats - pixels) - later + LAST_PARTS * (LOAD_LATENCY - COMPUTE_LATENCY)
     return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
+
+
+@nb.njit(cache=True)
+def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
+    """Weight elements of a stream's next LOAD into a ring of so many places. At most half of them,
+    so that GEMMs read the other half meanwhile; at least as many as leave few LOADs outstanding;
+    never beyond the ring's last place."""
+    part = max(min(wanted, places // 2), -(-places // MAX_SLOTS))
+    return min(part, left, places - loaded % places)
