@@ -59,3 +59,6 @@ def _prepare(options: TuningOptions) -> None:
     check_tuner(options)
     import flows.tuning  # noqa: F401
     import networks.network  # noqa: F401
+    from tasks import tracking
+
+    tracking.connect()

@@ -85,11 +85,11 @@ def tune_workload(
         default = read_default(measure_default(study))
         roofline = study.target.roofline_cycles(study.workload)
         tell("workload", id=study.workload.id, default=default.cycles, roofline=roofline)
-        progress = Progress.start(study, tracking.StepLog(run_id), memory)
-        progress = resume(progress, run, options.trials)
-        reused = len(progress.history)
-        while progress.open and len(progress.history) < options.trials:
-            progress = run_round(progress, run, options.trials)
+        with tracking.StepLog(run_id) as log:
+            progress = resume(Progress.start(study, log, memory), run, options.trials)
+            reused = len(progress.history)
+            while progress.open and len(progress.history) < options.trials:
+                progress = run_round(progress, run, options.trials)
         chosen = choose_schedule(study, progress.history, default)
         verify_schedule(study, chosen)
         outcome = Outcome(

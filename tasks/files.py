@@ -33,13 +33,14 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write beside the file, sync, then rename over it; after a crash the old file or the new.
-    Raises `OSError`, which names the file also when the disk is full."""
+    Without `sync` that holds for a killed process, not for a power failure. Raises `OSError`,
+    which names the file also when the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        _write_synced(fresh, data)
+        _write(fresh, data, sync)
         os.replace(fresh, path)
     except BaseException as error:
         if isinstance(error, OSError):
@@ -67,13 +68,14 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
         return {name: archive[name] for name in archive.files}
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, sync: bool) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
-        os.fsync(handle)
+        if sync:
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, LogFormatter, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from tasks.outcome import Outcome
@@ -30,6 +30,9 @@ def convergence(outcome: Outcome, trials: pd.DataFrame) -> bytes:
     axes.axhline(outcome.roofline_cycles, color=BOUND, ls=":", lw=1.5, label="roofline")
     axes.set(xlabel="trials", ylabel="cycles", yscale="log", title=str(outcome.study.workload))
     axes.title.set_fontsize(9)
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    crowded = np.ptp(np.log10(axes.get_ylim())) > 1
+    axes.yaxis.set_minor_formatter(NullFormatter() if crowded else EngFormatter(sep=""))
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return _png(figure)

@@ -2,7 +2,8 @@
 
 Prefect could keep results itself, but its reader obeys what a result file says about how to decode
 it, pickle included: whoever edits a cached file runs code in the next run. Here nothing in a file
-chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew.
+chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew;
+so nothing here waits for the disk.
 
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
     cache/data/<sha256>.npz               arrays;  .zip: a memory of learned models
@@ -54,7 +55,7 @@ class Store:
         data = encode(thing)
         name = digest(data) + suffix
         if not self.intact(name):
-            write_atomically(self._data(name), data)
+            write_atomically(self._data(name), data, sync=False)
         self._keep(name, thing)
         return name
 
@@ -77,7 +78,7 @@ class Store:
     def save(self, manifest: Manifest) -> None:
         body = asdict(manifest)
         text = canonical({"manifest": body, "check": digest(canonical(body))})
-        write_atomically(self._manifest(manifest.stage, manifest.key), text)
+        write_atomically(self._manifest(manifest.stage, manifest.key), text, sync=False)
 
     def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
         """The manifest saved under this key, if it and all its data files are intact."""

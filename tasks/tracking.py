@@ -29,6 +29,13 @@ VERSION_TAG = "tilewright.version"
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment on its training runs, not on traces of language models."""
 STEP_METRIC = "trials"  # logged at every step
+KEPT_SECONDS = 1.0
+FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
+
+
+def connect() -> None:
+    """Open the tracking store, which takes a second, before it is needed."""
+    _client()
 
 
 def run_key(about: Mapping[str, Json]) -> str:
@@ -79,25 +86,44 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
 
 
 class StepLog:
-    """Metrics by step of one run. Steps the run has already are not logged again."""
+    """Metrics by step of one run. Steps the run has already are not logged again.
+
+    A batch costs MLflow about the same whatever its size, so steps are kept for up to a second;
+    leaving the context logs the last ones. A killed run that goes on logs what is missing.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         history = _client().get_metric_history(run_id, STEP_METRIC)
         self._next = max((point.step for point in history), default=-1) + 1
+        self._kept: list[Metric] = []
+        self._logged = time.monotonic()
+
+    def __enter__(self) -> StepLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log()
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Log one step; values that are not finite are left out."""
+        """Log one step, soon; values that are not finite are left out."""
         if step < self._next:
             return
         now = int(time.time() * 1000)
-        metrics = [
+        self._kept += [
             Metric(name, float(value), now, step)
             for name, value in values.items()
             if math.isfinite(value)
         ]
-        _client().log_batch(self.run_id, metrics=metrics)
         self._next = step + 1
+        if len(self._kept) > FULL_BATCH or time.monotonic() - self._logged > KEPT_SECONDS:
+            self._log()
+
+    def _log(self) -> None:
+        if self._kept:
+            _client().log_batch(self.run_id, metrics=self._kept)
+        self._kept = []
+        self._logged = time.monotonic()
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:

@@ -23,20 +23,23 @@ def open_it(fresh=False):
     return tracking.open_run("n", key, params={"seed": 0}, tags={"a": "b"}, fresh=fresh)
 
 first = open_it()
-steps = tracking.StepLog(first)
-steps.add(0, {"trials": 8, "best_cycles": float("nan")})
-steps.add(1, {"trials": 16, "best_cycles": 5})
+with tracking.StepLog(first) as steps:
+    steps.add(0, {"trials": 8, "best_cycles": float("nan")})
+    steps.add(1, {"trials": 16, "best_cycles": 5})
+    killed = tracking.StepLog(first)
+    killed.add(2, {"trials": 24, "best_cycles": 5})  # never logged
 tracking.close_run(first, "KILLED")
 
 again = open_it()
 assert again == first
 assert MlflowClient().get_run(again).info.status == "RUNNING"
-steps = tracking.StepLog(again)
-for step in range(3):
-    steps.add(step, {"trials": 8.0 * (step + 1), "best_cycles": 5})
+with tracking.StepLog(again) as steps:
+    for step in range(200):
+        steps.add(step, {"trials": 8.0 * (step + 1), "best_cycles": 5, "a": 1, "b": 2, "c": 3})
 history = MlflowClient().get_metric_history(first, "trials")
-assert [(m.step, m.value) for m in history] == [(0, 8), (1, 16), (2, 24)], history
-assert [m.step for m in MlflowClient().get_metric_history(first, "best_cycles")] == [1, 2]
+assert [(m.step, m.value) for m in history] == [(s, 8 * s + 8) for s in range(200)], history
+best = MlflowClient().get_metric_history(first, "best_cycles")
+assert [m.step for m in best] == list(range(1, 200))
 
 x = np.random.default_rng(0).random((40, 3))
 booster = xgboost.train({"verbosity": 0}, xgboost.DMatrix(x, x.sum(1)), 5)
