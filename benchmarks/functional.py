@@ -25,6 +25,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.borrowed import as_record
 from targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
 from targets.vta.functional.order import QUEUES_OF_FLAGS
 from targets.vta.functional.vector import LANES, TILE, gemm_tile
@@ -88,15 +89,16 @@ def peak_of_sgemm() -> float:
 
 def speed_of(spec: VtaSpec, program: Program, macs: int) -> float:
     """GMAC/s of one program, scratchpads cleared before each run."""
-    m, lay = spec.machine, layout_of(spec)
+    m = spec.machine
     rules = rules_of(FUNCTIONAL, m)
     pads = allocate(m, rules)
+    numbers = as_record(m), as_record(layout_of(spec)), as_record(rules)
     insns, times = np.ascontiguousarray(program.insns), []
     for _ in range(3):
         clear(pads)
         image, result = program.dram.copy(), outcome()
         begin = time.perf_counter()
-        code = run(insns, image, program.base, m, lay, rules, pads, QUEUES_OF_FLAGS, result)
+        code = run(insns, image, program.base, *numbers, pads, QUEUES_OF_FLAGS, result)
         times.append(time.perf_counter() - begin)
         assert code == 0
     return macs / min(times) / 1e9

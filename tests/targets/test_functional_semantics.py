@@ -21,7 +21,18 @@ from targets.vta.functional import (
     run,
     simulate,
 )
-from targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, Layout, encode, fields_of, layout_of
+from targets.vta.isa import (
+    ALU,
+    FINISH,
+    GEMM,
+    LOAD,
+    STORE,
+    Layout,
+    encode,
+    fields_of,
+    layout_of,
+    pack_uop,
+)
 from targets.vta.program import Program, words_of
 from targets.vta.spec import VtaSpec
 from tests.targets.vta_interpreter import Interpreter
@@ -162,6 +173,43 @@ def test_random_programs_match_the_interpreter(spec: VtaSpec, data: st.DataObjec
     image = np.random.default_rng(seed).integers(0, 256, IMAGE).astype(np.uint8).tobytes()
     body = data.draw(st.lists(st.one_of(computations(spec), transfers(spec)), max_size=6))
     insns = chained(loads(spec) + b"".join(body) + dump(spec), layout_of(spec))
+    got = simulate(Program.from_bytes(insns, image, BASE), spec, WRAPPING)
+    assert got.dram.tobytes() == Interpreter(spec, image, BASE).run(insns)
+
+
+few = st.integers(1, 4)
+
+
+@st.composite
+def nests(draw: st.DrawFn, spec: VtaSpec) -> bytes:
+    """32 micro-ops that repeat, each time moved on, but for one or two."""
+    m, lay = spec.machine, layout_of(spec)
+    depths = (1 << m.log_acc_depth, 1 << m.log_inp_depth, 1 << m.log_wgt_depth)
+    most = (4, 4, depths[2] - 1)
+    first = [tuple(draw(st.integers(0, n)) for n in most) for _ in range(draw(few))]
+    steps = (draw(st.integers(0, 2)), draw(st.integers(0, 2)), 0)
+    words = []
+    for k in range(32):
+        moved = zip(first[k % len(first)], steps, depths, strict=True)
+        words.append(int(pack_uop(lay, *(((v + k // len(first) * s) % d) for v, s, d in moved))))
+    for place in draw(st.lists(st.integers(0, 31), max_size=2)):
+        words[place] ^= 1 << draw(st.integers(0, lay.uop_dst_bits + lay.uop_src_bits + 2))
+    return b"".join(word.to_bytes(m.uop_bytes, "little") for word in words)
+
+
+@pytest.mark.parametrize("spec", [machine(), machine(batch=1, block_in=5)], ids=["plain", "wide"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_micro_ops_in_nests_match_the_interpreter(spec: VtaSpec, data: st.DataObject) -> None:
+    draw, lay = data.draw, layout_of(spec)
+    uops = draw(nests(spec))
+    noise = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, IMAGE - len(uops))
+    image = uops + noise.astype(np.uint8).tobytes()
+    values = {"uop_bgn": draw(st.integers(0, 6)), "uop_end": draw(st.integers(7, 32))}
+    values |= {name: draw(few) for name in ("iter_out", "iter_in")}
+    for name in ("dst_factor", "src_factor", "wgt_factor"):
+        values |= {f"{name}_{loop}": draw(st.integers(0, 1)) for loop in ("out", "in")}
+    insns = chained(loads(spec) + insn(lay, GEMM, **values) + dump(spec), lay)
     got = simulate(Program.from_bytes(insns, image, BASE), spec, WRAPPING)
     assert got.dram.tobytes() == Interpreter(spec, image, BASE).run(insns)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.borrowed import as_record
 from targets.vta.functional.faults import (
     DEADLOCK,
     DramOutOfRange,
@@ -78,8 +79,8 @@ def simulate(
     dram = program.dram.copy()
     insns = np.ascontiguousarray(program.insns)
     code = run(
-        insns, dram, program.base, m, layout_of(spec), rules, allocate(m, rules),
-        QUEUES_OF_FLAGS, result,
+        insns, dram, program.base, as_record(m), as_record(layout_of(spec)), as_record(rules),
+        allocate(m, rules), QUEUES_OF_FLAGS, result,
     )  # fmt: skip
     if code:
         raise error_of(code, _fault(program, result))

@@ -19,6 +19,10 @@ from targets.vta.functional.vector import LANES, TILE, gemm_tile
 from targets.vta.isa import Layout
 from targets.vta.spec import LOOP_FIELD_BITS, Machine
 
+LONG_RUN = 16
+"""Inputs under one weight block after which loading the block no longer counts."""
+MOST_APART = 64
+"""Micro-ops under the same weights are looked for so far apart."""
 _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 
 
@@ -49,65 +53,87 @@ def gemm(m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, g: Loops) -> 
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0:
         return
-    # A loop that keeps the weights is best innermost.
+    if g.reset:
+        for k in range(uops):
+            d, _, _ = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
+            _reset(
+                pads.acc, pads.out, pads.fresh, m.batch * pads.acc_row, rules.acc_depth,
+                d, outer, g.dst_out, inner, g.dst_in,
+            )  # fmt: skip
+        return
+    # A loop that keeps the weights is best innermost, the longest one most.
     along_inner = g.wgt_in == 0 and inner > 1 and (g.wgt_out != 0 or inner >= outer)
     along_outer = not along_inner and g.wgt_out == 0 and outer > 1
-    k = nb.int64(0)
+    one, none = nb.int64(1), nb.int64(0)
+    known = inner if along_inner else outer if along_outer else one
+    regular = known < LONG_RUN
+    k = none
     while k < uops:
-        d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
-        if g.reset:
-            _reset(m, rules, pads, d, outer, g.dst_out, inner, g.dst_in)
-            k += 1
-            continue
-        fits = (
-            largest(d, outer, g.dst_out, inner, g.dst_in) < rules.acc_depth
-            and largest(s, outer, g.src_out, inner, g.src_in) < rules.inp_depth
-            and largest(t, outer, g.wgt_out, inner, g.wgt_in) < rules.wgt_depth
-        )
-        if not fits:
-            _gemm_wrapped(m, rules, pads, g, d, s, t, outer, inner)
-            k += 1
-            continue
-        length, d_step, s_step = nb.int64(1), nb.int64(0), nb.int64(0)
-        rows, columns, run, d_run, s_run = outer, inner, length, d_step, s_step
-        if along_inner:
-            columns, run, d_run, s_run = length, inner, g.dst_in, g.src_in
-        elif along_outer:
-            rows, run, d_run, s_run = length, outer, g.dst_out, g.src_out
-        else:
-            length, d_run, s_run = _uop_run(lay, rules, pads, g, k, uops, outer, inner)
-            run = length
-        _gemm_nest(
-            pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row, d, s, t,
-            rows, g.dst_out, g.src_out, g.wgt_out, columns, g.dst_in, g.src_in, g.wgt_in,
-            run, d_run, s_run, m.acc_bits,
-        )  # fmt: skip
-        k += length
+        period, length, d_step, s_step = one, one, none, none
+        if regular and uops - k > 1:
+            period, length, d_step, s_step = _uop_nest(
+                lay, pads.uop, rules, g, k, uops, outer, inner
+            )
+            if length <= known:
+                regular, period, length = False, one, one
+        for r in range(k, k + period):
+            d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + r) % rules.uop_depth])
+            fits = (
+                largest(d, outer, g.dst_out, inner, g.dst_in) < rules.acc_depth
+                and largest(s, outer, g.src_out, inner, g.src_in) < rules.inp_depth
+                and largest(t, outer, g.wgt_out, inner, g.wgt_in) < rules.wgt_depth
+            )
+            if not fits:
+                _gemm_wrapped(m, rules, pads, g, d, s, t, outer, inner)
+                continue
+            rows, columns, run, d_run, s_run = outer, inner, length, d_step, s_step
+            if length == 1 and along_inner:
+                columns, run, d_run, s_run = one, inner, g.dst_in, g.src_in
+            elif length == 1 and along_outer:
+                rows, run, d_run, s_run = one, outer, g.dst_out, g.src_out
+            _gemm_nest(
+                pads.acc, pads.inp, pads.wgt, pads.fresh, m.batch, pads.acc_row, pads.inp_row,
+                d, s, t, rows, g.dst_out, g.src_out, g.wgt_out, columns, g.dst_in, g.src_in,
+                g.wgt_in, run, d_run, s_run, m.acc_bits,
+            )  # fmt: skip
+        k += period * length
 
 
 @nb.njit(cache=True, nogil=True)
-def _uop_run(
-    lay: Layout, rules: Rules, pads: Scratchpads, g: Loops,
-    k: int, uops: int, outer: int, inner: int,
-) -> tuple[int, int, int]:  # fmt: skip
-    """(length, dst step, src step) of the run from micro-op `k` on that shares its weight,
-    moves evenly, and stays inside the scratchpads."""
-    d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
-    length, d_step, s_step = nb.int64(1), nb.int64(0), nb.int64(0)
-    while k + length < uops:
-        d1, s1, t1 = uop_of(lay, pads.uop[(g.uop_bgn + k + length) % rules.uop_depth])
-        if length == 1:
-            d_step, s_step = d1 - d, s1 - s
-        if (
-            t1 != t
-            or d1 != d + length * d_step
-            or s1 != s + length * s_step
-            or largest(d1, outer, g.dst_out, inner, g.dst_in) >= rules.acc_depth
-            or largest(s1, outer, g.src_out, inner, g.src_in) >= rules.inp_depth
-        ):
+def _uop_nest(
+    lay: Layout, uop: NDArray[np.uint64], rules: Rules, g: Loops, k: int, uops: int,
+    outer: int, inner: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """(period, length, dst step, src step) of the micro-ops from `k` on: so many, repeated so often
+    under the same weights, each time moved by the steps, and all inside the scratchpads.
+
+    (1, 1, 0, 0) if there is no such pattern.
+    """
+    one, none = nb.int64(1), nb.int64(0)
+    d, s, t = uop_of(lay, uop[(g.uop_bgn + k) % rules.uop_depth])
+    period, d_step, s_step = none, none, none
+    for r in range(1, min(uops - k, MOST_APART + 1)):
+        d1, s1, t1 = uop_of(lay, uop[(g.uop_bgn + k + r) % rules.uop_depth])
+        if t1 == t:
+            period, d_step, s_step = nb.int64(r), d1 - d, s1 - s
             break
+    if period == 0:
+        return one, one, none, none
+    length = none
+    while k + (length + 1) * period <= uops:
+        for r in range(k, k + period):
+            d, s, t = uop_of(lay, uop[(g.uop_bgn + r) % rules.uop_depth])
+            d, s = d + length * d_step, s + length * s_step
+            d1, s1, t1 = uop_of(lay, uop[(g.uop_bgn + length * period + r) % rules.uop_depth])
+            if (
+                d1 != d or s1 != s or t1 != t
+                or largest(d, outer, g.dst_out, inner, g.dst_in) >= rules.acc_depth
+                or largest(s, outer, g.src_out, inner, g.src_in) >= rules.inp_depth
+                or largest(t, outer, g.wgt_out, inner, g.wgt_in) >= rules.wgt_depth
+            ):  # fmt: skip
+                return (period, length, d_step, s_step) if length > 0 else (one, one, none, none)
         length += 1
-    return length, d_step, s_step
+    return period, length, d_step, s_step
 
 
 @nb.njit(cache=True, nogil=True)
@@ -163,17 +189,22 @@ def _gemm_wrapped(
 
 @nb.njit(cache=True, nogil=True)
 def _reset(
-    m: Machine, rules: Rules, pads: Scratchpads, d: int,
-    outer: int, by_out: int, inner: int, by_in: int,
+    acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
+    d: int, outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    size, run = m.batch * pads.acc_row, 1
-    if by_in == 1 and largest(d, outer, by_out, inner, 1) < rules.acc_depth:
+    """Clear accumulators of `size` lanes, the longest runs of neighbours at once."""
+    run = 1
+    if by_in == 1 and largest(d, outer, by_out, inner, 1) < depth:
         inner, run = 1, inner
+        if by_out == run:
+            outer, run = 1, outer * run
     for i in range(outer):
         for j in range(inner):
-            index = (d + i * by_out + j * by_in) % rules.acc_depth
-            keep_stale_output(pads.acc, pads.out, pads.fresh, index, run, size)
-            clear_items(pads.acc, index * size, run * size)
+            index = (d + i * by_out + j * by_in) % depth
+            if out.size:
+                keep_stale_output(acc, out, fresh, index, run, size)
+            clear_items(fresh, index, run)
+            clear_items(acc, index * size, run * size)
 
 
 @nb.njit(cache=True, nogil=True)

@@ -79,13 +79,24 @@ def load(
         return
     foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
     index, width = t.sram_base % depth, t.x_pad_0 + t.x_size + t.x_pad_1
+    first = foot.start - base
+    inside = first >= 0 and t.y_size > 0
+    inside &= first + (t.y_size - 1) * foot.pitch + t.x_size * foot.step <= dram.size
+    inside &= index + (t.y_pad_0 + t.y_size + t.y_pad_1) * width <= depth
+    if inside and t.memory == INP:
+        _input_window(
+            dram, first, foot.pitch, foot.step, t.y_size, t.x_size, m.inp_bits,
+            pads.inp, index, pads.inp_row, m.block_in, m.batch,
+            t.y_pad_0, t.y_pad_1, t.x_pad_0, t.x_pad_1,
+        )  # fmt: skip
+        return
     if t.y_pad_0:
         index = _pad(m, pads, t.memory, depth, index, t.y_pad_0 * width)
     rows, columns = t.y_size, t.x_size
     if t.x_stride == t.x_size == width:
         rows, columns = min(rows, 1), rows * columns
     for y in range(rows):
-        at = foot.start - base + y * foot.pitch
+        at = first + y * foot.pitch
         if t.x_pad_0:
             index = _pad(m, pads, t.memory, depth, index, t.x_pad_0)
         index = _fill(m, pads, dram, t.memory, depth, index, at, foot.step, columns)
@@ -93,6 +104,36 @@ def load(
             index = _pad(m, pads, t.memory, depth, index, t.x_pad_1)
     if t.y_pad_1:
         _pad(m, pads, t.memory, depth, index, t.y_pad_1 * width)
+
+
+@nb.njit(cache=True, nogil=True)
+def _input_window(
+    dram: NDArray[np.uint8], at: int, pitch: int, step: int, rows: int, columns: int, bits: int,
+    inp: NDArray[np.int16], index: int, row: int, width: int, batch: int,
+    top: int, bottom: int, left: int, right: int,
+) -> None:  # fmt: skip
+    """A LOAD of inputs that neither leaves the image nor wraps in the scratchpad.
+
+    Takes plain arrays and numbers, because its rows are many: tuples of many fields are costly.
+    """
+    size = batch * row
+    line = (left + columns + right) * size
+    place = index * size
+    if top:
+        clear_items(inp, place, top * line)
+        place += top * line
+    if bottom:
+        clear_items(inp, place + rows * line, bottom * line)
+    if left + right == 0 and pitch == columns * step:
+        rows, columns = 1, rows * columns
+    for _ in range(rows):
+        if left:
+            clear_items(inp, place, left * size)
+        unpack_rows(dram, at, bits, inp, place + left * size, row, width, columns * batch)
+        if right:
+            clear_items(inp, place + line - right * size, right * size)
+        place += line
+        at += pitch
 
 
 @nb.njit(cache=True, nogil=True)

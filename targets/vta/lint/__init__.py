@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from targets.vta.borrowed import as_record
 from targets.vta.functional.faults import DEADLOCK, TRUNCATED_INSTRUCTION, fault_of
 from targets.vta.functional.kernel import outcome
 from targets.vta.functional.order import QUEUES_OF_FLAGS, issue_order
@@ -108,8 +109,9 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
         rename(log, c.TOKEN_OVERFLOW, c.TOKEN_OVERFLOW_POSSIBLE)
     check_finish(insns, order, clocks, log)
     survey(
-        insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base, m,
-        layout_of(spec), rules, allocate(m, rules), allocate(m, rules, _NOISE_SEED),
+        insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base,
+        as_record(m), as_record(layout_of(spec)), as_record(rules),
+        allocate(m, rules), allocate(m, rules, _NOISE_SEED),
         QUEUES_OF_FLAGS, no_accesses(rules), log,
     )  # fmt: skip
     return log, deadlock
