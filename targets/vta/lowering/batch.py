@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from targets.base import Space
 from targets.errors import WorkloadError
-from targets.vta.borrowed import borrowed
+from targets.vta.borrowed import as_record, borrowed
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
 from targets.vta.lowering.extended import extended_space, lower_extended
@@ -74,6 +74,11 @@ class Lowering:
         )  # fmt: skip
 
     @property
+    def records(self) -> tuple[Geometry, Machine, Layout]:
+        """Geometry, machine and layout as compiled code takes them fastest."""
+        return as_record(self.geometry), as_record(self.machine), as_record(self.layout)
+
+    @property
     def code(self) -> int:
         return _CODES[self.kind]
 
@@ -87,15 +92,15 @@ class Lowering:
         while True:
             out = np.zeros((size, 2), np.uint64)
             code = lower_one(
-                self.code, self.geometry, self.machine, self.layout, self.epilogue, values,
-                self.stock, out, uops, state,
+                self.code, *self.records, self.epilogue, values, self.stock, out, uops, state,
             )  # fmt: skip
             if code != OUT_OF_SPACE:
                 break
             size = max(size * 4, int(state[emit.COUNT]) + 64)
         instructions = out[: state[emit.COUNT]]
         if code == 0:
-            count_waits(instructions, self.layout, self.machine, state)
+            _, machine, layout = self.records
+            count_waits(instructions, layout, machine, state)
         return code, instructions, uops[: state[emit.UOPS]], state
 
     def cut_program(
@@ -105,7 +110,7 @@ class Lowering:
         state = np.zeros(emit.STATE_SIZE, np.int64)
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         out = np.zeros((4096, 2), np.uint64)
-        arguments = (self.geometry, self.machine, self.layout, self.epilogue, values)
+        arguments = (*self.records, self.epilogue, values)
         if lower_unchecked(*arguments, out, uops, state, groups) == OUT_OF_SPACE:
             out = np.zeros((state[emit.COUNT], 2), np.uint64)
             lower_unchecked(*arguments, out, uops, state, groups)
@@ -120,8 +125,8 @@ class Lowering:
 
         def run(begin: int, end: int) -> None:
             _lower_rows(
-                self.code, self.geometry, self.machine, self.layout, self.epilogue, values,
-                self.stock, begin, end, codes, states,
+                self.code, *self.records, self.epilogue, values, self.stock, begin, end,
+                codes, states,
             )  # fmt: skip
 
         over_chunks(len(values), run)

@@ -50,8 +50,8 @@ def time_rows(
 
     def run(begin: int, end: int) -> None:
         _time_rows(
-            lowering.code, lowering.geometry, lowering.machine, lowering.layout, lowering.epilogue,
-            values, lowering.stock, begin, end, simulator_of(lowering.spec), codes, states, cycles,
+            lowering.code, *lowering.records, lowering.epilogue, values, lowering.stock,
+            begin, end, simulator_of(lowering.spec), codes, states, cycles,
         )  # fmt: skip
         if progress is not None:
             progress(end - begin)
