@@ -1,6 +1,8 @@
 """Golden files: text that a change should alter only knowingly.
 
 `pytest --update-golden` writes what the code produces now; look at the diff before committing it.
+
+No property is timed: a first example may compile, and machines are busy.
 """
 
 from __future__ import annotations
@@ -9,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 

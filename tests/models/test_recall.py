@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.recall import RecallXGBoost, average_recall
@@ -20,7 +20,6 @@ def _plain(truth: list[float], predicted: list[float], n: int) -> float:
     return total / n
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32 - 1))
 def test_it_equals_the_plain_definition(rows: int, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

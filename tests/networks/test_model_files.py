@@ -68,7 +68,6 @@ SMALL_CONVOLUTION = _small_convolution()
 
 @settings(
     max_examples=150,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -48,7 +48,7 @@ def test_batch_norm_stays_where_the_convolution_has_another_reader() -> None:
     assert "BatchNormalization" in _types(normalise(source, {}).model)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),

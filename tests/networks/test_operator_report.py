@@ -201,7 +201,7 @@ def test_nameless_operators_get_names_that_say_where_they_are(save: Load) -> Non
 STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     st.lists(
         st.tuples(st.sampled_from(STEPS), st.integers(0, 30), st.integers(0, 30)),

@@ -107,7 +107,7 @@ def _network(source: onnx.ModelProto) -> Network:
     return Network(OnnxSource("test", source, lambda: source, {}))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(-8, 0), st.integers(-10, 0), st.integers(0, 12))
 def test_scales_that_are_powers_of_two_give_an_exact_shift(x: int, w: int, shift: int) -> None:
     network = _network(_qdq_block(2.0**x, 2.0**w, 2.0 ** (x + w + shift)))

@@ -37,7 +37,6 @@ TRIED: Counter[str] = Counter()
 
 fuzzed = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

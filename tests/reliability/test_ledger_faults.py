@@ -85,7 +85,6 @@ def test_damage_in_the_middle_is_set_aside_and_costs_one_trial(tmp_path: Path) -
 
 @settings(
     max_examples=200,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

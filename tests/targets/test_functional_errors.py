@@ -147,13 +147,13 @@ def ends_well(insns: bytes, image: bytes, base: int) -> None:
     assert all(isinstance(name, str) for name in classify(insns, image, base, SPEC))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=12), st.binary(max_size=300))
 def test_random_bytes_end_in_a_result_or_a_typed_error(words: list[bytes], image: bytes) -> None:
     ends_well(b"".join(words), image, 4096)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(CORPUS), st.data())
 def test_damaged_programs_end_in_a_result_or_a_typed_error(stream, data: st.DataObject) -> None:
     insns = bytearray(stream.insns)

@@ -166,7 +166,7 @@ def dump(spec: VtaSpec) -> bytes:
 
 
 @pytest.mark.parametrize("spec", SHAPES, ids=range(len(SHAPES)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_random_programs_match_the_interpreter(spec: VtaSpec, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 1 << 32))
@@ -198,7 +198,7 @@ def nests(draw: st.DrawFn, spec: VtaSpec) -> bytes:
 
 
 @pytest.mark.parametrize("spec", [machine(), machine(batch=1, block_in=5)], ids=["plain", "wide"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_micro_ops_in_nests_match_the_interpreter(spec: VtaSpec, data: st.DataObject) -> None:
     draw, lay = data.draw, layout_of(spec)

@@ -181,7 +181,7 @@ def test_every_finding_names_its_instruction_in_one_sentence() -> None:
             assert "\n" not in finding.text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=400), st.binary(max_size=200), st.integers(0, 1 << 33))
 def test_classify_takes_any_bytes(insns: bytes, image: bytes, base: int) -> None:
     assert isinstance(classify(insns, image, base, SPEC), set)

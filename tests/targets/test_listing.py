@@ -20,7 +20,7 @@ SPECS += [VtaSpec.from_mapping(stream.config) for stream in streams("functional"
 words = st.integers(0, (1 << 128) - 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(words, max_size=8), st.sampled_from(SPECS))
 def test_any_words_come_back_from_their_listing(program: list[int], spec: VtaSpec) -> None:
     insns = words_of(b"".join(word.to_bytes(16, "little") for word in program))
@@ -29,7 +29,7 @@ def test_any_words_come_back_from_their_listing(program: list[int], spec: VtaSpe
     assert (assemble(text, spec) == insns).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(words, st.sampled_from(SPECS))
 def test_any_word_comes_back_from_its_fields(word: int, spec: VtaSpec) -> None:
     lay = layout_of(spec)

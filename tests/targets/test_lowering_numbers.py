@@ -80,7 +80,7 @@ def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
     return [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     workload=workloads(),
     spec=st.sampled_from(SPECS),
@@ -99,7 +99,7 @@ def test_accepted_schedules_compute_the_integer_reference(
         assert complaints(lowering, values[codes == 0][0]) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kernel=st.sampled_from([(1, 1), (2, 3), (3, 3), (5, 2)]), size=st.integers(5, 9),
     channels=st.tuples(st.integers(1, 130), st.integers(1, 300)),

@@ -97,7 +97,7 @@ def test_a_layer_no_schedule_of_the_template_fits_says_so() -> None:
         VtaTarget(tiny).baseline(parse_workload("conv2d:c=16,h=32,w=32,o=16,k=7,p=3"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 4), c=st.integers(1, 64), h=st.integers(7, 64), w=st.integers(7, 64),
     o=st.integers(1, 64), k=st.integers(1, 7), s=st.integers(1, 3), p=st.integers(0, 3),
