@@ -1,4 +1,4 @@
-"""Borrowed arrays are the same memory, and nobody's to free."""
+"""Borrowed arrays are the same memory, and nobody's to free; records hold their tuple's numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import borrowed
+from targets.vta.borrowed import as_record, borrowed
 
 
 class Pair(NamedTuple):
@@ -59,3 +59,19 @@ def test_what_is_written_through_a_borrowed_array_is_there_and_references_are_as
 
 def test_the_owner_lives_until_its_last_use() -> None:
     assert _owner_stays(50) == 1000 * sum(range(50))
+
+
+class Three(NamedTuple):
+    a: int
+    b: int
+    c: int
+
+
+@nb.njit
+def _weigh(numbers: Three) -> int:
+    return numbers.a + 10 * numbers.b + 100 * numbers.c
+
+
+def test_a_record_reads_as_its_tuple() -> None:
+    for numbers in (Three(1, 2, 3), Three(-4, 1 << 40, 0), Three(1, 2, 3)):
+        assert _weigh(as_record(numbers)) == _weigh(numbers)

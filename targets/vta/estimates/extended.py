@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT
 from targets.vta.lowering.geometry import Geometry
-from targets.vta.lowering.pieces import WIDE_STORE
+from targets.vta.lowering.pieces import WIDE_STORE, load_bound, weights_stream
 from targets.vta.spec import Machine
 
 Array = NDArray[np.float64]
@@ -90,11 +90,9 @@ def estimate_extended(
         knob["wgt_slots"] == RESIDENT, np.where(outside, nk, co_tiles * nk), knob["wgt_slots"]
     )
     wgt_share = wgt_slots * step_elements / m.wgt_built
-    streamed = (
-        (knob["wgt_slots"] == RESIDENT) & (wgt_share > 1) & (nk == 1) & (th > 1) & (tw > 1)
-        & (geo.groups * places == 1)
-        & (th * tw * (geo.ci * taps + 1 + operations) < geo.ci * taps * int(max(1, wgt_beats)))
-    )  # fmt: skip
+    streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
+        geo, m, knob["wgt_slots"] == RESIDENT, wgt_slots * step_elements, th, tw, nk, places
+    )
     return np.stack(
         [
             total + start + uops,

@@ -55,11 +55,14 @@ from targets.vta.lowering.pieces import (
     find,
     gemm,
     last_part,
+    load_bound,
+    load_stream,
     load_window,
     one_uop,
     size_uop_load,
     stream_part,
     tile_transfer,
+    weights_stream,
     write_kernel,
 )
 from targets.vta.lowering.template import window
@@ -148,11 +151,10 @@ def lower_extended(
         wgt_slots = nk if order == CHANNELS_OUTER else co_tiles * nk
     element_beats = max(1, m.wgt_bytes // m.bus_bytes)
     reduction = geo.ci * kk
-    compute_bound = th * tw * (reduction + 1 + in_place) >= reduction * element_beats
-    # Weights that are read once need not stay: they pass through the whole scratchpad as a stream.
-    streamed = (
-        knobs[6] == RESIDENT and wgt_slots * wgt_size > m.wgt_built and not compute_bound
-        and th > 1 and tw > 1 and nk == 1 and geo.groups * geo.batches * row_tiles * col_tiles == 1
+    compute_bound = not load_bound(geo, m, in_place, th * tw)
+    streamed = not compute_bound and weights_stream(
+        geo, m, knobs[6] == RESIDENT, wgt_slots * wgt_size, th, tw, nk,
+        geo.batches * row_tiles * col_tiles,
     )  # fmt: skip
     if streamed:
         wgt_slots, wgt_size = 1, m.wgt_built
@@ -203,10 +205,9 @@ def lower_extended(
     wgt_next = 0
     inp_hint = 0
     wgt_hint = 0
-    # The stream: weight elements it has loaded and, by place, which of its GEMMs read it last.
+    # The stream: weight elements it has loaded and, by place, the GEMM that read it last.
     loaded = 0
-    readers = 0
-    reader = np.full((m.wgt_built if streamed else 1, 2), -1, np.int64)
+    reader = np.full(m.wgt_built if streamed else 1, -1, np.int64)
     store_of = np.full(acc_slots, -1, np.int64)  # the last STORE that reads an accumulator slot
     kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
     kernel_at = np.empty(MAX_KERNELS, np.int64)
@@ -287,9 +288,9 @@ def lower_extended(
             inp_key = inp_key * nk + k
             wgt_key = (g * co_tiles + co_tile) * nk + k
             i_slot = find(inp_ring, inp_key, inp_hint)
-            w_slot = find(wgt_ring, wgt_key, wgt_hint)
+            w_slot = 0 if streamed else find(wgt_ring, wgt_key, wgt_hint)
             load_inp = i_slot < 0
-            load_wgt = w_slot < 0 and not streamed
+            load_wgt = w_slot < 0
             needs = -1
             needs_at = -1
             if load_inp:
@@ -306,7 +307,7 @@ def lower_extended(
                     needs = wgt_ring[w_slot, SEQUENCE]
                     needs_at = wgt_ring[w_slot, INSTRUCTION]
                 wgt_ring[w_slot, KEY] = wgt_key
-            used = (tile * tco * tci) * kk  # elements of the stream before this step
+            used = tile * tco * reduction  # elements of the stream before this step
             wgt_at = used % m.wgt_built if streamed else w_slot * wgt_size
             inp_hint = i_slot + 1
             wgt_hint = w_slot + 1
@@ -394,16 +395,7 @@ def lower_extended(
                         other = later + (tiles - 1 - tile) * (1 + in_place) * COMPUTE_LATENCY
                         size = min(left, last_part(left, other, pixels, element_beats))
                     size = stream_part(m.wgt_built, loaded, left, size)
-                    # Whoever read the last of these places read the others before.
-                    last = (loaded + size - 1) % m.wgt_built
-                    if reader[last, 0] > freed:
-                        freed = reader[last, 0]
-                        emit.flag(state, out, reader[last, 1], PUSH_PREV)
-                        emit.pop(state, out, _C, _L)
-                    emit.memory(
-                        state, out, LOAD, WGT, loaded % m.wgt_built, geo.wgt_base + loaded,
-                        1, size, size, 0, 0, 0, 0, m.wgt_bytes,
-                    )  # fmt: skip
+                    freed = load_stream(state, out, geo, m, reader, loaded, size, freed)
                     loaded += size
                 if streamed:
                     part = min(loaded - used - done, cos * block - done)
@@ -429,9 +421,7 @@ def lower_extended(
                 )  # fmt: skip
                 if streamed:
                     for place in range(used + done, used + done + part):
-                        reader[place % m.wgt_built, 0] = readers
-                        reader[place % m.wgt_built, 1] = state[emit.COUNT] - 1
-                    readers += 1
+                        reader[place % m.wgt_built] = state[emit.COUNT] - 1
                 done += part
                 part = max(part + 1, (part * pixels - LOAD_LATENCY) // element_beats)
             at = state[emit.COUNT] - 1

@@ -7,7 +7,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import INP, LOAD, Layout, pack_uop
+from targets.vta.isa import INP, LOAD, PUSH_PREV, WGT, Layout, pack_uop
 from targets.vta.lowering import emit
 from targets.vta.lowering.failures import EMPTY_WINDOW
 from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
@@ -17,6 +17,8 @@ from targets.vta.spec import Machine
 KEY, SEQUENCE, INSTRUCTION = 0, 1, 2
 
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
+
+_L, _C = 0, 1
 
 # What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
 WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
@@ -214,6 +216,46 @@ def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     the last element arrives. A part costs each of the two its latency."""
     slack = left * (element_beats - pixels) - later + LAST_PARTS * (LOAD_LATENCY - COMPUTE_LATENCY)
     return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
+
+
+@nb.njit(cache=True)
+def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
+    """Whether the weights of so many pixels take longer to load than to use. `pixels` may be an
+    array, for the plain function."""
+    reduction = geo.ci * geo.kh * geo.kw
+    return pixels * (reduction + 1 + operations) < reduction * max(1, m.wgt_bytes // m.bus_bytes)
+
+
+@nb.njit(cache=True)
+def weights_stream(
+    geo: Geometry, m: Machine, resident: bool, elements: int, th: int, tw: int, nk: int, places: int
+) -> bool:  # fmt: skip
+    """Whether weights that should stay and do not fit pass through the scratchpad instead, provided
+    loads bound: where one tile of pixels (`places`) reads each once, in the order of memory, and
+    only pixels run in hardware loops. Numbers may be arrays, for the plain function."""
+    once = (geo.groups * places == 1) & (nk == 1)
+    return resident & (elements > m.wgt_built) & once & (th > 1) & (tw > 1)
+
+
+@nb.njit(cache=True)
+def load_stream(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine,
+    reader: NDArray[np.int64], loaded: int, size: int, freed: int,
+) -> int:  # fmt: skip
+    """LOAD the `size` weights of a stream that follow the `loaded` first, once the GEMMs that read
+    their places are done. `reader` is the last one's instruction by place; returns the instruction
+    up to which LOAD knows GEMMs as done (`freed` before)."""
+    # Whoever read the last of these places read the others before.
+    last = reader[(loaded + size - 1) % m.wgt_built]
+    if last > freed:
+        freed = last
+        emit.flag(state, out, last, PUSH_PREV)
+        emit.pop(state, out, _C, _L)
+    emit.memory(
+        state, out, LOAD, WGT, loaded % m.wgt_built, geo.wgt_base + loaded, 1, size, size,
+        0, 0, 0, 0, m.wgt_bytes,
+    )  # fmt: skip
+    return freed
 
 
 @nb.njit(cache=True)
