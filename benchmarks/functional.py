@@ -25,7 +25,6 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import as_record
 from targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
 from targets.vta.functional.order import QUEUES_OF_FLAGS
 from targets.vta.functional.vector import LANES, TILE, gemm_tile
@@ -33,6 +32,7 @@ from targets.vta.isa import layout_of
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.tensors import random_tensors
 from targets.vta.lowering.verify import program_with_data
+from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
 from models import LEARNERS, make_explorer
-from search import Memory, Problem, Session, problem_of
+from search import ExplorerState, Problem, Session, problem_of
 from search.learning import Matrix, VetoModel
 from targets import make_target
 from targets.oracle import oracle_table, replayed
@@ -59,28 +59,28 @@ def main(
 def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[float]:
     """RMSE of P and A: the default tuner's, then ML²Tuner's."""
     valid = np.random.default_rng(seed).permutation(np.flatnonzero(table.cycles > 0))
-    lesson, exam = valid[:learned], valid[learned : learned + HELD_OUT]
+    fit_record, exam = valid[:learned], valid[learned : learned + HELD_OUT]
     configs = table.space.unravel(table.flat)
     cycles = np.log2(np.maximum(table.cycles, 1))
 
     def rmse(surrogate: bool, columns: Matrix) -> float:
         model = LEARNERS.surrogate(seed) if surrogate else LEARNERS.regressor("xgboost", seed)
-        model.fit(columns[:learned], cycles[lesson])
+        model.fit(columns[:learned], cycles[fit_record])
         return float(np.sqrt(np.mean((model.predict(columns[learned:]) - cycles[exam]) ** 2)))
 
-    rows = np.concatenate([lesson, exam])
-    smooth, _ = LEARNERS.smooth(problem, configs[rows])
-    visible, _ = LEARNERS.visible(problem, configs[rows])
+    rows = np.concatenate([fit_record, exam])
+    gp_features, _ = LEARNERS.gp_features(problem, configs[rows])
+    tree_features, _ = LEARNERS.tree_features(problem, configs[rows])
     hidden = np.nan_to_num(table.hidden[rows])
     draft = LEARNERS.draft(table.hidden_names)
-    draft.fit(hidden[:learned], cycles[lesson])
-    counts, _ = LEARNERS.revealed(hidden, table.hidden_names)
-    drafted = draft.predict(hidden) - cycles[lesson].min()
+    draft.fit(hidden[:learned], cycles[fit_record])
+    counts, _ = LEARNERS.hidden_features(hidden, table.hidden_names)
+    drafted = draft.predict(hidden) - cycles[fit_record].min()
     return [
-        rmse(True, smooth),
-        rmse(True, np.column_stack([smooth, counts, drafted])),
-        rmse(False, visible),
-        rmse(False, np.column_stack([visible, hidden])),
+        rmse(True, gp_features),
+        rmse(True, np.column_stack([gp_features, counts, drafted])),
+        rmse(False, tree_features),
+        rmse(False, np.column_stack([tree_features, hidden])),
     ]
 
 
@@ -88,14 +88,14 @@ def _vetoed(table: Oracle, trials: int, seed: int) -> float:
     """Share of the fastest valid configs below the threshold V has after a run."""
     target = replayed(make_target("vta-pynq"), [table])
     problem = problem_of(target, table.workload, seed)
-    session = Session(target, problem, make_explorer("default-blind"), Memory())
+    session = Session(target, problem, make_explorer("default-blind"), ExplorerState())
     while len(session.history) < trials and session.advance(8):
         pass
-    judge = cast(VetoModel, session.memory.models["V"])
+    judge = cast(VetoModel, session.state.models["V"])
     valid = np.flatnonzero(table.cycles > 0)
     fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
     fastest = table.space.unravel(table.flat[fast])
-    chance = judge.predict(LEARNERS.visible(problem, fastest)[0])
+    chance = judge.predict(LEARNERS.tree_features(problem, fastest)[0])
     return float(np.mean(chance < judge.threshold))
 
 

@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from flows.comparison import run_comparison, standings_table
-from tasks.compare.arena import Arena, OracleArena, recorded_arena
-from tasks.compare.contest import GOAL, contest, parse_entrants
-from tasks.compare.standings import RESAMPLES, Floats, Results
+from cli.comparison import run_comparison, standings_table
+from evaluation.compare.plan import GOAL, parse_tuner_configs, plan
+from evaluation.compare.standings import RESAMPLES, Floats, Results
+from evaluation.compare.test_bed import OracleTestBed, TestBed, recorded_test_bed
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 TUNERS = "default,default-blind,ml2tuner,p,p+v,p+a,autotvm,ga,baco,optuna,tps,random,grid"
@@ -52,7 +52,7 @@ def main(
 ) -> None:
     """Run all tuners and print what they needed."""
     ground = _arena(where, oracles, [name for name in layers.split(",") if name], live)
-    what = contest(ground, parse_entrants(tuners), range(seeds), trials, batch, enough=LOOK)
+    what = plan(ground, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
     folder = out / (where + "-live" * live)
     console = Console(width=120)
     compared = run_comparison(what, folder, console, processes=jobs)
@@ -64,17 +64,17 @@ def main(
     (folder / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
-def _arena(where: Where, oracles: Path, wanted: list[str], live: bool) -> Arena:
+def _arena(where: Where, oracles: Path, wanted: list[str], live: bool) -> TestBed:
     if where == "tables":
         files = sorted(TABLES.glob("*.csv.gz"), key=lambda path: int(path.name[1:].split(".")[0]))
-        return recorded_arena([f for f in files if not wanted or f.name.split(".")[0] in wanted])
+        return recorded_test_bed([f for f in files if not wanted or f.name.split(".")[0] in wanted])
     known = {name: workload for name, (workload, _) in RESNET18.items()} | OTHERS
     named = tuple((name, known[name]) for name in wanted or known)
     target = "vta-pynq" if where == "extended" else "evta-zcu102"
-    return OracleArena(target, where, named, oracles, live)
+    return OracleTestBed(target, where, named, oracles, live)
 
 
-def _invalid_share(ground: Arena, name: str) -> float:
+def _invalid_share(ground: TestBed, name: str) -> float:
     return float(np.mean(ground.table(name).status != "valid"))
 
 

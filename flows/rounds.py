@@ -10,10 +10,10 @@ from search import Batch, FinishedRound, History, RunLedger, extend_history, mod
 from search.stages import Known
 from targets.base import Measurements
 from tasks import rounds
-from tasks.session import refresh_wanted, store, tell
+from tasks.session import emit, refresh_wanted, store
 from tasks.store import Manifest, cache_key
-from tasks.study import Study
 from tasks.tracking import StepLog
+from tuning.study import Study
 
 
 @dataclass(frozen=True)
@@ -23,33 +23,33 @@ class Progress:
     study: Study
     log: StepLog
     history: History
-    memory: Manifest
+    state: Manifest
     lowered: int = 0
     open: bool = True
 
     @staticmethod
-    def start(study: Study, log: StepLog, memory: Manifest) -> Progress:
-        return Progress(study, log, History.empty(study.problem.space), memory)
+    def start(study: Study, log: StepLog, state: Manifest) -> Progress:
+        return Progress(study, log, History.empty(study.problem.space), state)
 
 
 def run_round(progress: Progress, ledger: RunLedger, trials: int) -> Progress:
     """All stages of one round, and its trials in the ledger."""
-    study, memory, index = progress.study, progress.memory, progress.history.round
+    study, state, index = progress.study, progress.state, progress.history.round
     n = min(study.batch, trials - len(progress.history))
     history = rounds.keep_history(progress.history)
-    named = rounds.generate_candidates(study, index, memory, history, n)
-    kept = rounds.filter_candidates(study, index, memory, history, named, n)
+    named = rounds.generate_candidates(study, index, state, history, n)
+    kept = rounds.filter_candidates(study, index, state, history, named, n)
     if not kept.values["kept"]:
         return replace(progress, open=False)
-    chosen = rounds.lower_candidates(study, index, memory, history, kept, n)
+    chosen = rounds.lower_candidates(study, index, state, history, kept, n)
     batch = rounds.read_batch(study, chosen)
     known = _known(study, ledger, batch)
     measured = rounds.read_measurements(rounds.simulate_batch(study, index, chosen, known))
     ledger.append(study.problem.space, index, batch, measured)
     after = extend_history(progress.history, batch, measured)
-    learned = rounds.retrain_models(study, index, memory, rounds.keep_history(after))
+    learned = rounds.retrain_models(study, index, state, rounds.keep_history(after))
     finished = replace(
-        progress, history=after, memory=learned, lowered=progress.lowered + batch.lowered
+        progress, history=after, state=learned, lowered=progress.lowered + batch.lowered
     )
     _report(finished, batch, measured)
     return finished
@@ -69,26 +69,26 @@ def resume(progress: Progress, ledger: RunLedger, trials: int) -> Progress:
     if not past:
         return progress
     manifests = [rounds.keep_history(after) for _, _, after in past]
-    memory = _learned(progress.study, progress.memory, manifests)
+    state = _learned(progress.study, progress.state, manifests)
     for batch, done, after in past:
         progress = replace(
-            progress, history=after, memory=memory, lowered=progress.lowered + done.lowered
+            progress, history=after, state=state, lowered=progress.lowered + done.lowered
         )
         _report(progress, batch, done.measured)
     return progress
 
 
-def _learned(study: Study, memory: Manifest, histories: list[Manifest]) -> Manifest:
+def _learned(study: Study, state: Manifest, histories: list[Manifest]) -> Manifest:
     """The memory after these rounds. Only the last one's data is needed, if all are known."""
-    first, found = memory, None
+    first, found = state, None
     for history in histories:
-        inputs = rounds.retrain_inputs(study, memory, history)
+        inputs = rounds.retrain_inputs(study, state, history)
         key = cache_key("retrain_models", 1, study.target.fingerprint, inputs)
         last = history is histories[-1]
         found = None if refresh_wanted() else store().find("retrain_models", key, with_data=last)
         if found is None:
             break
-        memory = found
+        state = found
     if found is not None:
         return found
     for index, history in enumerate(histories):
@@ -116,7 +116,7 @@ def _report(progress: Progress, batch: Batch, measured: Measurements) -> None:
         **model_errors(batch.scores, measured),
     }
     progress.log.add(history.round - 1, figures)
-    tell(
+    emit(
         "round",
         id=progress.study.workload.id,
         round=history.round - 1,

@@ -11,13 +11,12 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.crashed import retire_dead_runs
-from flows.options import TuningOptions
 from flows.rounds import Progress, resume, run_round
+from services.home import use_home
+from targets.files import Json
 from targets.vta.spec import VtaSpec
-from tasks import artifacts, network, outputs, tracking, warm_start
-from tasks.files import Json
-from tasks.home import use_home
+from tasks import artifacts, network, tracking, warm_start
+from tasks.dead_runs import retire_dead_runs
 from tasks.ledgers import open_ledger
 from tasks.network import Subgraph
 from tasks.outcome import (
@@ -27,8 +26,10 @@ from tasks.outcome import (
     read_default,
     verify_schedule,
 )
-from tasks.session import refreshing, tell
-from tasks.study import Study
+from tasks.session import emit, refreshing
+from tuning import outputs
+from tuning.options import TuningOptions
+from tuning.study import Study
 
 
 @flow(
@@ -50,7 +51,7 @@ def tune_network(options: TuningOptions) -> dict[str, Json]:
         params = _params(options, name, spec, found)
         about = params | {"model": model.key}
         run_id = artifacts.open_network_run(name, about, params, options.fresh)
-        tell(
+        emit(
             "network",
             name=name,
             target=spec.name,
@@ -78,15 +79,15 @@ def tune_workload(
 ) -> Outcome:
     """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
     start = time.perf_counter()
-    study, memory = warm_start.begin(study_of(options, subgraph), options.warm_start)
+    study, state = warm_start.begin(study_of(options, subgraph), options.warm_start)
     run_id = artifacts.open_workload_run(study, parent_run_id, params, options.fresh)
     with _ending(run_id), open_ledger(options.folder) as ledger:
         run = ledger.run(*study.ledger_key)
         default = read_default(measure_default(study))
         roofline = study.target.roofline_cycles(study.workload)
-        tell("workload", id=study.workload.id, default=default.cycles, roofline=roofline)
+        emit("workload", id=study.workload.id, default=default.cycles, roofline=roofline)
         with tracking.StepLog(run_id) as log:
-            progress = resume(Progress.start(study, log, memory), run, options.trials)
+            progress = resume(Progress.start(study, log, state), run, options.trials)
             reused = len(progress.history)
             while progress.open and len(progress.history) < options.trials:
                 progress = run_round(progress, run, options.trials)
@@ -106,8 +107,8 @@ def tune_workload(
             reused_trials=reused,
             wall_seconds=time.perf_counter() - start,
         )
-        artifacts.log_artifacts(outcome, options.folder, run_id, progress.memory)
-    tell("tuned", **outcome.summary())
+        artifacts.log_artifacts(outcome, options.folder, run_id, progress.state)
+    emit("tuned", **outcome.summary())
     return outcome
 
 

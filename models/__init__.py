@@ -1,7 +1,7 @@
 """What is learned: features, Model P (performance), V (validity), A (with hidden features).
 
 make_explorer(name, options) → Explorer      a registered tuner with its learners
-save_memory(memory, folder), load_memory(folder)   native formats with digests, no pickle
+save_state(state, folder), load_state(folder)   native formats with digests, no pickle
 LEARNERS                                     features and untrained models for explorers
 kinds()                                      registered kinds of model
 """
@@ -9,21 +9,21 @@ kinds()                                      registered kinds of model
 from collections.abc import Mapping
 from typing import Any
 
-from models.features import smooth, visible
+from models.features import gp_features, tree_features
 from models.learners import LEARNERS, kinds
-from models.store import StoreError, load_memory, save_memory
+from models.saved_state import StoreError, load_state, save_state
 from search.explorer import Explorer
 from search.registry import create
 
 __all__ = [
     "LEARNERS",
     "StoreError",
+    "gp_features",
     "kinds",
-    "load_memory",
+    "load_state",
     "make_explorer",
-    "save_memory",
-    "smooth",
-    "visible",
+    "save_state",
+    "tree_features",
 ]
 
 

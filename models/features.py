@@ -1,8 +1,8 @@
 """Visible features: what is known of a config before it is compiled, without any estimate of time.
 
-Two views of the same knobs. `visible` is for trees: many plain columns, logarithms, flags,
-remainders. `smooth` is for Gaussian processes: few columns on a common scale. Roles are read off
-knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots` are
+Two views of the same knobs. `tree_features` is for trees: many plain columns, logarithms, flags,
+remainders. `gp_features` is for Gaussian processes: few columns on a common scale. Roles are read
+off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots` are
 places a scratchpad holds. Other knobs get the generic columns only. Columns that never change
 within a space are left out.
 """
@@ -27,14 +27,18 @@ _SAMPLE = 2048  # configs that tell a column's scale
 Columns = dict[str, NDArray[np.float64]]
 
 
-def visible(workload: Workload, space: Space, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+def tree_features(
+    workload: Workload, space: Space, configs: Configs
+) -> tuple[Matrix, tuple[str, ...]]:
     """Columns for trees: log2 of every knob; of every tile the log2 number of parts, the waste of
     the last part, whether the axis is uncut or fully cut, whether threads leave parts over; log2
     volumes of the working sets in elements. Shape (configs, names)."""
     return _kept(_tree_columns, workload, space, configs)
 
 
-def smooth(workload: Workload, space: Space, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+def gp_features(
+    workload: Workload, space: Space, configs: Configs
+) -> tuple[Matrix, tuple[str, ...]]:
     """Columns for Gaussian processes, mean 0 and deviation 1 over the space: log2 of knobs, small
     knobs that are no threads as categories, waste of last parts, log2 volumes."""
     matrix, names = _kept(_smooth_columns, workload, space, configs)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from models.autotvm_ranker import AutoTVMRanker
 from models.draft import Draft
-from models.features import smooth, visible
+from models.features import gp_features, tree_features
 from models.forest import Forest
 from models.gaussian import GaussianProcess
-from models.recall import RecallXGBoost
-from models.revealed import revealed, work
+from models.hidden_features import hidden_features, work
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.explorer import Problem
@@ -22,7 +22,7 @@ from targets.errors import UnknownName
 
 _KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
     "xgboost": XGBoost,
-    "xgboost-recall": RecallXGBoost,
+    "xgboost-recall": AutoTVMRanker,
     "lightgbm": LightGBM,
     "forest": Forest,
     "gaussian": GaussianProcess,
@@ -46,14 +46,16 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
 class Toolbox:
     """`search.learning.Learners` as this package implements it."""
 
-    def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        return visible(problem.workload, problem.space, configs)
+    def tree_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+        return tree_features(problem.workload, problem.space, configs)
 
-    def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        return smooth(problem.workload, problem.space, configs)
+    def gp_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+        return gp_features(problem.workload, problem.space, configs)
 
-    def revealed(self, hidden: Matrix, names: tuple[str, ...]) -> tuple[Matrix, tuple[str, ...]]:
-        return revealed(hidden, names)
+    def hidden_features(
+        self, hidden: Matrix, names: tuple[str, ...]
+    ) -> tuple[Matrix, tuple[str, ...]]:
+        return hidden_features(hidden, names)
 
     def work(self, hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
         return work(hidden, names)

@@ -28,12 +28,12 @@ def load(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     *,
-    apart: bool = False,
+    sandbox: bool = False,
 ) -> Network:
     """A built-in network by name, an ONNX or a torch.export file (`networks.network.load`)."""
     from networks.network import load as load_network
 
-    return load_network(source, input_shapes, seed, apart=apart)
+    return load_network(source, input_shapes, seed, sandbox=sandbox)
 
 
 def inspect_model(

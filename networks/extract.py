@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from networks import int8
+from networks.fused_calls import FusedCall
 from networks.int8 import EpilogueMode
-from networks.sites import Site
 from targets.workload import Workload
 
 MAX_WASTE = 0.5
@@ -41,7 +41,7 @@ class Decision:
     `waste` is the share of the padded multiply-accumulates that are by zeros.
     """
 
-    site: Site
+    site: FusedCall
     workload: Workload | None
     calls: int
     waste: float
@@ -57,7 +57,7 @@ class ExtractedWorkload(NamedTuple):
     names: tuple[str, ...]
 
 
-def decide(site: Site, blocks: Blocks) -> Decision:
+def decide(site: FusedCall, blocks: Blocks) -> Decision:
     """Offload the site or leave it to the CPU."""
     group_in, group_out = _channels(site)
     channel_waste = 1 - group_in * group_out / (
@@ -93,13 +93,13 @@ def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
     return [ExtractedWorkload(w, count, tuple(names[w])) for w, count in counts.items()]
 
 
-def site_macs(site: Site) -> int:
+def site_macs(site: FusedCall) -> int:
     """Multiply-accumulates of the site as the model has it, unpadded."""
     taps = math.prod(site.weight_shape[1:]) if site.operator == "conv2d" else site.weight_shape[0]
     return math.prod(site.output_shape) * taps
 
 
-def _workload(site: Site, blocks: Blocks) -> Workload:
+def _workload(site: FusedCall, blocks: Blocks) -> Workload:
     group_in, group_out = _channels(site)
     epilogue = int8.epilogue(site, blocks.epilogue)
     sizes = {
@@ -129,7 +129,7 @@ def _workload(site: Site, blocks: Blocks) -> Workload:
     )
 
 
-def _remarks(site: Site, blocks: Blocks) -> str:
+def _remarks(site: FusedCall, blocks: Blocks) -> str:
     group_in, group_out = _channels(site)
     remarks = []
     if site.groups > 1:
@@ -145,14 +145,14 @@ def _remarks(site: Site, blocks: Blocks) -> str:
     return "; ".join(remarks + int8.notes(site))
 
 
-def _channels(site: Site) -> tuple[int, int]:
+def _channels(site: FusedCall) -> tuple[int, int]:
     """Input and output channels of one group."""
     if site.operator == "dense":
         return site.weight_shape[0], site.weight_shape[1]
     return site.weight_shape[1], site.weight_shape[0] // site.groups
 
 
-def _rows(site: Site) -> int:
+def _rows(site: FusedCall) -> int:
     """Images of a convolution, rows of a product."""
     return site.data_shape[0] if site.operator == "conv2d" else math.prod(site.data_shape[:-1])
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from networks.sites import Quantisation, Site
+from networks.fused_calls import FusedCall, Quantisation
 from targets.workload import DEFAULT_EPILOGUE, EpilogueOp
 
 EpilogueMode = Literal["plain", "full"]
@@ -34,7 +34,7 @@ FLOAT_SHIFT = 8
 MAX_SHIFT = 31
 
 
-def epilogue(site: Site, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
+def epilogue(site: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     """The operations on the accumulator, by the rule above."""
     if mode == "plain":
         return DEFAULT_EPILOGUE
@@ -47,7 +47,7 @@ def epilogue(site: Site, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     return (*additions, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
 
 
-def requantise_shift(site: Site) -> tuple[int, bool]:
+def requantise_shift(site: FusedCall) -> tuple[int, bool]:
     """The right shift from the accumulator's scale to the output's, and whether it is exact."""
     data, weight, out = site.data_quantisation, site.weight_quantisation, _output(site)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
@@ -60,7 +60,7 @@ def requantise_shift(site: Site) -> tuple[int, bool]:
     return nearest, all(abs(exponent - nearest) < 1e-6 for exponent in exponents)
 
 
-def obstacle(site: Site) -> tuple[str, str] | None:
+def obstacle(site: FusedCall) -> tuple[str, str] | None:
     """Why an int8 accelerator without zero points cannot run the site, and what to do about it."""
     for role, quantisation in (
         ("data", site.data_quantisation),
@@ -81,7 +81,7 @@ def obstacle(site: Site) -> tuple[str, str] | None:
     return None
 
 
-def notes(site: Site) -> list[str]:
+def notes(site: FusedCall) -> list[str]:
     """What the int8 form changes, worth a word in a report."""
     found = []
     shift, exact = requantise_shift(site)
@@ -94,7 +94,7 @@ def notes(site: Site) -> list[str]:
     return found
 
 
-def _output(site: Site) -> Quantisation | None:
+def _output(site: FusedCall) -> Quantisation | None:
     """The scale the site writes: of its last quantisation, since a relu behind it keeps it."""
     return next((s.quantisation for s in reversed(site.steps) if s.kind == "quantise"), None)
 
@@ -105,10 +105,10 @@ def _zeros(quantisation: Quantisation) -> list[int]:
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
 
-def _data_zero(site: Site) -> int:
+def _data_zero(site: FusedCall) -> int:
     return _zeros(site.data_quantisation)[0] if site.data_quantisation else 0
 
 
-def _out_zero(site: Site) -> int:
+def _out_zero(site: FusedCall) -> int:
     out = _output(site)
     return _zeros(out)[0] if out else 0

@@ -96,13 +96,13 @@ def load(
     input_shapes: InputShapes | None = None,
     seed: int = 0,
     *,
-    apart: bool = False,
+    sandbox: bool = False,
 ) -> Network:
     """A built-in network by name (`seed` draws its weights), an ONNX file, or a torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
-    `ModelFileError` or `UnknownName`. `apart`, for files of strangers, leaves reading to a child
-    process with limits, once the network is examined (`networks.apart`).
+    `ModelFileError` or `UnknownName`. `sandbox`, for files of strangers, leaves reading to a child
+    process with limits, once the network is examined (`networks.sandbox`).
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
@@ -112,10 +112,10 @@ def load(
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
-    if apart:
-        from networks.apart import ApartSource
+    if sandbox:
+        from networks.sandbox import SandboxedSource
 
-        return Network(ApartSource(path, shapes))
+        return Network(SandboxedSource(path, shapes))
     if path.suffix in TORCH_SUFFIXES:
         from networks.torch_source import TorchSource
 

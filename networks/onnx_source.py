@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import onnx
 
 from networks.errors import ModelFileError, UnsupportedOperatorError
+from networks.fused_calls import Partitioned
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from networks.normalise import normalise
 from networks.report import Examined
-from networks.sites import Partitioned
-from networks.skeleton import weights_as_inputs, without_operators, without_weights
+from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from networks.extract import Blocks, Decision, collect, decide, site_macs
+from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
-from networks.sites import Partitioned
 from targets.workload import Workload
 
 Status = Literal["offloaded", "cpu", "unsupported"]

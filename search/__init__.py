@@ -10,30 +10,31 @@
 
 The same round, stage by stage, for a workflow engine (`search.stages`, plain data in and out):
 
-    problem = problem_of(target, workload, seed);  memory, history = Memory(), History.empty(space)
-    named   = generate_candidates(explorer, problem, memory, history, n)    → Candidates
-    kept    = filter_candidates(explorer, problem, memory, history, named, n) → Candidates
+    problem = problem_of(target, workload, seed)
+    state, history = ExplorerState(), History.empty(problem.space)
+    named   = generate_candidates(explorer, problem, state, history, n)    → Candidates
+    kept    = filter_candidates(explorer, problem, state, history, named, n) → Candidates
     lowered = lower_candidates(target, problem, kept)                        → Lowered
-    batch   = choose_candidates(explorer, problem, memory, history, lowered, n) → Batch
+    batch   = choose_candidates(explorer, problem, state, history, lowered, n) → Batch
     measured = measure_batch(target, problem, batch.rows, known)            → Measurements
     history = extend_history(history, batch, measured)                      → History
-    memory  = retrain(explorer, problem, memory, history)                   → Memory
+    state   = retrain(explorer, problem, state, history)                   → ExplorerState
 
-An empty `kept` means the space is exhausted. `models.save_memory(memory, folder)` and
-`models.load_memory(folder)` keep the learned models in native formats; `history` is arrays, and a
+An empty `kept` means the space is exhausted. `models.save_state(state, folder)` and
+`models.load_state(folder)` keep the learned models in native formats; `history` is arrays, and a
 `RunLedger` (`ledger.run(workload_id, fingerprint, run_id(explorer, seed, batch))`) rebuilds it.
 `read(path)` reads any ledger without a lease; its `.frame()` has the columns of `trials.parquet`.
 `tuners()` lists what is registered, with option tables and summaries.
 """
 
 from search.explorer import (
+    BaseExplorer,
     Candidates,
     Choice,
     Explorer,
+    ExplorerState,
     History,
-    Memory,
     Problem,
-    Stages,
 )
 from search.lease import LeaseHeld, writer
 from search.ledger import Contents, FinishedRound, Ledger, LedgerError, RunLedger, read
@@ -54,10 +55,41 @@ from search.stages import (
 )
 
 __all__ = [
-    "Batch", "Candidates", "Choice", "Contents", "Explorer", "FinishedRound", "History",
-    "LeaseHeld", "Ledger", "LedgerError", "Memory", "OptionError", "Options", "Problem",
-    "Registration", "Round", "RunLedger", "Session", "SharedRound", "Stages", "choose_candidates",
-    "create", "extend_history", "filter_candidates", "generate_candidates", "lower_candidates",
-    "measure_batch", "model_errors", "problem_of", "read", "register", "retrain", "run_id", "tune",
-    "tune_shared", "tuners", "writer",
+    "BaseExplorer",
+    "Batch",
+    "Candidates",
+    "Choice",
+    "Contents",
+    "Explorer",
+    "ExplorerState",
+    "FinishedRound",
+    "History",
+    "LeaseHeld",
+    "Ledger",
+    "LedgerError",
+    "OptionError",
+    "Options",
+    "Problem",
+    "Registration",
+    "Round",
+    "RunLedger",
+    "Session",
+    "SharedRound",
+    "choose_candidates",
+    "create",
+    "extend_history",
+    "filter_candidates",
+    "generate_candidates",
+    "lower_candidates",
+    "measure_batch",
+    "model_errors",
+    "problem_of",
+    "read",
+    "register",
+    "retrain",
+    "run_id",
+    "tune",
+    "tune_shared",
+    "tuners",
+    "writer",
 ]  # fmt: skip

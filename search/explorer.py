@@ -1,9 +1,9 @@
 """The contract of a tuner: what it is told, what it answers, and what it may remember.
 
 A round is a fixed list of stages (`search.stages`). An explorer supplies the stages that think and
-keeps no state of its own: all it may remember between rounds lies in the `Memory` that `learn`
-returns. Every answer is a function of (options, problem, memory, history), and every random draw
-comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one would.
+keeps no state of its own: all it may remember between rounds lies in the `ExplorerState` that
+`learn` returns. Every answer is a function of (options, problem, state, history), and every random
+draw comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Memory:
+class ExplorerState:
     """What an explorer carries from round to round: learned models and plain arrays, nothing else.
 
     `models.save_memory` and `models.load_memory` keep it on disk in native formats.
@@ -157,7 +157,7 @@ class Memory:
 
 
 class Explorer(Protocol):
-    """A tuner. Subclass `Stages` to get the plain behaviour of every stage one does not change.
+    """A tuner. Subclass `BaseExplorer` for the plain behaviour of every stage one does not change.
 
     Guarantees an explorer owes (`search.conformance` checks them): equal arguments give equal
     answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an exhausted
@@ -174,28 +174,35 @@ class Explorer(Protocol):
         """Its option table, filled in."""
         ...
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         """Candidates for a batch of `n`, best first; as many as later stages may choose from."""
         ...
 
     def veto(
-        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
     ) -> Candidates:
         """Those worth lowering, best first: (α+1)·n rows for a tuner that looks at programs."""
         ...
 
     def choose(
-        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> Choice:
         """At most `n` rows of `lowered` to measure; at least one if there is any."""
         ...
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """The memory after the round `history.round - 1`, whose trials `history` ends with."""
         ...
 
 
-class Stages:
+class BaseExplorer:
     """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order."""
 
     def __init__(self, name: str, options: BaseModel, learners: Learners) -> None:
@@ -204,14 +211,19 @@ class Stages:
         self.learners = learners
 
     def veto(
-        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
     ) -> Candidates:
         return candidates.take(np.arange(min(n, len(candidates))))
 
     def choose(
-        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> Choice:
         return Choice(np.arange(min(n, len(lowered)), dtype=np.int64))
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
-        return memory
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        return state

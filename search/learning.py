@@ -70,15 +70,17 @@ class VetoModel(CostModel, Protocol):
 class Learners(Protocol):
     """Where an explorer gets features and untrained models from."""
 
-    def visible(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    def tree_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
         """Features known before compiling, shape (configs, names), and their names: for trees."""
         ...
 
-    def smooth(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    def gp_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
         """The same on a common scale, for models that go by distances."""
         ...
 
-    def revealed(self, hidden: Matrix, names: tuple[str, ...]) -> tuple[Matrix, tuple[str, ...]]:
+    def hidden_features(
+        self, hidden: Matrix, names: tuple[str, ...]
+    ) -> tuple[Matrix, tuple[str, ...]]:
         """Columns made of hidden features (rows, names), and their names."""
         ...
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from search import stages
-from search.explorer import Candidates, Explorer, History, Memory, Problem
+from search.explorer import Candidates, Explorer, ExplorerState, History, Problem
 from search.ledger import FinishedRound, Ledger, RunLedger
 from targets.base import Configs, Measurements, Target
 from targets.errors import TilewrightError
@@ -47,17 +47,17 @@ def tune(
     seed: int = 0,
     ledger: Ledger | None = None,
     on_round: Callable[[Round], None] | None = None,
-    memory: Memory | None = None,
+    state: ExplorerState | None = None,
 ) -> Iterator[Round]:
     """Tune one workload; yields each round when it is done, those a ledger already holds first.
 
-    Stops after `trials` measurements or when the explorer has nothing left. `memory` warm-starts
+    Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
     the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1.
     """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
     problem = stages.problem_of(target, workload, seed)
-    session = Session(target, problem, explorer, memory or Memory())
+    session = Session(target, problem, explorer, state or ExplorerState())
     run = (
         None
         if ledger is None
@@ -83,30 +83,30 @@ class Session:
     """A run in progress: the problem, the history and the memory, moved on round by round."""
 
     def __init__(
-        self, target: Target, problem: Problem, explorer: Explorer, memory: Memory
+        self, target: Target, problem: Problem, explorer: Explorer, state: ExplorerState
     ) -> None:
         self.target = target
         self.problem = problem
         self.explorer = explorer
-        self.memory = memory
+        self.state = state
         self.history = History.empty(problem.space)
 
     def advance(self, n: int, run: RunLedger | None = None) -> Round | None:
         """One round of up to `n` trials; None if the explorer has nothing left to propose."""
-        explorer, problem, history, memory = self.explorer, self.problem, self.history, self.memory
+        explorer, problem, history, state = self.explorer, self.problem, self.history, self.state
         clock = Stopwatch()
         named = clock.time(
-            "generate", lambda: stages.generate_candidates(explorer, problem, memory, history, n)
+            "generate", lambda: stages.generate_candidates(explorer, problem, state, history, n)
         )
         kept = clock.time(
-            "filter", lambda: stages.filter_candidates(explorer, problem, memory, history, named, n)
+            "filter", lambda: stages.filter_candidates(explorer, problem, state, history, named, n)
         )
         if not len(kept):
             return None
         lowered = clock.time("lower", lambda: stages.lower_candidates(self.target, problem, kept))
         batch = clock.time(
             "choose",
-            lambda: stages.choose_candidates(explorer, problem, memory, history, lowered, n),
+            lambda: stages.choose_candidates(explorer, problem, state, history, lowered, n),
         )
         known = run.known(problem.space) if run else {}
         measured = clock.time(
@@ -115,8 +115,8 @@ class Session:
         if run:
             clock.time("record", lambda: run.append(problem.space, history.round, batch, measured))
         self.history = stages.extend_history(history, batch, measured)
-        self.memory = clock.time(
-            "retrain", lambda: stages.retrain(explorer, problem, memory, self.history)
+        self.state = clock.time(
+            "retrain", lambda: stages.retrain(explorer, problem, state, self.history)
         )
         return self._round(named, kept.vetoed, batch, measured, clock.seconds)
 
@@ -125,7 +125,7 @@ class Session:
         rows = self.target.lower(self.problem.workload, done.configs)
         batch = stages.Batch(rows, {}, done.failed, done.lowered)
         self.history = stages.extend_history(self.history, batch, done.measured)
-        self.memory = stages.retrain(self.explorer, self.problem, self.memory, self.history)
+        self.state = stages.retrain(self.explorer, self.problem, self.state, self.history)
         return self._round(Candidates(done.configs), 0, batch, done.measured, {}, reused=True)
 
     def _round(

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search import stages
-from search.explorer import Explorer, History, Memory, Problem
+from search.explorer import Explorer, ExplorerState, History, Problem
 from search.lease import LeaseHeld, remaining, stamp
 from search.ledger import Ledger, RunLedger
 from search.records import Record
@@ -98,7 +98,7 @@ class Share:
         self.explorer = explorer
         self.worker = worker
         self.claim_seconds = claim_seconds
-        self.memory = Memory()
+        self.state = ExplorerState()
         self.history = History.empty(problem.space)
 
     def claim(self, ledger: Ledger, trials: int, batch: int) -> Claim | None:
@@ -135,11 +135,11 @@ class Share:
         return SharedRound(index, rows.configs, kept)
 
     def _propose(self, history: History, n: int) -> Batch:
-        explorer, problem, memory = self.explorer, self.problem, self.memory
-        named = stages.generate_candidates(explorer, problem, memory, history, n)
-        kept = stages.filter_candidates(explorer, problem, memory, history, named, n)
+        explorer, problem, state = self.explorer, self.problem, self.state
+        named = stages.generate_candidates(explorer, problem, state, history, n)
+        kept = stages.filter_candidates(explorer, problem, state, history, named, n)
         lowered = stages.lower_candidates(self.target, problem, kept)
-        return stages.choose_candidates(explorer, problem, memory, history, lowered, n)
+        return stages.choose_candidates(explorer, problem, state, history, lowered, n)
 
     def _read(self, run: RunLedger) -> None:
         """Take up the rounds that are new in the ledger, whoever made them."""
@@ -149,7 +149,7 @@ class Share:
             lowered = self.target.lower(self.problem.workload, done.configs)
             batch = Batch(lowered, {}, done.failed, done.lowered)
             self.history = stages.extend_history(self.history, batch, done.measured)
-            self.memory = stages.retrain(self.explorer, self.problem, self.memory, self.history)
+            self.state = stages.retrain(self.explorer, self.problem, self.state, self.history)
 
     def _pending(self, run: RunLedger) -> Configs:
         settled = {record["claim"] for record in self._records(run, "settled")}

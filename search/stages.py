@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search.explorer import Candidates, Choice, Explorer, History, Memory, Problem
+from search.explorer import Candidates, Choice, Explorer, ExplorerState, History, Problem
 from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Target
 from targets.workload import Workload
@@ -50,23 +50,23 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
 
 @one_thread
 def generate_candidates(
-    explorer: Explorer, problem: Problem, memory: Memory, history: History, n: int
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History, n: int
 ) -> Candidates:
     """What the explorer would try next, best first. Empty when the space is exhausted."""
-    return explorer.generate(problem, memory, history, n)
+    return explorer.generate(problem, state, history, n)
 
 
 @one_thread
 def filter_candidates(
     explorer: Explorer,
     problem: Problem,
-    memory: Memory,
+    state: ExplorerState,
     history: History,
     candidates: Candidates,
     n: int,
 ) -> Candidates:
     """Model V's veto: the candidates worth lowering."""
-    return explorer.veto(problem, memory, history, candidates, n) if len(candidates) else candidates
+    return explorer.veto(problem, state, history, candidates, n) if len(candidates) else candidates
 
 
 def lower_candidates(target: Target, problem: Problem, candidates: Candidates) -> Lowered:
@@ -76,10 +76,15 @@ def lower_candidates(target: Target, problem: Problem, candidates: Candidates) -
 
 @one_thread
 def choose_candidates(
-    explorer: Explorer, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+    explorer: Explorer,
+    problem: Problem,
+    state: ExplorerState,
+    history: History,
+    lowered: Lowered,
+    n: int,
 ) -> Batch:
     """The batch to measure: Model A's re-ranking, where the explorer has one."""
-    choice = explorer.choose(problem, memory, history, lowered, n) if len(lowered) else _nothing()
+    choice = explorer.choose(problem, state, history, lowered, n) if len(lowered) else _nothing()
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
     return Batch(
@@ -115,9 +120,11 @@ def extend_history(history: History, batch: Batch, measured: Measurements) -> Hi
 
 
 @one_thread
-def retrain(explorer: Explorer, problem: Problem, memory: Memory, history: History) -> Memory:
+def retrain(
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History
+) -> ExplorerState:
     """The models after the round that `history` ends with."""
-    return explorer.learn(problem, memory, history)
+    return explorer.learn(problem, state, history)
 
 
 def model_errors(

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import STATUSES, Configs, Knob, Lowered, Measurements, Space, Status
-from targets.child import Arrays, Child, ChildFailed, ChildNonsense, Frame, Header, Limits
 from targets.errors import TilewrightError, WorkloadError
+from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcNonsense, RpcProcess
 from targets.worker import write_workload
 from targets.workload import Workload
 
@@ -66,7 +66,7 @@ class IsolatedTarget:
         self, factory: str, arguments: dict[str, Any] | None = None, limits: Limits | None = None
     ) -> None:
         recipe = [factory, json.dumps(arguments or {})]
-        self._child = Child("targets.worker", recipe, limits or Limits())
+        self._child = RpcProcess("targets.worker", recipe, limits or Limits())
         self._about = self._describe()
         self.space = lru_cache(maxsize=64)(self._space)
         if self._about["estimates"]:
@@ -127,7 +127,7 @@ class IsolatedTarget:
     ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         try:
             header, arrays = self._call("estimate", workload, configs)
-        except ChildFailed as error:
+        except RpcFailed as error:
             raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
         return arrays["table"], tuple(header["names"])
 
@@ -153,12 +153,12 @@ class IsolatedTarget:
             return self._child.call(header, seconds=max(START_SECONDS, self._child.limits.seconds))[
                 0
             ]
-        except ChildFailed as error:
+        except RpcFailed as error:
             recipe = " ".join(self._child.arguments)
             raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
 
 
-class TargetRaised(ChildFailed):
+class TargetRaised(RpcFailed):
     """The target raised where the contract wants a typed row; its process lives on."""
 
 
@@ -172,7 +172,7 @@ def _in_parts(
         return []
     try:
         return [(rows, ask(rows))]
-    except ChildFailed as error:
+    except RpcFailed as error:
         if len(rows) == 1:
             return [(rows, failed(rows, Failure(error.kind, str(error))))]
     parts = np.array_split(rows, min(PARTS, len(rows)))
@@ -192,7 +192,7 @@ def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Array
         or hidden.shape != (len(configs), len(names))
         or hidden.dtype.kind not in "fiub"
     ):
-        raise ChildNonsense("the target lowered to arrays of the wrong shape")
+        raise RpcNonsense("the target lowered to arrays of the wrong shape")
     failures, reasons = (text.astype(object) for text in texts)
     return Lowered(
         workload, configs, failures, reasons, hidden.astype(np.float64), tuple(map(str, names))
@@ -205,7 +205,7 @@ def _checked(n: int, arrays: Arrays) -> Measurements:
     for name, kinds in wanted.items():
         array = arrays.get(name, np.empty(0))
         if array.shape != (n,) or array.dtype.kind not in kinds:
-            raise ChildNonsense(f"the target measured '{name}' of the wrong shape or type")
+            raise RpcNonsense(f"the target measured '{name}' of the wrong shape or type")
     counters = {
         name.removeprefix("counter_"): array.astype(np.int64)
         for name, array in arrays.items()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Lowered, Space, Target
-from targets.child import Arrays, Header, arguments, serve
+from targets.rpc_process import Arrays, Header, arguments, serve
 from targets.workload import EpilogueOp, Workload
 
 

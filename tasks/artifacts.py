@@ -10,15 +10,17 @@ import pandas as pd
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from search import Memory
-from tasks import outputs, plots, tracking
-from tasks.files import Json, write_atomically
+from reports import convergence as plots
+from search import ExplorerState
+from services.urls import flow_run_url
+from targets.files import Json, write_atomically
+from tasks import tracking
 from tasks.outcome import Outcome
-from tasks.rounds import read_memory
+from tasks.rounds import read_state
 from tasks.stage import stage
 from tasks.store import Manifest
-from tasks.study import Study
-from tasks.urls import flow_run_url
+from tuning import outputs
+from tuning.study import Study
 
 
 def open_network_run(
@@ -48,7 +50,7 @@ def open_workload_run(study: Study, parent: str, params: Mapping[str, Json], fre
 
 
 @stage("artifacts of {outcome.study.workload}")
-def log_artifacts(outcome: Outcome, folder: Path, run_id: str, memory: Manifest) -> None:
+def log_artifacts(outcome: Outcome, folder: Path, run_id: str, state: Manifest) -> None:
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
     trials = outputs.trials_of(folder, [outcome])
     row = outcome.summary()
@@ -56,7 +58,7 @@ def log_artifacts(outcome: Outcome, folder: Path, run_id: str, memory: Manifest)
         run_id, {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k != "macs"}
     )
     _log_files(run_id, trials, plots.convergence(outcome, trials))
-    _log_models(run_id, read_memory(memory), memory.key)
+    _log_models(run_id, read_state(state), state.key)
 
 
 @stage("artifacts of the network")
@@ -105,10 +107,10 @@ def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
         tracking.log_file(run_id, plot)
 
 
-def _log_models(run_id: str, memory: Memory, version: str) -> None:
+def _log_models(run_id: str, state: ExplorerState, version: str) -> None:
     """Boosted trees with MLflow's flavour of them, other models as the files they save."""
     with tempfile.TemporaryDirectory() as folder:
-        for role, model in sorted(memory.models.items()):
+        for role, model in sorted(state.models.items()):
             booster = getattr(model, "booster", None)
             if booster is not None:
                 tracking.log_booster(run_id, f"model_{role}", model.kind, booster, version)

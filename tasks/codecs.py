@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import load_memory, save_memory
-from search import Batch, Candidates, History, Memory
+from models import load_state, save_state
+from search import Batch, Candidates, ExplorerState, History
 from targets.base import Measurements, Target
+from targets.files import pack_arrays, pack_files, unpack_arrays
 from targets.workload import Workload
-from tasks.files import pack_arrays, pack_files, unpack_arrays
 
 _SCORE, _COUNTER = "score_", "counter_"
 
@@ -108,19 +108,19 @@ def decode_history(data: bytes) -> History:
     )
 
 
-def encode_memory(memory: Memory) -> bytes:
+def encode_state(state: ExplorerState) -> bytes:
     """A ZIP of the files that `models.save_memory` writes."""
     with tempfile.TemporaryDirectory() as folder:
-        files = save_memory(memory, Path(folder))
+        files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
 
 
-def decode_memory(data: bytes) -> Memory:
+def decode_state(data: bytes) -> ExplorerState:
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
                 (Path(folder) / Path(name).name).write_bytes(archive.read(name))
-        return load_memory(Path(folder))
+        return load_state(Path(folder))
 
 
 def _named(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

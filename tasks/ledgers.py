@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from search import Ledger
-from tasks.outputs import LEDGER
-from tasks.session import tell
+from tasks.session import emit
+from tuning.outputs import LEDGER
 
 _open: ContextVar[dict[Path, Ledger] | None] = ContextVar("ledgers", default=None)
 
@@ -27,7 +27,7 @@ def open_ledger(folder: Path, *, fresh: bool = False) -> Iterator[Ledger]:
             path.unlink(missing_ok=True)
             ledger.records.clear()
         for problem in ledger.problems:
-            tell("note", text=problem)
+            emit("note", text=problem)
         token = _open.set(ledgers | {path: ledger})
         try:
             yield ledger

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import networks
 from networks.network import Network
+from targets.files import Json, digest
 from targets.vta.spec import VtaSpec
 from targets.workload import EpilogueOp, Workload
-from tasks.files import Json, digest
 from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
 
@@ -90,7 +90,7 @@ def _frozen(shapes: InputShapes | None) -> tuple[tuple[str, tuple[int, ...]], ..
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Network:
-    return networks.load(source, dict(shapes) or None, apart=True)
+    return networks.load(source, dict(shapes) or None, sandbox=True)
 
 
 def _workload(values: dict[str, Json]) -> Workload:

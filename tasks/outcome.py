@@ -9,11 +9,11 @@ import numpy as np
 
 from search import History
 from targets.errors import TilewrightError
+from targets.files import Json
 from targets.vta.lowering.verify import mismatches
-from tasks.files import Json
 from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
-from tasks.study import Study
+from tuning.study import Study
 
 
 class WrongSchedule(TilewrightError):

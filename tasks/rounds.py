@@ -8,45 +8,45 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from search import Batch, Candidates, History, Memory, stages
+from search import Batch, Candidates, ExplorerState, History, stages
 from targets.base import Measurements
+from targets.files import Json
 from tasks import codecs
-from tasks.files import Json
 from tasks.session import store
 from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
-from tasks.study import Study
+from tuning.study import Study
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
 @stage("round {round_index}: candidates")
 def generate_candidates(
-    study: Study, round_index: int, memory: Manifest, history: Manifest, n: int
+    study: Study, round_index: int, state: Manifest, history: Manifest, n: int
 ) -> Manifest:
     """What the explorer would try next, best first."""
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         named = stages.generate_candidates(
-            study.explorer, study.problem, _memory(memory), _history(history), n
+            study.explorer, study.problem, _state(state), _history(history), n
         )
         return {"candidates": len(named)}, {"candidates": _put_candidates(named)}
 
     return reuse_or_do(
         "generate_candidates", 1, study.target.fingerprint,
-        {"study": study.describe(), "memory": memory.key, "history": history.key, "n": n}, work,
+        {"study": study.describe(), "memory": state.key, "history": history.key, "n": n}, work,
     )  # fmt: skip
 
 
 @stage("round {round_index}: filter")
 def filter_candidates(
-    study: Study, round_index: int, memory: Manifest, history: Manifest, named: Manifest, n: int
+    study: Study, round_index: int, state: Manifest, history: Manifest, named: Manifest, n: int
 ) -> Manifest:
     """Model V's veto."""
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         kept = stages.filter_candidates(
-            study.explorer, study.problem, _memory(memory), _history(history),
+            study.explorer, study.problem, _state(state), _history(history),
             _candidates(named), n,
         )  # fmt: skip
         return (
@@ -62,14 +62,14 @@ def filter_candidates(
 
 @stage("round {round_index}: lower")
 def lower_candidates(
-    study: Study, round_index: int, memory: Manifest, history: Manifest, kept: Manifest, n: int
+    study: Study, round_index: int, state: Manifest, history: Manifest, kept: Manifest, n: int
 ) -> Manifest:
     """Compile what is left and let Model A choose the batch."""
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         lowered = stages.lower_candidates(study.target, study.problem, _candidates(kept))
         batch = stages.choose_candidates(
-            study.explorer, study.problem, _memory(memory), _history(history), lowered, n
+            study.explorer, study.problem, _state(state), _history(history), lowered, n
         )
         return (
             {"lowered": batch.lowered, "failed_compiles": len(batch.failed)},
@@ -104,26 +104,26 @@ def simulate_batch(
 
 
 @stage("round {round_index}: retrain")
-def retrain_models(study: Study, round_index: int, memory: Manifest, history: Manifest) -> Manifest:
+def retrain_models(study: Study, round_index: int, state: Manifest, history: Manifest) -> Manifest:
     """P, V and A after this round."""
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
-        learned = stages.retrain(study.explorer, study.problem, _memory(memory), _history(history))
+        learned = stages.retrain(study.explorer, study.problem, _state(state), _history(history))
         return (
             {"models": sorted(learned.models)},
-            {"memory": store().put(learned, codecs.encode_memory, ".zip")},
+            {"memory": store().put(learned, codecs.encode_state, ".zip")},
         )
 
     return reuse_or_do(
-        "retrain_models", 1, study.target.fingerprint, retrain_inputs(study, memory, history), work
+        "retrain_models", 1, study.target.fingerprint, retrain_inputs(study, state, history), work
     )
 
 
-def retrain_inputs(study: Study, memory: Manifest, history: Manifest) -> dict[str, Json]:
+def retrain_inputs(study: Study, state: Manifest, history: Manifest) -> dict[str, Json]:
     """What learned models depend on, beside the target."""
     return {
         "study": study.describe(),
-        "memory": memory.key,
+        "memory": state.key,
         "history": history.key,
         "learners": {name: version(name) for name in LEARNER_PACKAGES},
     }
@@ -132,9 +132,9 @@ def retrain_inputs(study: Study, memory: Manifest, history: Manifest) -> dict[st
 # -- manifests that need no task ---------------------------------------------------------------
 
 
-def empty_memory() -> Manifest:
+def empty_state() -> Manifest:
     """What an explorer knows before the first round."""
-    name = store().put(Memory(), codecs.encode_memory, ".zip")
+    name = store().put(ExplorerState(), codecs.encode_state, ".zip")
     return Manifest("memory", "empty", files={"memory": name})
 
 
@@ -155,12 +155,12 @@ def read_measurements(manifest: Manifest) -> Measurements:
     return store().get(manifest.files["measurements"], codecs.decode_measurements)
 
 
-def read_memory(manifest: Manifest) -> Memory:
-    return _memory(manifest)
+def read_state(manifest: Manifest) -> ExplorerState:
+    return _state(manifest)
 
 
-def _memory(manifest: Manifest) -> Memory:
-    return store().get(manifest.files["memory"], codecs.decode_memory)
+def _state(manifest: Manifest) -> ExplorerState:
+    return store().get(manifest.files["memory"], codecs.decode_state)
 
 
 def _history(manifest: Manifest) -> History:

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tasks.files import Json
-from tasks.home import current_home
+from services.home import current_home
+from targets.files import Json
 from tasks.store import Store
 
 
@@ -38,7 +38,7 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def tell(kind: str, **facts: Json) -> None:
+def emit(kind: str, **facts: Json) -> None:
     """Report progress to whoever listens, and to the log of the flow run that it is about."""
     _log(kind, facts)
     listener = _listener.get()

@@ -10,8 +10,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from tasks.files import Json
-from tasks.session import refresh_wanted, store, tell
+from targets.files import Json
+from tasks.session import emit, refresh_wanted, store
 from tasks.store import Manifest, cache_key
 
 P = ParamSpec("P")
@@ -48,10 +48,10 @@ def reuse_or_do(
     """The manifest of a stage, from the cache if an intact one is there. Called in a stage, whose
     run then ends in the state `Cached`."""
     key = cache_key(name, version, fingerprint, inputs)
-    tell("stage", name=name)
+    emit("stage", name=name)
     found = None if refresh_wanted() else store().find(name, key)
     if found is not None:
-        tell("reused", name=name)
+        emit("reused", name=name)
         # Prefect takes a returned state as the run's own, with the result in it.
         return cast(Manifest, Completed(data=found, name="Cached", message="reused"))
     values, files = work()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from targets.errors import TilewrightError
-from tasks.files import Json, canonical, digest, write_atomically
+from targets.files import Json, canonical, digest, write_atomically
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64

@@ -19,9 +19,9 @@ from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from tasks.files import Json, canonical, digest
-from tasks.home import current_home
-from tasks.urls import mlflow_run_url
+from services.home import current_home
+from services.urls import mlflow_run_url
+from targets.files import Json, canonical, digest
 
 EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tasks import codecs
-from tasks.compare.champion import ChampionError, load_champion, registered
-from tasks.rounds import empty_memory
-from tasks.session import store, tell
+from tasks.champion import ChampionError, load_champion, registered
+from tasks.rounds import empty_state
+from tasks.session import emit, store
 from tasks.store import Manifest
-from tasks.study import Study
+from tuning.study import Study
 
 CHAMPION = "champion"
 
@@ -19,12 +19,12 @@ def begin(study: Study, warm_start: str) -> tuple[Study, Manifest]:
     """The memory to start from, and the study that starts there: another than one that starts from
     nothing, with trials of its own. Raises `ChampionError` if the champion does not fit."""
     if not warm_start:
-        return study, empty_memory()
-    memory = load_champion(study.target, study.space_name, study.workload, study.tuner)
-    if memory is None:
-        tell("note", text=f"{study.workload}: no champion to start from")
-        return study, empty_memory()
-    name = store().put(memory, codecs.encode_memory, ".zip")
+        return study, empty_state()
+    state = load_champion(study.target, study.space_name, study.workload, study.tuner)
+    if state is None:
+        emit("note", text=f"{study.workload}: no champion to start from")
+        return study, empty_state()
+    name = store().put(state, codecs.encode_state, ".zip")
     key = name.partition(".")[0][:32]
     return replace(study, start=key), Manifest("memory", key, files={"memory": name})
 

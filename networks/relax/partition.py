@@ -18,8 +18,8 @@ from tvm.ir import GenericConst
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
 from networks.errors import ImportFailedError
+from networks.fused_calls import FusedCall, Partitioned, Quantisation, Step, StepKind
 from networks.relax.bindings import Binding, FlatGraph, shape_of
-from networks.sites import Partitioned, Quantisation, Site, Step, StepKind
 
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
@@ -217,7 +217,7 @@ def _calls(module: Any) -> int:
     )
 
 
-def _site(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> Site:
+def _site(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> FusedCall:
     data, weight = anchor.args[:2]
     attrs = anchor.value.attrs
     shape: dict[str, Any] = {}
@@ -228,7 +228,7 @@ def _site(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> Site:
             "dilation": tuple(int(d) for d in attrs.dilation),
             "groups": int(attrs.groups),
         }
-    return Site(
+    return FusedCall(
         operator="conv2d" if anchor.op == CONV2D else "dense",
         node=anchor.node,
         data_shape=shape_of(data) or (),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.learning import Learners, Matrix
 from search.registry import Options, register
 from targets.base import Configs, Space
@@ -30,16 +30,18 @@ class AutoTVMOptions(Options):
     greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
 
 
-class AutoTVM(Stages):
+class AutoTVM(BaseExplorer):
     """XGBTuner: gradient-boosted trees on knob features, simulated annealing, ε-greedy."""
 
     def __init__(self, name: str, options: AutoTVMOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         tried = history.tried(problem.space)
-        plan = memory.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
+        plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         # A planned place is used until int(greed · plan) are left; then the draw is uniform.
         usable = len(plan) - int(self.table.greed * self.table.plan)
         fresh = plan[: max(usable, 0)]
@@ -49,10 +51,10 @@ class AutoTVM(Stages):
         lucky = candidates.sample(problem.space, n - len(fresh), known, rng)
         return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
-        fits = int(memory.arrays.get("fits", np.zeros(1, np.int64))[0])
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
         if len(history) < self.table.plan * (fits + 1) or not history.valid.any():
-            return memory
+            return state
         rng = problem.rng(history.round, "learn")
         model = self.learners.regressor(
             "xgboost-recall", int(rng.integers(1 << 31)), plan=self.table.plan
@@ -66,11 +68,11 @@ class AutoTVM(Stages):
             scorer(problem.space, model.predict),
             self.table,
             history.tried(problem.space),
-            memory.arrays.get("chains"),
+            state.arrays.get("chains"),
             rng,
         )
         arrays = {"plan": plan, "chains": chains, "fits": np.array([fits + 1])}
-        return Memory({"P": model}, arrays)
+        return ExplorerState({"P": model}, arrays)
 
 
 def knob_features(space: Space, configs: Configs) -> Matrix:

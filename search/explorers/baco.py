@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.learning import Learners, Matrix, Surrogate
 from search.registry import Options, register
 from targets.base import Configs, Space
@@ -23,40 +23,42 @@ class BacoOptions(Options):
     trees: int = Field(100, ge=1, description="trees of the feasibility forest")
 
 
-class Baco(Stages):
+class Baco(BaseExplorer):
     """Gaussian process × random-forest feasibility, on knobs alone."""
 
     def __init__(self, name: str, options: BacoOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         space, tried = problem.space, history.tried(problem.space)
         rng = problem.rng(history.round, "generate")
-        if "P" not in memory.models or history.best is None:
+        if "P" not in state.models or history.best is None:
             return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
         best = history.configs[history.best][None]
         configs = candidates.pool(space, tried, best, self.table.pool, rng)
         if not len(configs):
             return Candidates(configs)
-        x, model = _knobs(space, configs), cast(Surrogate, memory.models["P"])
-        chance = memory.models["V"].predict(x)
+        x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
+        chance = state.models["V"].predict(x)
         goal = float(np.log2(history.cycles[history.best]))
         log_chance = np.log(np.maximum(chance, 1e-6))
         rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
         scores = {"P": model.predict(x[rows]), "V": chance[rows]}
         return Candidates(configs[rows], scores)
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         valid = history.valid
         if len(history) < self.table.first or valid.sum() < 2:
-            return memory
+            return state
         x = _knobs(problem.space, history.configs)
         performance = self.learners.surrogate(problem.seed)
         performance.fit(x[valid], np.log2(history.cycles[valid]))
         forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
         forest.fit(x, valid.astype(np.float64))
-        return Memory({"P": performance, "V": forest})
+        return ExplorerState({"P": performance, "V": forest})
 
 
 def _knobs(space: Space, configs: Configs) -> Matrix:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.explorers.autotvm import knob_features, scorer
 from search.learning import CostModel, Learners
 from search.ppo import Agent, Places
@@ -51,30 +51,32 @@ class ChameleonOptions(Options):
     greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
 
 
-class Chameleon(Stages):
+class Chameleon(BaseExplorer):
     """CHAMELEON: PPO walks on AutoTVM's cost model, one measurement a cluster of what they met."""
 
     def __init__(self, name: str, options: ChameleonOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         space, tried = problem.space, history.tried(problem.space)
-        plan = memory.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
+        plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
         plan = plan[: len(plan) - int(self.table.greed * len(plan))]
         fresh = plan[~np.isin(plan, tried)][:n]
         rng = problem.rng(history.round, "generate")
         lucky = candidates.sample(space, n - len(fresh), np.union1d(tried, fresh), rng)
         return Candidates(space.unravel(np.concatenate([fresh, lucky])))
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
-        due = int(memory.arrays.get("due", np.array([self.table.first]))[0])
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        due = int(state.arrays.get("due", np.array([self.table.first]))[0])
         if len(history) < due or not history.valid.any():
-            return memory
+            return state
         space, rng = problem.space, problem.rng(history.round, "learn")
         model = self._model(space, history, int(rng.integers(1 << 31)))
         agent = Agent(
-            self.table, space.cardinalities, int(rng.integers(1 << 31)), memory.arrays
+            self.table, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
         )  # fmt: skip
         tried = history.tried(space)
         met = self._walks(space, agent, model, tried, rng)
@@ -82,7 +84,7 @@ class Chameleon(Stages):
         # An empty plan is no end: random trials until as many as the fewest clusters are known.
         wait = max(len(plan), _CLUSTERS.start)
         arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
-        return Memory({"P": model}, arrays)
+        return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
         """AutoTVM's, on throughput relative to the best, 0 where not valid."""

@@ -20,7 +20,15 @@ from pydantic import Field
 
 from search import candidates
 from search.acquisition import spread_out
-from search.explorer import Candidates, Choice, History, Memory, Problem, Scores, Stages
+from search.explorer import (
+    BaseExplorer,
+    Candidates,
+    Choice,
+    ExplorerState,
+    History,
+    Problem,
+    Scores,
+)
 from search.learning import Learners, Matrix, Surrogate, VetoModel
 from search.registry import Options, register
 from targets.base import Configs, Lowered
@@ -60,30 +68,32 @@ class _Prior:
     features: Matrix
 
 
-class Default(Stages):
+class Default(BaseExplorer):
     """Gaussian process × calibrated validity, on top of estimates where allowed."""
 
     def __init__(self, name: str, options: DefaultOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         rng = problem.rng(history.round, "generate")
-        wanted = self._wanted(problem, memory, n)
+        wanted = self._wanted(problem, state, n)
         configs, prior = self._pool(problem, history, rng)
         if not len(configs):
             return Candidates(configs)
-        if not memory.models and prior is None:
+        if not state.models and prior is None:
             configs = configs[np.sort(rng.permutation(len(configs))[:_SPREAD_OVER])]
-            rows = spread_out(self.learners.smooth(problem, configs)[0], wanted, rng)
+            rows = spread_out(self.learners.gp_features(problem, configs)[0], wanted, rng)
             return Candidates(configs[rows])
-        features = self._features(problem, configs, prior) if "P" in memory.models else None
-        scores = self._scores(problem, memory, configs, prior, features)
+        features = self._features(problem, configs, prior) if "P" in state.models else None
+        scores = self._scores(problem, state, configs, prior, features)
         chance = self._log_chance(scores)
         rough = -scores["P"] / _ESTIMATE_ERROR if "P" in scores else 0.0
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
         if features is not None and history.best is not None:
-            model = cast(Surrogate, memory.models["P"])
+            model = cast(Surrogate, state.models["P"])
             offset = _rows(prior, rows)
             goal = float(np.log2(history.cycles[history.best]))
             rows = rows[model.propose(features[rows], offset, goal, chance[rows], wanted)]
@@ -131,16 +141,21 @@ class Default(Stages):
     ) -> NDArray[np.int64]:
         """The first batch on estimates: some are believed, the others find out where they err."""
         near = rows[value > value[0] - _NEAR / _ESTIMATE_ERROR]
-        apart = near[spread_out(self.learners.smooth(problem, configs[near])[0], wanted, rng)]
+        apart = near[spread_out(self.learners.gp_features(problem, configs[near])[0], wanted, rng)]
         return _in_turn(rows, apart, self.table.trust)
 
     def veto(
-        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
     ) -> Candidates:
-        wanted = self._wanted(problem, memory, n)
-        if "V" not in memory.models:
+        wanted = self._wanted(problem, state, n)
+        if "V" not in state.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
-        threshold = cast(VetoModel, memory.models["V"]).threshold
+        threshold = cast(VetoModel, state.models["V"]).threshold
         passed = candidates.scores["V"] >= threshold
         order = np.concatenate([np.flatnonzero(passed), np.flatnonzero(~passed)])[:wanted]
         kept = candidates.take(order)
@@ -148,15 +163,15 @@ class Default(Stages):
         return Candidates(kept.configs, kept.scores, int((~passed[:looked_at]).sum()))
 
     def choose(
-        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> Choice:
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior = self._prior(problem, configs)
         features = self._features(problem, configs, prior)
-        scores = self._scores(problem, memory, configs, prior, features)
-        if {"A", "draft"} <= set(memory.models) and history.best is not None and len(compiled):
-            model = cast(Surrogate, memory.models["A"])
-            features = self._with_hidden(memory, history, features, lowered.hidden)
+        scores = self._scores(problem, state, configs, prior, features)
+        if {"A", "draft"} <= set(state.models) and history.best is not None and len(compiled):
+            model = cast(Surrogate, state.models["A"])
+            features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + _rows(prior, np.arange(len(configs)))
             chance = self._log_chance(scores)[compiled]
             goal = float(np.log2(history.cycles[history.best]))
@@ -170,8 +185,8 @@ class Default(Stages):
         rows = np.concatenate([compiled, np.flatnonzero(~lowered.ok)])[:n]
         return Choice(rows, {name: score[rows] for name, score in scores.items()})
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
-        models = dict(memory.models)
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        models = dict(state.models)
         failed = self._failed(problem, history)
         known = np.concatenate([history.configs, failed])
         label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
@@ -188,10 +203,10 @@ class Default(Stages):
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
                 models["draft"] = self.learners.draft(history.hidden_names)
                 models["draft"].fit(hidden, np.log2(history.cycles[valid]))
-                features = self._with_hidden(Memory(models), history, features, hidden)
+                features = self._with_hidden(ExplorerState(models), history, features, hidden)
                 models["A"] = self.learners.surrogate(problem.seed)
                 models["A"].fit(features, target)
-        return Memory(models)
+        return ExplorerState(models)
 
     def _failed(self, problem: Problem, history: History) -> Configs:
         """Failed compiles that V learns from: no more than there are trials. What compiled without
@@ -201,9 +216,9 @@ class Default(Stages):
 
     # -- scores --------------------------------------------------------------------------------
 
-    def _wanted(self, problem: Problem, memory: Memory, n: int) -> int:
+    def _wanted(self, problem: Problem, state: ExplorerState, n: int) -> int:
         """How many to compile for a batch of `n`."""
-        blind = not memory.models and not self._estimates(problem)
+        blind = not state.models and not self._estimates(problem)
         alpha = self.table.first_alpha if blind else self.table.alpha
         return int(np.ceil((alpha + 1) * n))
 
@@ -217,7 +232,7 @@ class Default(Stages):
     def _scores(
         self,
         problem: Problem,
-        memory: Memory,
+        state: ExplorerState,
         configs: Configs,
         prior: _Prior | None,
         features: Matrix | None,
@@ -225,10 +240,10 @@ class Default(Stages):
         scores: Scores = {}
         if prior is not None:
             scores["P"] = prior.log_cycles
-        if "P" in memory.models and features is not None:
-            scores["P"] = memory.models["P"].predict(features) + scores.get("P", 0.0)
-        if "V" in memory.models:
-            scores["V"] = memory.models["V"].predict(self._tree_features(problem, configs, prior))
+        if "P" in state.models and features is not None:
+            scores["P"] = state.models["P"].predict(features) + scores.get("P", 0.0)
+        if "V" in state.models:
+            scores["V"] = state.models["V"].predict(self._tree_features(problem, configs, prior))
         elif prior is not None:
             scores["V"] = _fit(prior)
         return scores
@@ -249,22 +264,26 @@ class Default(Stages):
         return _Prior(cycles, fullest, logs - cycles[:, None])
 
     def _features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
-        smooth = self.learners.smooth(problem, configs)[0]
-        return smooth if prior is None else np.concatenate([smooth, prior.features / 2.0], axis=1)
+        gp_features = self.learners.gp_features(problem, configs)[0]
+        return (
+            gp_features
+            if prior is None
+            else np.concatenate([gp_features, prior.features / 2.0], axis=1)
+        )
 
     def _with_hidden(
-        self, memory: Memory, history: History, features: Matrix, hidden: Matrix
+        self, state: ExplorerState, history: History, features: Matrix, hidden: Matrix
     ) -> Matrix:
         """Columns for Model A: what the programs count, and how much slower than the best so far
         the draft believes them to be."""
         best = 0.0 if history.best is None else np.log2(history.cycles[history.best])
-        draft = memory.models["draft"].predict(hidden) - best
-        counts, _ = self.learners.revealed(hidden, history.hidden_names)
+        draft = state.models["draft"].predict(hidden) - best
+        counts, _ = self.learners.hidden_features(hidden, history.hidden_names)
         return np.column_stack([features, counts, draft])
 
     def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
-        visible = self.learners.visible(problem, configs)[0]
-        return visible if prior is None else np.column_stack([visible, prior.log_share])
+        tree_features = self.learners.tree_features(problem, configs)[0]
+        return tree_features if prior is None else np.column_stack([tree_features, prior.log_share])
 
 
 def _in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:

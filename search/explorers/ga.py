@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.learning import Learners
 from search.registry import Options, register
 from targets.base import Space
@@ -25,24 +25,26 @@ class GeneticOptions(Options):
     mutation: float = Field(0.1, ge=0, le=1, description="chance of a knob to be redrawn")
 
 
-class Genetic(Stages):
+class Genetic(BaseExplorer):
     """Genetic search with elites, one-point crossover and uniform mutation."""
 
     def __init__(self, name: str, options: GeneticOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
-        genes = self._genes(problem, memory)
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        genes = self._genes(problem, state)
         waiting = genes[~np.isin(genes, history.tried(problem.space))]
         return Candidates(problem.space.unravel(waiting[:n]))
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
-        space, genes = problem.space, self._genes(problem, memory)
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        space, genes = problem.space, self._genes(problem, state)
         tried = history.tried(space)
         if not np.isin(genes, tried).all():
-            return Memory(arrays=dict(memory.arrays) | {"genes": genes})
-        elites = memory.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)
+            return ExplorerState(arrays=dict(state.arrays) | {"genes": genes})
+        elites = state.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)
         parents = np.unique(np.concatenate([genes, elites]))
         fitness = _throughput(space, history, parents)
         best = parents[np.argsort(-fitness, kind="stable")[: self.table.elites]]
@@ -51,11 +53,11 @@ class Genetic(Stages):
             genes = rng.permutation(candidates.sample(space, space.size, tried, rng))
         else:
             genes = self._offspring(space, parents, fitness, tried, rng)
-        return Memory(arrays={"genes": genes, "elites": best})
+        return ExplorerState(arrays={"genes": genes, "elites": best})
 
-    def _genes(self, problem: Problem, memory: Memory) -> Flat:
-        if "genes" in memory.arrays:
-            return memory.arrays["genes"].astype(np.int64)
+    def _genes(self, problem: Problem, state: ExplorerState) -> Flat:
+        if "genes" in state.arrays:
+            return state.arrays["genes"].astype(np.int64)
         rng = problem.rng(0, "population")
         return candidates.sample(problem.space, self.table.population, np.empty(0, np.int64), rng)
 

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, Choice, History, Memory, Problem, Scores, Stages
+from search.explorer import (
+    BaseExplorer,
+    Candidates,
+    Choice,
+    ExplorerState,
+    History,
+    Problem,
+    Scores,
+)
 from search.learning import Learners, Matrix
 from search.registry import Options, register
 from targets.base import Configs, Lowered
@@ -31,37 +39,46 @@ class ML2TunerOptions(Options):
     use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
 
 
-class ML2Tuner(Stages):
+class ML2Tuner(BaseExplorer):
     """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
 
     def __init__(self, name: str, options: ML2TunerOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         rng = problem.rng(history.round, "generate")
         tried = history.tried(problem.space)
-        if not memory.models or not self.table.use_p:
-            count = n if not memory.models else self.table.pool
+        if not state.models or not self.table.use_p:
+            count = n if not state.models else self.table.pool
             flat = candidates.sample(problem.space, count, tried, rng)
             return Candidates(problem.space.unravel(flat))
         best = history.configs[_fastest(history, 8)]
         configs = candidates.pool(problem.space, tried, best, self.table.pool, rng)
         if not len(configs):
             return Candidates(configs)
-        predicted = memory.models["P"].predict(self.learners.visible(problem, configs)[0])
+        predicted = state.models["P"].predict(self.learners.tree_features(problem, configs)[0])
         order = np.lexsort((rng.random(len(configs)), predicted))
         lucky = rng.random(len(configs)) < self.table.explore * n / len(configs)
         order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
         return Candidates(configs[order], {"P": predicted[order]})
 
     def veto(
-        self, problem: Problem, memory: Memory, history: History, candidates: Candidates, n: int
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
     ) -> Candidates:
-        wanted = n if "A" not in memory.models else int(np.ceil((self.table.alpha + 1) * n))
-        if "V" not in memory.models or not self.table.use_v:
+        wanted = n if "A" not in state.models else int(np.ceil((self.table.alpha + 1) * n))
+        if "V" not in state.models or not self.table.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
-        chance = memory.models["V"].predict(self.learners.visible(problem, candidates.configs)[0])
+        chance = state.models["V"].predict(
+            self.learners.tree_features(problem, candidates.configs)[0]
+        )
         passed = np.flatnonzero(chance >= self.table.veto)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
         if len(passed) < wanted:  # too strict: the likeliest of the rest
@@ -73,25 +90,25 @@ class ML2Tuner(Stages):
         return Candidates(kept.configs, kept.scores | {"V": chance[passed]}, vetoed)
 
     def choose(
-        self, problem: Problem, memory: Memory, history: History, lowered: Lowered, n: int
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> Choice:
-        if "A" not in memory.models:
+        if "A" not in state.models:
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
-            return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
+            return Choice(rows, self._scores(problem, state, lowered.rows(rows)))
         compiled, broken = np.flatnonzero(lowered.ok), np.flatnonzero(~lowered.ok)
         features = self._hidden(problem, lowered.configs[compiled], lowered.hidden[compiled])
-        predicted = memory.models["A"].predict(features)
+        predicted = state.models["A"].predict(features)
         # A place in the batch is spent whether its config compiles or not.
         rows = np.concatenate([compiled[np.argsort(predicted, kind="stable")], broken])[:n]
-        return Choice(rows, self._scores(problem, memory, lowered.rows(rows)))
+        return Choice(rows, self._scores(problem, state, lowered.rows(rows)))
 
-    def learn(self, problem: Problem, memory: Memory, history: History) -> Memory:
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         if len(history) < self.table.first:
-            return memory
+            return state
         seed, kind = problem.seed + history.round, self.table.learner
-        features = self.learners.visible(problem, history.configs)[0]
+        features = self.learners.tree_features(problem, history.configs)[0]
         valid = history.valid
-        models = dict(memory.models)
+        models = dict(state.models)
         if self.table.use_v:
             models["V"] = self.learners.classifier(kind, seed, rounds=self.table.rounds)
             models["V"].fit(features, valid.astype(np.float64))
@@ -103,18 +120,18 @@ class ML2Tuner(Stages):
                 models["A"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
                 hidden = self._hidden(problem, history.configs[valid], history.hidden[valid])
                 models["A"].fit(hidden, target)
-        return Memory(models if "P" in models else {})
+        return ExplorerState(models if "P" in models else {})
 
     def _hidden(self, problem: Problem, configs: Configs, hidden: Matrix) -> Matrix:
-        return np.concatenate([self.learners.visible(problem, configs)[0], hidden], axis=1)
+        return np.concatenate([self.learners.tree_features(problem, configs)[0], hidden], axis=1)
 
-    def _scores(self, problem: Problem, memory: Memory, rows: Lowered) -> Scores:
-        if not memory.models or not len(rows):
+    def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
+        if not state.models or not len(rows):
             return {}
-        visible = self.learners.visible(problem, rows.configs)[0]
-        scores = {n: m.predict(visible) for n, m in memory.models.items() if n in ("P", "V")}
-        if "A" in memory.models:
-            scores["A"] = memory.models["A"].predict(
+        tree_features = self.learners.tree_features(problem, rows.configs)[0]
+        scores = {n: m.predict(tree_features) for n, m in state.models.items() if n in ("P", "V")}
+        if "A" in state.models:
+            scores["A"] = state.models["A"].predict(
                 self._hidden(problem, rows.configs, rows.hidden)
             )
         return scores

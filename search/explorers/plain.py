@@ -5,23 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.registry import register
 
 
-class Random(Stages):
+class Random(BaseExplorer):
     """Uniform random order without repetition."""
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         rng = problem.rng(history.round, "generate")
         flat = candidates.sample(problem.space, n, history.tried(problem.space), rng)
         return Candidates(problem.space.unravel(flat))
 
 
-class Grid(Stages):
+class Grid(BaseExplorer):
     """Flat-index order, first knob fastest."""
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         space, tried = problem.space, history.tried(problem.space)
         if space.listed is not None:
             flat = candidates.untried(space, tried)[:n]

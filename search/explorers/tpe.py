@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.learning import Learners
 from search.registry import Options, register
 from targets.base import Space
@@ -42,14 +42,16 @@ class OptunaOptions(Options):
     )
 
 
-class Optuna(Stages):
+class Optuna(BaseExplorer):
     """Tree-structured Parzen estimators (Optuna) with invalid trials as violated constraints."""
 
     def __init__(self, name: str, options: OptunaOptions, learners: Learners) -> None:
         super().__init__(name, options, learners)
         self.table = options
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         space, rng = problem.space, problem.rng(history.round, "generate")
         tried = history.tried(space)
         n = min(n, space.size - len(tried))

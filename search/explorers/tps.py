@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from search import candidates
-from search.explorer import Candidates, History, Memory, Problem, Stages
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
 from search.registry import register
 from targets.errors import TilewrightError
 
@@ -17,10 +17,12 @@ class NoEstimates(TilewrightError):
     """A tuner that lives by closed-form estimates on a target that offers none."""
 
 
-class AnalyticTiling(Stages):
+class AnalyticTiling(BaseExplorer):
     """Least estimated DRAM bytes first, among what fits the scratchpads; learns nothing."""
 
-    def generate(self, problem: Problem, memory: Memory, history: History, n: int) -> Candidates:
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
         if problem.estimate is None:
             raise NoEstimates(
                 f"tuner '{self.name}' needs closed-form estimates and this target offers none; "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from targets.base import Configs, Lowered, Measurements
-from targets.child import Limits
 from targets.isolated import IsolatedTarget
+from targets.rpc_process import Limits
 from targets.vta.lowering.batch import SpaceName
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget

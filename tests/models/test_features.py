@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.features import smooth, visible, volumes
+from models.features import gp_features, tree_features, volumes
 from targets.base import Knob, Space
 from targets.workload import Workload
 
@@ -22,7 +22,7 @@ CONFIG = np.array([[2, 1, 1, 1, 1, 1]], dtype=np.int32)
 
 
 def _row() -> dict[str, float]:
-    matrix, names = visible(WORKLOAD, SPACE, CONFIG)
+    matrix, names = tree_features(WORKLOAD, SPACE, CONFIG)
     assert matrix.shape == (1, len(names))
     return dict(zip(names, matrix[0].tolist(), strict=True))
 
@@ -66,7 +66,7 @@ def test_slots_multiply_the_working_set_they_hold() -> None:
     assert volumes(WORKLOAD, {"depth": np.array([1.0])}) == {}
 
 
-@pytest.mark.parametrize("view", [visible, smooth])
+@pytest.mark.parametrize("view", [tree_features, gp_features])
 def test_every_column_varies_and_has_a_name_of_its_own(view) -> None:  # type: ignore[no-untyped-def]
     every = SPACE.unravel(np.arange(SPACE.size))
     matrix, names = view(WORKLOAD, SPACE, every)
@@ -77,7 +77,7 @@ def test_every_column_varies_and_has_a_name_of_its_own(view) -> None:  # type: i
 
 def test_smooth_columns_are_on_one_scale_and_no_two_say_the_same() -> None:
     every = SPACE.unravel(np.arange(SPACE.size))
-    matrix, names = smooth(WORKLOAD, SPACE, every)
+    matrix, names = gp_features(WORKLOAD, SPACE, every)
     np.testing.assert_allclose(matrix.mean(axis=0), 0.0, atol=0.15)
     np.testing.assert_allclose(matrix.std(axis=0), 1.0, atol=0.15)
     apart = np.abs(np.corrcoef(matrix.T)) - np.eye(len(names))
@@ -87,7 +87,7 @@ def test_smooth_columns_are_on_one_scale_and_no_two_say_the_same() -> None:
 
 def test_a_config_has_the_features_it_has_among_others() -> None:
     every = SPACE.unravel(np.arange(SPACE.size))
-    for view in (visible, smooth):
+    for view in (tree_features, gp_features):
         whole, _ = view(WORKLOAD, SPACE, every)
         row = int(SPACE.ravel(CONFIG)[0])
         np.testing.assert_array_equal(view(WORKLOAD, SPACE, CONFIG)[0][0], whole[row])

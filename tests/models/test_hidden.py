@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from models.draft import COMPUTE, LOAD, OPEN, STORE, Draft, _residuals, _slopes
-from models.revealed import revealed, work
+from models.hidden_features import hidden_features, work
 
 NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructions", "tokens")
 
 
 def test_columns_are_what_one_works_out_by_hand() -> None:
-    matrix, names = revealed(np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]]), NAMES)
+    matrix, names = hidden_features(np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]]), NAMES)
     half = 0.5  # of the log2, so that columns are on one scale
     work = np.log2(1 + 31 + 16) + 4
     expected = {
@@ -28,12 +28,12 @@ def test_columns_are_what_one_works_out_by_hand() -> None:
 
 
 def test_without_iterations_nothing_is_per_iteration() -> None:
-    _, names = revealed(np.ones((2, 2)), ("inp_bytes", "tokens"))
+    _, names = hidden_features(np.ones((2, 2)), ("inp_bytes", "tokens"))
     assert names == ("hidden bytes",)
 
 
 def test_counts_that_sum_to_nothing_known_are_columns_themselves() -> None:
-    matrix, names = revealed(np.array([[3.0, np.nan]]), ("values", "values of all threads"))
+    matrix, names = hidden_features(np.array([[3.0, np.nan]]), ("values", "values of all threads"))
     assert names == ("hidden values", "hidden values of all threads")
     np.testing.assert_array_equal(matrix, [[1.0, 0.0]])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.features import visible
+from models.features import tree_features
 from models.validity import Validity
 from targets.table import read_stack_table
 
@@ -22,7 +22,7 @@ def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
     found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
         table = read_stack_table(TABLES / f"{name}.csv.gz")
-        x, _ = visible(table.workload, table.space, table.space.unravel(table.flat))
+        x, _ = tree_features(table.workload, table.space, table.space.unravel(table.flat))
         valid = (table.status == "valid").astype(np.float64)
         for seed in range(SEEDS):
             order = np.random.default_rng(seed).permutation(len(valid))

@@ -12,7 +12,7 @@ from onnx_graphs import model, normal, reference
 
 from networks import zoo
 from networks.normalise import normalise
-from networks.skeleton import without_weights
+from networks.weightless import without_weights
 
 
 def _types(source: onnx.ModelProto) -> list[str]:

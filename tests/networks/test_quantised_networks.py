@@ -22,9 +22,9 @@ from onnxruntime.quantization import (
 
 import networks
 from networks import int8, zoo
+from networks.fused_calls import FusedCall, Quantisation, Step
 from networks.network import Network
 from networks.onnx_source import OnnxSource
-from networks.sites import Quantisation, Site, Step
 from networks.zoo import digits
 
 
@@ -144,9 +144,9 @@ def test_integer_operators_are_products_too() -> None:
     assert "weights have a zero point" in conv.reason
 
 
-def _site(*steps: Step) -> Site:
+def _site(*steps: Step) -> FusedCall:
     scales = Quantisation("int8", (0.5,), (0,))
-    return Site(
+    return FusedCall(
         "dense", "d", (1, 16), (16, 16), (1, 16), steps=steps,
         data_quantisation=scales, weight_quantisation=scales,
     )  # fmt: skip

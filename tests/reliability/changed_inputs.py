@@ -17,11 +17,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from flows.embedded import embedded
-from flows.options import TuningOptions
+from services.embedded import embedded
+from services.home import current_home
 from targets.vta.spec import preset_files
-from tasks import network, study
-from tasks.home import current_home
+from tasks import network
+from tuning import study
+from tuning.options import TuningOptions
 
 BASE = TuningOptions(
     model="mine.onnx", target="board.json", tuner="ml2tuner", trials=16, batch=8, out="out"

@@ -72,7 +72,7 @@ def servers(pid: int) -> list[psutil.Process]:
     return [
         process
         for process in psutil.Process(pid).children(recursive=True)
-        if process.cmdline()[1:3] == ["-m", "tasks.prefect_server"]
+        if process.cmdline()[1:3] == ["-m", "services.prefect_server"]
     ]
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from targets.child import Arrays, Header, arguments, serve
+from targets.rpc_process import Arrays, Header, arguments, serve
 
 
 def answer(header: Header, arrays: Any) -> tuple[Header, Arrays]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from flows.cli import command
+from cli import command
 from targets.base import Lowered, Measurements
 from targets.vta.target import VtaTarget
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers

@@ -22,8 +22,8 @@ from models import make_explorer
 from search import Ledger, read, tune
 from targets.base import Lowered, Measurements
 from targets.faulty import FaultyTarget
+from targets.files import write_atomically
 from targets.workload import parse_workload
-from tasks.files import write_atomically
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")

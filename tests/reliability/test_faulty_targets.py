@@ -15,9 +15,9 @@ import pytest
 
 from models import make_explorer
 from search import Ledger, tune
-from targets.child import Child, ChildDied, ChildTimeout, Limits
 from targets.faulty import Fault, FaultyTarget
 from targets.isolated import IsolatedTarget, TargetDown
+from targets.rpc_process import Limits, RpcDied, RpcProcess, RpcTimeout
 from targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
@@ -114,7 +114,7 @@ def test_a_target_that_cannot_be_built_is_one_clear_error() -> None:
 
 
 def test_a_child_that_needs_too_much_memory_dies_alone() -> None:
-    child = Child("tests.reliability.hungry", [], Limits(60.0, memory_bytes=1 << 30))
+    child = RpcProcess("tests.reliability.hungry", [], Limits(60.0, memory_bytes=1 << 30))
     reply, _ = child.call({"megabytes": 10})
     assert reply == {"bytes": 10 << 20}
     reply, _ = child.call({"megabytes": 4000})
@@ -124,7 +124,7 @@ def test_a_child_that_needs_too_much_memory_dies_alone() -> None:
 
 def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "from targets.child import Child, Limits\n"
+        "from targets.rpc_process import Child, Limits\n"
         "child = Child('tests.reliability.hungry', [], Limits(60.0))\n"
         "child.call({'megabytes': 1})\n"
         "print(child._process.pid, flush=True)\n"
@@ -147,12 +147,12 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_is_answered() -> None:
-    child = Child("tests.reliability.hungry", [], Limits(20.0))
+    child = RpcProcess("tests.reliability.hungry", [], Limits(20.0))
     child.call({"megabytes": 1})
-    with pytest.raises(ChildTimeout):
+    with pytest.raises(RpcTimeout):
         child.call({"spin": True}, seconds=0.3)
     assert child.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
-    with pytest.raises(ChildDied, match="SIGKILL"):
+    with pytest.raises(RpcDied, match="SIGKILL"):
         child.call({"kill": True})
     assert child.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
     assert child.starts == 3

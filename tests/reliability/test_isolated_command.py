@@ -21,7 +21,7 @@ FAULTY = """
 import sys
 from targets.vta import isolated
 isolated.FACTORY = "targets.faulty.vta:make_vta"
-from flows.cli import main
+from cli import main
 sys.argv[0] = "tilewright"
 main()
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.children import listening_socket
+from services.server_process import listening_socket
 from tasks.store import Store
 from tests.flows.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from search import read
-from tasks.mlflow_database import provide_mlflow_database
+from services.mlflow_database import provide_mlflow_database
 from tests.flows.conftest import TILEWRIGHT, Place
 from tests.flows.test_servers import listening
 from tests.reliability.commands import (
@@ -125,7 +125,7 @@ JUMPING = """
 import itertools, sys, time
 now, shifts = time.time, itertools.cycle([0.0, 3600.0, -3600.0, 1e6, -1e6])
 time.time = lambda: now() + next(shifts)
-from flows.cli import main
+from cli import main
 sys.argv[0] = "tilewright"
 main()
 """

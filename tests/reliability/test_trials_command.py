@@ -15,7 +15,7 @@ from tests.reliability.test_ledger_faults import TRIALS, _hold, _tune
 
 
 def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "from flows.cli import main; main()"
+    program = "from cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, "trials", *arguments], capture_output=True, text=True
     )

@@ -118,7 +118,7 @@ def test_nothing_tried_or_unlisted_is_sampled(others: str) -> None:
 def test_without_torch_the_tuner_is_listed_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from flows.cli.app import app
+    from cli.app import app
 
     command = "pip install 'tilewright[torch]'"
     monkeypatch.setattr(Registration, "missing", property(lambda self: command * bool(self.extra)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import History, Memory, Problem
+from search import ExplorerState, History, Problem
 from search.conformance import WORKLOAD, ToyTarget
 from search.loop import tune
 from targets.base import Knob, Space
@@ -33,7 +33,9 @@ def _history(rng: np.random.Generator, trials: int) -> History:
 @pytest.mark.parametrize("knobs", ["int", "categorical", "mixed"])
 def test_it_draws_near_what_was_fast(knobs: str) -> None:
     history = _history(np.random.default_rng(0), 200)
-    drawn = make_explorer("optuna", {"knobs": knobs}).generate(PROBLEM, Memory(), history, 32)
+    drawn = make_explorer("optuna", {"knobs": knobs}).generate(
+        PROBLEM, ExplorerState(), history, 32
+    )
     assert len(drawn) == 32
     assert drawn.configs[:, 0].mean() < 4.0  # 7.5 by chance
 
@@ -41,15 +43,15 @@ def test_it_draws_near_what_was_fast(knobs: str) -> None:
 def test_a_violated_constraint_is_avoided_however_fast_it_looks() -> None:
     history = _history(np.random.default_rng(0), 200)
     options = {"knobs": "categorical"}
-    drawn = make_explorer("optuna", options).generate(PROBLEM, Memory(), history, 32)
+    drawn = make_explorer("optuna", options).generate(PROBLEM, ExplorerState(), history, 32)
     assert (drawn.configs[:, 2] % 2 == 0).mean() > 0.8  # half by chance
 
 
 def test_what_others_measure_is_pending_and_never_drawn() -> None:
     explorer, history = make_explorer("optuna"), _history(np.random.default_rng(0), 100)
-    alone = explorer.generate(PROBLEM, Memory(), history, 8).configs
+    alone = explorer.generate(PROBLEM, ExplorerState(), history, 8).configs
     others = replace(history, pending=alone)
-    among = explorer.generate(PROBLEM, Memory(), others, 8).configs
+    among = explorer.generate(PROBLEM, ExplorerState(), others, 8).configs
     assert not np.isin(SPACE.ravel(among), SPACE.ravel(alone)).any()
 
 
@@ -62,18 +64,18 @@ def test_no_redraws_fill_the_batch_with_untried_configs_at_random() -> None:
         rounds=np.zeros(12, np.int32), hidden=np.empty((12, 0)), round=1,
     )  # fmt: skip
     explorer = make_explorer("optuna", {"redraws": 0})
-    drawn = explorer.generate(Problem(WORKLOAD, small), Memory(), history, 8).configs
+    drawn = explorer.generate(Problem(WORKLOAD, small), ExplorerState(), history, 8).configs
     assert sorted(small.ravel(drawn).tolist()) == [12, 13, 14, 15]
 
 
 def test_it_keeps_nothing_between_rounds_and_changes_no_global_state() -> None:
     explorer, history = make_explorer("optuna"), _history(np.random.default_rng(0), 60)
     state = np.random.get_state()[1].copy()
-    first = explorer.generate(PROBLEM, Memory(), history, 8).configs
-    again = make_explorer("optuna").generate(PROBLEM, Memory(), history, 8).configs
+    first = explorer.generate(PROBLEM, ExplorerState(), history, 8).configs
+    again = make_explorer("optuna").generate(PROBLEM, ExplorerState(), history, 8).configs
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
-    assert explorer.learn(PROBLEM, Memory(), history) == Memory()
+    assert explorer.learn(PROBLEM, ExplorerState(), history) == ExplorerState()
 
 
 def test_it_beats_random_where_half_is_invalid() -> None:

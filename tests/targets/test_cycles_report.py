@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from reports.timeline_plot import KIND_COLOURS, kinds, plot_timeline, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
 from targets.vta.spec import VtaSpec
 from targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
-from targets.vta.timing.plot import KIND_COLOURS, kinds, plot_timeline, stalls
 from tests.targets.cycle_streams import Streams
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search import Memory, problem_of, tune
+from evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
+from evaluation.compare.runs import optimum_of, ordered, run_jobs
+from evaluation.compare.standings import results_of, standings
+from evaluation.compare.test_bed import oracle_test_bed, recorded_test_bed
+from search import ExplorerState, problem_of, tune
 from targets.base import Target
 from targets.workload import parse_workload
-from tasks.compare.arena import oracle_arena, recorded_arena
-from tasks.compare.contest import Contest, contest, parse_entrants
-from tasks.compare.runs import optimum_of, ordered, run_jobs
-from tasks.compare.standings import results_of, standings
 
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
@@ -37,10 +37,10 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
-    from tasks.compare import champion
-    from tasks.compare.records import log_comparison
+    from tasks import champion
+    from tasks.comparison_records import log_comparison
 
-    what = _contest(f"random,{tuner}", trials)
+    what = _plan(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, optimum_of(what), trials)
     logged = log_comparison(what, results, runs, [])
@@ -48,19 +48,19 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     crowned = champion.crown(what, results, rows, logged)
     assert {each.role for each in crowned} >= {"P", "V"}
 
-    target, name = what.arena.open("C10"), what.entrants[1].tuner
-    workload = dict(what.arena.workloads)["C10"]
-    memory = champion.load_champion(target, "template", workload, name)
-    assert memory is not None
+    target, name = what.test_bed.open("C10"), what.tuner_configs[1].tuner
+    workload = dict(what.test_bed.workloads)["C10"]
+    state = champion.load_champion(target, "template", workload, name)
+    assert state is not None
     seed = champion._best_seed(results, tuner, "C10")
-    job = next(j for j in what.jobs if j.entrant.label == tuner and j.seed == seed)
-    learned, lessons = champion._learned(what, job)
-    assert set(memory.models) == {each.role for each in crowned}
-    for role, model in memory.models.items():
+    job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
+    learned, fit_records = champion._learned(what, job)
+    assert set(state.models) == {each.role for each in crowned}
+    for role, model in state.models.items():
         assert model.kind == learned.models[role].kind
-        asked = lessons[role].x
+        asked = fit_records[role].x
         np.testing.assert_array_equal(model.predict(asked), learned.models[role].predict(asked))
-    _proposes(what, target, memory)
+    _proposes(what, target, state)
 
     with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
         champion.load_champion(target, "template", workload, "p")
@@ -69,24 +69,24 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
     """Model A's draft comes with it."""
-    from tasks.compare.champion import crown, load_champion
-    from tasks.compare.records import log_comparison
+    from tasks.champion import crown, load_champion
+    from tasks.comparison_records import log_comparison
 
     layer = parse_workload(LAYER)
-    arena, _ = oracle_arena("vta-pynq", "template", [layer], registry / "oracles")
-    what = contest(arena, parse_entrants("random,default-blind"), (0,), 24, 8)
+    test_bed, _ = oracle_test_bed("vta-pynq", "template", [layer], registry / "oracles")
+    what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, optimum_of(what), 24)
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
     crowned = crown(what, results, rows, log_comparison(what, results, runs, []))
     assert {each.role for each in crowned} == {"P", "V", "A", "draft"}
-    target = arena.open(arena.workloads[0][0])
-    memory = load_champion(target, "template", layer, "default-blind")
-    assert memory is not None
-    explorer = what.entrants[1].explorer
+    target = test_bed.open(test_bed.workloads[0][0])
+    state = load_champion(target, "template", layer, "default-blind")
+    assert state is not None
+    explorer = what.tuner_configs[1].explorer
     cold, warm = (
-        [done.best_cycles for done in tune(target, layer, explorer, trials=16, memory=start)]
-        for start in (None, memory)
+        [done.best_cycles for done in tune(target, layer, explorer, trials=16, state=start)]
+        for start in (None, state)
     )
     assert len(warm) == 2
     assert warm[0] is not None
@@ -95,10 +95,10 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tasks.compare.champion import crown
-    from tasks.compare.records import log_comparison
+    from tasks.champion import crown
+    from tasks.comparison_records import log_comparison
 
-    what = _contest("random,grid", 8)
+    what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, optimum_of(what), 8)
     logged = log_comparison(what, results, runs, [])
@@ -106,16 +106,16 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
     assert crown(what, results, standings(results), logged) == []
 
 
-def _contest(tuners: str, trials: int) -> Contest:
-    return contest(recorded_arena([TABLE]), parse_entrants(tuners), (0, 1), trials, 8)
+def _plan(tuners: str, trials: int) -> ComparisonPlan:
+    return plan(recorded_test_bed([TABLE]), parse_tuner_configs(tuners), (0, 1), trials, 8)
 
 
-def _proposes(what: Contest, target: Target, memory: Memory) -> None:
+def _proposes(what: ComparisonPlan, target: Target, state: ExplorerState) -> None:
     """A tuner accepts the loaded memory as its own."""
     from search import History
 
-    workload = dict(what.arena.workloads)["C10"]
-    problem, explorer = problem_of(target, workload, 9), what.entrants[1].explorer
+    workload = dict(what.test_bed.workloads)["C10"]
+    problem, explorer = problem_of(target, workload, 9), what.tuner_configs[1].explorer
     history = History.empty(problem.space)
-    named = explorer.generate(problem, memory, history, 8)
-    assert len(explorer.veto(problem, memory, history, named, 8)) >= 8
+    named = explorer.generate(problem, state, history, 8)
+    assert len(explorer.veto(problem, state, history, named, 8)) >= 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import Batch, History, Memory, tune
+from search import Batch, ExplorerState, History, tune
 from search.loop import Session
 from search.stages import choose_candidates, generate_candidates, lower_candidates, problem_of
 from targets import make_target
@@ -20,7 +20,7 @@ TARGET = make_target("vta-pynq")
 @pytest.fixture(scope="module")
 def session() -> Session:
     explorer = make_explorer("ml2tuner")
-    session = Session(TARGET, problem_of(TARGET, WORKLOAD, 0), explorer, Memory())
+    session = Session(TARGET, problem_of(TARGET, WORKLOAD, 0), explorer, ExplorerState())
     while len(session.history) < 32:
         session.advance(16)
     return session
@@ -43,18 +43,18 @@ def test_an_empty_history_comes_back_empty() -> None:
 
 
 def test_learned_models_predict_the_same_after_the_way(session: Session) -> None:
-    back = codecs.decode_memory(codecs.encode_memory(session.memory))
-    assert back.models.keys() == session.memory.models.keys() == {"P", "V", "A"}
+    back = codecs.decode_state(codecs.encode_state(session.state))
+    assert back.models.keys() == session.state.models.keys() == {"P", "V", "A"}
     following = [
-        generate_candidates(session.explorer, session.problem, memory, session.history, 16)
-        for memory in (session.memory, back)
+        generate_candidates(session.explorer, session.problem, state, session.history, 16)
+        for state in (session.state, back)
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
     assert np.array_equal(following[0].scores["P"], following[1].scores["P"])
 
 
 def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
-    state = (session.problem, session.memory, session.history)
+    state = (session.problem, session.state, session.history)
     named = generate_candidates(session.explorer, *state, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import sys
 from pathlib import Path
-from tasks.home import Home, use_home
+from services.home import Home, use_home
 use_home(Home(Path(sys.argv[1])))
 import numpy as np, xgboost
 from mlflow.tracking import MlflowClient

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import as_record
+from targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from targets.vta.functional.faults import (
     DEADLOCK,
     DramOutOfRange,
@@ -35,8 +35,8 @@ from targets.vta.functional.semantics import (
     SemanticsName,
     rules_of,
 )
-from targets.vta.functional.stuck import deadlock_detail, stuck_modules
 from targets.vta.isa import QUEUE_NAMES, layout_of
+from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
 

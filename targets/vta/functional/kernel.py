@@ -11,7 +11,6 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import borrowed
 from targets.vta.functional import faults as f
 from targets.vta.functional.alu import alu
 from targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
@@ -35,6 +34,7 @@ from targets.vta.isa import (
     Layout,
     get,
 )
+from targets.vta.numba_arguments import unowned
 from targets.vta.spec import Machine
 
 COUNTER_NAMES = (
@@ -90,8 +90,8 @@ def run(
         result: filled.
     """
     return _run(
-        borrowed(insns), borrowed(dram), base, m, lay, rules, borrowed(pads),
-        borrowed(queues_of_flags), borrowed(result),
+        unowned(insns), unowned(dram), base, m, lay, rules, unowned(pads),
+        unowned(queues_of_flags), unowned(result),
     )  # fmt: skip
 
 

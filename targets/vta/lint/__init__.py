@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from targets.vta.borrowed import as_record
+from targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from targets.vta.functional.faults import DEADLOCK, TRUNCATED_INSTRUCTION, fault_of
 from targets.vta.functional.kernel import outcome
 from targets.vta.functional.order import QUEUES_OF_FLAGS, issue_order
 from targets.vta.functional.scratchpads import allocate
 from targets.vta.functional.semantics import FUNCTIONAL, rules_of
-from targets.vta.functional.stuck import deadlock_detail, stuck_modules
 from targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES, QUEUE_NAMES, layout_of
 from targets.vta.lint import classes as c
 from targets.vta.lint.classes import FLAG_CLASSES, Severity, name_of, severity_of
@@ -26,6 +25,7 @@ from targets.vta.lint.log import Log, empty_log, note, rename
 from targets.vta.lint.order import CONSUMERS, blocked_dispatch, check_finish, clocks_of
 from targets.vta.lint.survey import survey
 from targets.vta.lint.tokens import loses_tokens
+from targets.vta.numba_arguments import as_record
 from targets.vta.program import FIRST_ADDRESS, Program
 from targets.vta.spec import VtaSpec
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from targets.base import Space
 from targets.errors import WorkloadError
-from targets.vta.borrowed import as_record, borrowed
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
 from targets.vta.lowering.extended import extended_space, lower_extended
@@ -28,6 +27,7 @@ from targets.vta.lowering.geometry import (
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
 from targets.vta.lowering.waits import count_waits
+from targets.vta.numba_arguments import as_record, unowned
 from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
@@ -168,8 +168,8 @@ def lower_whole(
     a larger array where that was too short."""
     while True:
         code = lower_one(
-            kind, geo, m, lay, borrowed(epilogue), borrowed(values), stock, borrowed(out),
-            borrowed(uops), borrowed(state),
+            kind, geo, m, lay, unowned(epilogue), unowned(values), stock, unowned(out),
+            unowned(uops), unowned(state),
         )  # fmt: skip
         if code != OUT_OF_SPACE:
             break

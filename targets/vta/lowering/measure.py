@@ -8,11 +8,11 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import borrowed
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, lower_whole, over_chunks
 from targets.vta.lowering.geometry import Geometry
+from targets.vta.numba_arguments import unowned
 from targets.vta.spec import Machine
 from targets.vta.timing.kernel import simulate
 from targets.vta.timing.simulator import Simulator, simulator_of
@@ -76,6 +76,6 @@ def _time_rows(
         if code == 0:
             program = out[: states[r, emit.COUNT]]
             cycles[r] = simulate(
-                borrowed(program), geo.insn_bytes_at, borrowed(tokens), borrowed(nothing),
-                borrowed(nothing), borrowed(sim),
+                unowned(program), geo.insn_bytes_at, unowned(tokens), unowned(nothing),
+                unowned(nothing), unowned(sim),
             )  # fmt: skip

@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.borrowed import borrowed
+from targets.vta.numba_arguments import unowned
 from targets.vta.spec import VtaSpec
 from targets.vta.timing.kernel import simulate
 from targets.vta.timing.outcome import (
@@ -110,7 +110,7 @@ def _simulate_rows(
         program = insns[offsets[p] : offsets[p + 1]]
         spent = breakdown[p] if len(breakdown) > 0 else nothing
         cycles[p] = simulate(
-            borrowed(program), addresses[p], borrowed(tokens), borrowed(nothing), borrowed(spent),
-            borrowed(sim),
+            unowned(program), addresses[p], unowned(tokens), unowned(nothing), unowned(spent),
+            unowned(sim),
         )  # fmt: skip
         outcomes[p] = sim.outcome

@@ -1,0 +1,87 @@
+"""Puts the commands together and turns typed errors into one message and exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+
+from cli import compare, enumerate, explain, networks, servers, trials, tune, vta
+from targets.errors import TilewrightError
+
+INTERRUPTED = 130
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="tilewright",
+    help="Find the fastest tile schedules of a neural network on a tensor accelerator.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {version('tilewright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+for _group in (tune, compare, explain, trials, networks, servers, vta, enumerate):
+    _group.register(app)
+
+
+def command() -> NoReturn:
+    """The `tilewright` command: `main`, and the end of the process. All there is to keep is on disk
+    then, and taking an interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+    code: int | str | None = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def main() -> None:
+    """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
+    going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
+    logging.raiseExceptions = False  # a log that cannot be written is no news of its own
+    try:
+        app()
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        from cli.diagnose import explained
+
+        message = explained(error)
+        if message is None and not isinstance(error, TilewrightError):
+            raise
+        _fail(message or str(error), USAGE_ERROR)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,93 @@
+"""`tilewright compare`: tuners against each other and against the enumerated optimum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.tune import MAX_WASTE, SPACE, TARGET, MaxWaste, Space, Target
+from targets.errors import TilewrightError
+
+BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+def compare(
+    tuners: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
+        ),
+    ] = TUNERS,
+    network: Annotated[
+        str | None, typer.Option(help="A model file or a built-in network to take layers from.")
+    ] = None,
+    replay: Annotated[
+        list[str] | None,
+        typer.Option(help="Tables of a real stack instead; reference.json lies beside them."),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="More tables to replay.")
+    ] = None,
+    workloads: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which of them: places like 1,3-5, names like C4, or whole texts like "
+            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option)."
+        ),
+    ] = None,
+    target: Target = TARGET,
+    space: Space = SPACE,
+    trials: Annotated[int, typer.Option(help="Measurements a run.")] = TRIALS,
+    seeds: Annotated[str, typer.Option(help="0-19 or 0,3,7: a run for each.")] = SEEDS,
+    batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("compared"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time.  [default: all cores]", min=1)
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Tune on the target itself, so that seconds include it."),
+    ] = False,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow/--no-mlflow", help="Log runs and register the champion.")
+    ] = True,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
+    ] = False,
+    max_waste: MaxWaste = MAX_WASTE,
+) -> None:
+    """Run several tuners with many seeds and hold them against the enumerated optimum."""
+    from rich.console import Console
+
+    from cli.comparison import record, run_comparison, show
+    from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
+    from evaluation.compare.runs import all_cores
+    from evaluation.compare.selection import enumerated, recorded
+    from services.home import use_home
+    from tuning.folders import check_folder
+
+    check_budget(trials, batch)
+    numbers = parse_seeds(seeds)
+    check_folder(out)
+    tuner_configs = parse_tuner_configs(tuners)
+    files = [*(replay or []), *(more or [])]
+    if network is not None and files:
+        raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
+    console = Console()
+    test_bed = (
+        recorded(files, workloads or [])
+        if files
+        else enumerated(network, workloads or [], target, space, live, max_waste, console)
+    )
+    what = plan(test_bed, tuner_configs, numbers, trials, batch)
+    compared = run_comparison(what, out, console, processes=jobs or all_cores(), fresh=fresh)
+    show(compared, out, console)
+    if mlflow:
+        use_home()
+        record(compared, out, console)

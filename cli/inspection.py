@@ -1,0 +1,76 @@
+"""What `tilewright inspect` shows: the operators that matter, the workloads, and the sums."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.display import shorten
+from networks.report import ModelReport, OperatorReport
+
+STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
+
+
+def show_report(report: ModelReport, target: str, console: Console, *, brief: bool = False) -> None:
+    """Print the report. `brief` leaves out operators that only follow a convolution or product."""
+    shown = [o for o in report.operators if not brief or _matters(o)]
+    console.print(_operators(shown))
+    console.print()
+    console.print(_workloads(report))
+    console.print()
+    share = report.offloaded_macs / max(report.total_macs, 1)
+    console.print(
+        f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
+        f"offloaded ({share:.1%})",
+        highlight=False,
+    )
+    for operator in report.by_status("unsupported"):
+        console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
+
+
+def _matters(operator: OperatorReport) -> bool:
+    return operator.macs > 0 or operator.status == "unsupported" or bool(operator.next_step)
+
+
+def _operators(operators: list[OperatorReport]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("operator", "type", "fate", "MMAC", "workload or reason"):
+        table.add_column(name, justify="right" if name == "MMAC" else "left", overflow="fold")
+    for operator in operators:
+        why = operator.reason
+        if operator.workload:
+            why = shorten(operator.workload)
+            if operator.waste >= 0.005:
+                why += f" ({operator.waste:.0%} padding)"
+        elif operator.next_step:
+            why += f"; {operator.next_step}"
+        table.add_row(
+            operator.name, operator.op_type, Text(operator.status, STYLES[operator.status]),
+            _mega(operator.macs), Text(why),
+        )  # fmt: skip
+    return table
+
+
+def _workloads(report: ModelReport) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("workload", overflow="fold")
+    table.add_column("calls", justify="right")
+    table.add_column("MMAC a call", justify="right")
+    epilogues = {workload.epilogue for workload in report.workloads}
+    if len(epilogues) > 1:
+        table.add_column("epilogue", overflow="fold")
+    elif epilogues:
+        table.caption = f"epilogue of each: {epilogues.pop()}"
+        table.caption_justify = "left"
+    for workload in report.workloads:
+        row = [workload.workload, str(workload.calls), _mega(workload.macs)]
+        table.add_row(*row, *[workload.epilogue] * (len(table.columns) - 3))
+    return table
+
+
+def _mega(macs: int) -> str:
+    if not macs:
+        return ""
+    return f"{macs / 1e6:.1f}" if macs >= 100_000 else f"{macs / 1e6:.3f}"

@@ -1,0 +1,68 @@
+"""`tilewright zoo`, `targets` and `inspect`: what there is to tune, before any tuning."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cli.tune import MAX_WASTE, TARGET, InputShape, MaxWaste, Model, Target, read_input_shapes
+
+
+def register(app: typer.Typer) -> None:
+    app.command("inspect")(inspect)
+    app.command("zoo")(zoo)
+    app.command("targets")(targets)
+
+
+def inspect(
+    model: Model,
+    target: Target = TARGET,
+    shape: InputShape = None,
+    max_waste: MaxWaste = MAX_WASTE,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="Leave out operators that only follow another.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported."""
+    from networks import load
+    from targets.vta.spec import VtaSpec
+    from tuning.checks import check_source
+
+    spec = VtaSpec.load(target)
+    check_source(model)
+    network = load(model, read_input_shapes(shape) or None, sandbox=True)
+    report = network.report(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+        return
+    from rich.console import Console
+
+    from cli.inspection import show_report
+
+    show_report(report, spec.name, Console(), brief=brief)
+
+
+def zoo(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """List the built-in networks."""
+    from networks import zoo_names
+
+    names = list(zoo_names())
+    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+def targets() -> None:
+    """List the hardware presets."""
+    from targets.vta.spec import VtaSpec, preset_files
+
+    for name in preset_files():
+        spec = VtaSpec.load(name)
+        blocks = f"{spec.batch}×{spec.block_in}×{spec.block_out}"
+        typer.echo(
+            f"{name:14} {blocks:10} {spec.bus_bits:4}-bit bus, bursts of {spec.max_burst_beats}, "
+            f"{spec.clock_mhz:g} MHz"
+        )

@@ -1,0 +1,96 @@
+"""`tilewright ui` and `tilewright serve`: the pages of past runs, and runs on a schedule."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.tune import (
+    BATCH,
+    MODEL,
+    SEED,
+    SPACE,
+    TARGET,
+    TRIALS,
+    TUNER,
+    Batch,
+    Model,
+    Out,
+    Seed,
+    Space,
+    Target,
+    Trials,
+    Tuner,
+)
+from services.server_process import LOOPBACK
+from services.urls import MLFLOW_PORT, PREFECT_PORT
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ui")(ui)
+    app.command("serve")(serve)
+    app.command("warm-up", hidden=True)(warm_up)
+
+
+def ui(
+    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's pages.")] = PREFECT_PORT,
+    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's pages.")] = MLFLOW_PORT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
+    ] = LOOPBACK,
+) -> None:
+    """Show runs in Prefect's and MLflow's web pages until Ctrl-C."""
+    from services.pages import show_pages
+
+    _warn_if_open(host)
+    with show_pages(host, prefect_port, mlflow_port) as addresses:
+        for name, address in addresses.items():
+            typer.echo(f"{name:8} {address}")
+        typer.echo("Ctrl-C stops both.")
+        addresses.wait()
+
+
+def serve(
+    model: Model = MODEL,
+    target: Target = TARGET,
+    tuner: Tuner = TUNER,
+    trials: Trials = TRIALS,
+    seed: Seed = SEED,
+    space: Space = SPACE,
+    out: Out = None,
+    batch: Batch = BATCH,
+    cron: Annotated[str, typer.Option(help="When to run.")] = "0 2 * * *",
+    every: Annotated[
+        float | None, typer.Option(help="Run every so many seconds instead.", min=1)
+    ] = None,
+    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's pages.")] = PREFECT_PORT,
+) -> None:
+    """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
+    from flows.deployment import serve_tuning
+    from tuning.checks import check, check_tuner
+    from tuning.options import parse_options
+
+    options = parse_options(
+        model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        out="" if out is None else str(out), batch=batch,
+    )  # fmt: skip
+    check(options)
+    check_tuner(options)
+    serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
+
+
+def warm_up() -> None:
+    """Compile kernels and prepare the database, as 'make setup' does."""
+    from cli.kernels import warm_up as run
+
+    run()
+
+
+def _warn_if_open(host: str) -> None:
+    if host not in (LOOPBACK, "localhost", "::1"):
+        typer.echo(
+            f"warning: the pages have no password; everyone who reaches {host} can read and "
+            "change these runs",
+            err=True,
+        )

@@ -1,0 +1,105 @@
+"""Finished runs of a comparison, kept so that the command goes on where it was stopped.
+
+`runs.jsonl` in the output folder has a line a run, under a key that covers all a run depends on:
+tuner, options, table, seed, budget, and the code. A line that cannot be read is a run to repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+import models
+import search
+import targets
+from evaluation.compare.plan import ComparisonPlan, Job
+from evaluation.compare.runs import Run
+from targets.files import Json, canonical, digest
+
+RUNS = "runs.jsonl"
+_LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
+
+
+class KeptRuns:
+    """The runs in a folder that are still those this code would give."""
+
+    def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
+        self.path = folder / RUNS
+        self.plan = plan
+        if fresh:
+            self.path.unlink(missing_ok=True)
+        self._runs = _read(self.path)
+
+    def find(self, job: Job) -> Run | None:
+        entry = self._runs.get(self._key(job))
+        if entry is None:
+            return None
+        # Settings can be written in more than one way, workloads named anew.
+        return Run(**(entry | {"tuner": job.tuner_config.label, "workload": job.workload}))
+
+    def add(self, run: Run) -> None:
+        """Write a run to disk."""
+        label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
+        job = Job(label[run.tuner], run.workload, run.seed)
+        line = canonical({"key": self._key(job), "run": vars(run)}) + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as handle:
+            handle.write(b"\n" + line if _torn(self.path) else line)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def _key(self, job: Job) -> str:
+        plan, test_bed = self.plan, self.plan.test_bed
+        about = {
+            "tuner": job.tuner_config.tuner,
+            "options": job.tuner_config.explorer.options.model_dump(mode="json"),
+            "workload": dict(test_bed.workloads)[job.workload].id,
+            "target": test_bed.open(job.workload).fingerprint,
+            "seed": job.seed,
+            "trials": plan.trials,
+            "batch": plan.batch,
+            "enough": plan.enough,
+            "code": code_digest(),
+        }
+        return digest(canonical(about))[:32]
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Of the packages a run's result depends on, and the versions of the libraries they call."""
+    hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
+    for package in (targets, search, models):
+        for path in package.__path__:
+            for file in sorted(Path(path).rglob("*.py")):
+                hasher.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()[:16]
+
+
+def _read(path: Path) -> dict[str, dict[str, Json]]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            Run(**entry["run"])
+            found[str(entry["key"])] = entry["run"]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line was cut off by a crash."""
+    size = path.stat().st_size if path.exists() else 0
+    if not size:
+        return False
+    with path.open("rb") as handle:
+        handle.seek(size - 1)
+        return handle.read() != b"\n"

@@ -1,0 +1,204 @@
+"""What a comparison's runs come to: distance from the optimum, its price, and how sure that is.
+
+Regret is best cycles / optimum - 1, infinite before the first valid trial. A seed's figure over
+several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
+seconds; a tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
+seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.compare.plan import GOAL
+from evaluation.compare.runs import Run
+
+RESAMPLES = 1000  # of a figure
+CURVE_RESAMPLES = 300
+COVERAGE = (0.025, 0.975)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median over seeds with its 95 % interval; the three are equal with a single seed."""
+
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """Runs as arrays; axes are always (tuner, workload, seed), then trial.
+
+    `regret` is infinite before the first valid trial; `invalid` counts invalid trials so far. A run
+    that exhausted its space stays where it ended.
+    """
+
+    tuners: tuple[str, ...]
+    workloads: tuple[str, ...]
+    seeds: tuple[int, ...]
+    trials: int
+    regret: Floats
+    invalid: Floats
+    spent: NDArray[np.int64]  # trials a run had
+    lowered: NDArray[np.int64]
+    failed: NDArray[np.int64]
+    seconds: Floats
+    elapsed: Floats
+
+    @cached_property
+    def trials_to_goal(self) -> NDArray[np.int64]:
+        """Trials to come within `GOAL`; the whole budget where a run never did (see `reached`)."""
+        first = np.argmax(self._near, axis=-1) + 1
+        return np.where(self.reached, first, self.trials)
+
+    @cached_property
+    def reached(self) -> NDArray[np.bool_]:
+        """Which runs came within `GOAL`."""
+        return self._near[..., -1]
+
+    @cached_property
+    def _near(self) -> NDArray[np.bool_]:
+        """Where regret is within the goal, what rounding adds to it forgiven."""
+        return np.asarray(self.regret <= GOAL + 1e-9)
+
+    def at_goal(self, curve: Floats) -> Floats:
+        """A per-trial curve's value at the trial where the goal was reached, or at the end."""
+        return np.take_along_axis(curve, self.trials_to_goal[..., None] - 1, -1)[..., 0]
+
+    @cached_property
+    def overall(self) -> Floats:
+        """Regret of a seed over all workloads, shape (tuner, seed, trial)."""
+        return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
+
+
+def results_of(runs: Sequence[Run], optimum: dict[str, int], trials: int) -> Results:
+    """`runs` in the order of `evaluation.compare.runs.ordered`."""
+    tuners = tuple(dict.fromkeys(run.tuner for run in runs))
+    workloads = tuple(dict.fromkeys(run.workload for run in runs))
+    seeds = tuple(dict.fromkeys(run.seed for run in runs))
+    shape = (len(tuners), len(workloads), len(seeds))
+
+    def grid(rows: list[Floats]) -> Floats:
+        return np.array(rows).reshape(*shape, -1)
+
+    def each(name: str) -> Floats:
+        return np.array([getattr(run, name) for run in runs]).reshape(shape)
+
+    return Results(
+        tuners=tuners,
+        workloads=workloads,
+        seeds=seeds,
+        trials=trials,
+        regret=grid([_regret(run, optimum[run.workload], trials) for run in runs]),
+        invalid=grid([_invalid(run, trials) for run in runs]),
+        spent=np.array([len(run.statuses) for run in runs]).reshape(shape),
+        lowered=each("lowered").astype(np.int64),
+        failed=each("failed_compiles").astype(np.int64),
+        seconds=each("wall_seconds"),
+        elapsed=grid([_held(run.elapsed_seconds, trials) for run in runs]),
+    )
+
+
+def interval(figures: Floats) -> Interval:
+    """Median and bootstrap of figures, one a seed, shape (seeds,)."""
+    low, middle, high = band(figures[:, None], RESAMPLES)
+    return Interval(float(middle[0]), float(low[0]), float(high[0]))
+
+
+def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Floats, Floats]:
+    """Low end, median and high end over the first axis (seeds), each of the remaining shape.
+
+    Infinite figures are allowed; resampling is seeded, so equal runs give equal reports."""
+    middle = np.median(figures, axis=0)
+    if len(figures) == 1:
+        return middle, middle, middle
+    drawn = np.random.default_rng(0).integers(0, len(figures), (resamples, len(figures)))
+    medians = np.median(figures[drawn], axis=1)
+    # An order statistic, since between two infinite medians there is nothing to interpolate.
+    low, high = np.quantile(medians, COVERAGE, axis=0, method="inverted_cdf")
+    return low, middle, high
+
+
+# -- one row a tuner -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A tuner's line in the table. Counts and seconds are means over workloads of a run."""
+
+    tuner: str
+    regret: Interval
+    worst: tuple[str, float]  # workload with the largest median regret
+    reached: float  # share of runs within the goal
+    trials: Interval  # to the goal; a run that never came there counts with its budget
+    invalid_share: Interval
+    invalid: Interval  # trials spent on invalid configs until the goal
+    lowered: Interval
+    failed: Interval
+    seconds: Interval
+    seconds_to_goal: Interval
+
+
+def standings(results: Results) -> list[Standing]:
+    """Best first: by regret at the end, then by trials to the goal."""
+    rows = [_standing(results, k) for k in range(len(results.tuners))]
+    return sorted(rows, key=lambda row: (round(row.regret.middle, 4), row.trials.middle))
+
+
+def relative_trials(results: Results, tuner: str, to: str) -> float:
+    """Trials to the goal relative to another tuner's: the geometric mean over workloads of the
+    ratio of medians over seeds."""
+    medians = np.median(results.trials_to_goal, axis=2)
+    mine, other = (medians[results.tuners.index(name)] for name in (tuner, to))
+    return float(np.exp(np.log(mine / other).mean()))
+
+
+def _standing(results: Results, k: int) -> Standing:
+    final = np.median(results.regret[k, :, :, -1], axis=1)
+    worst = int(np.argmax(final))
+
+    def mean(figures: NDArray[np.generic]) -> Interval:
+        return interval(np.asarray(figures[k], np.float64).mean(axis=0))
+
+    return Standing(
+        tuner=results.tuners[k],
+        regret=interval(results.overall[k, :, -1]),
+        worst=(results.workloads[worst], float(final[worst])),
+        reached=float(results.reached[k].mean()),
+        trials=interval(np.exp(np.log(results.trials_to_goal[k]).mean(axis=0))),
+        invalid_share=interval(
+            results.invalid[k, :, :, -1].sum(axis=0) / results.spent[k].sum(axis=0)
+        ),
+        invalid=mean(results.at_goal(results.invalid)),
+        lowered=mean(results.lowered),
+        failed=mean(results.failed),
+        seconds=mean(results.seconds),
+        seconds_to_goal=mean(results.at_goal(results.elapsed)),
+    )
+
+
+# -- one run -------------------------------------------------------------------------------------
+
+
+def _regret(run: Run, optimum: int, trials: int) -> Floats:
+    best = [np.inf if cycles is None else cycles / optimum - 1.0 for cycles in run.best_cycles]
+    return _held(best, trials, np.inf)
+
+
+def _invalid(run: Run, trials: int) -> Floats:
+    return _held(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
+
+
+def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
+    """A curve of `trials` entries that stays at its last one."""
+    last = curve[-1] if len(curve) else empty
+    return np.array([*curve, *[last] * (trials - len(curve))], dtype=np.float64)

@@ -1,0 +1,152 @@
+"""Where tuners meet: named workloads, the target that answers for each, and its true optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from targets import make_target
+from targets.base import Target
+from targets.errors import WorkloadError
+from targets.oracle import oracle_path, oracle_table, read_oracle, replayed
+from targets.replay import ReplayTarget
+from targets.table import Table
+from targets.vta.lowering.batch import SpaceName
+from targets.vta.recorded import recorded_target
+from targets.vta.target import VtaTarget
+from targets.workload import Workload
+
+Named = tuple[tuple[str, Workload], ...]
+"""Workloads by the name that reports give them."""
+
+
+class TestBed(Protocol):
+    """Small enough to be sent to another process; what it opens is kept for the next run."""
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def space(self) -> str: ...
+
+    @property
+    def workloads(self) -> Named: ...
+
+    def open(self, name: str) -> Target:
+        """What tuners of this workload lower and measure on."""
+        ...
+
+    def table(self, name: str) -> Table:
+        """What every config of this workload's space does."""
+        ...
+
+
+@dataclass(frozen=True)
+class RecordedTestBed:
+    """Tables of the real stack; a workload is named by its file's stem."""
+
+    files: tuple[Path, ...]
+    workloads: Named
+    target: str = "replay"
+    space: str = "template"
+
+    def open(self, name: str) -> Target:
+        return _recorded(self.files)
+
+    def table(self, name: str) -> Table:
+        return _recorded(self.files).tables[dict(self.workloads)[name].id]
+
+
+@dataclass(frozen=True)
+class OracleTestBed:
+    """Enumerated spaces of a target. With `live`, tuners run on the target itself, so that their
+    seconds include lowering and simulating; the optimum comes from the enumeration either way."""
+
+    target: str
+    space: SpaceName
+    workloads: Named
+    folder: Path
+    live: bool = False
+
+    def open(self, name: str) -> Target:
+        if self.live:
+            return _target(self.target, self.space)
+        return _replayed(self.target, self.space, dict(self.workloads)[name], self.folder)
+
+    def table(self, name: str) -> Table:
+        return _oracle(self.target, self.space, dict(self.workloads)[name], self.folder)
+
+    def missing(self) -> list[tuple[Workload, int]]:
+        """The workloads that are not enumerated yet, and the size of their spaces."""
+        target = _target(self.target, self.space)
+        return [
+            (workload, target.space(workload).size)
+            for _, workload in self.workloads
+            if read_oracle(oracle_path(target, workload, self.folder), target, workload) is None
+        ]
+
+    def enumerate(self, workload: Workload, progress: Callable[[int], None]) -> None:
+        """Measure a workload's whole space into the folder."""
+        oracle_table(_target(self.target, self.space), workload, self.folder, progress)
+
+
+def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
+    """Raises `TableError`."""
+    return RecordedTestBed(tuple(files), tuple(_recorded(tuple(files)).workloads.items()))
+
+
+def oracle_test_bed(
+    target: str, space: SpaceName, workloads: Sequence[Workload], folder: Path, live: bool = False
+) -> tuple[OracleTestBed, dict[str, str]]:
+    """The arena, and the workloads this space does not offer with the reason. Raises
+    `WorkloadError` if it offers none."""
+    hardware, offered, left_out = _target(target, space), [], {}
+    for name, workload in named(workloads):
+        try:
+            hardware.space(workload)
+            offered.append((name, workload))
+        except WorkloadError as error:
+            left_out[name] = str(error)
+    if not offered:
+        raise WorkloadError(
+            f"{target} offers no {space} schedule for any of the workloads; the first: "
+            f"{next(iter(left_out.values()))}"
+        )
+    return OracleTestBed(target, space, tuple(offered), folder, live), left_out
+
+
+def named(workloads: Sequence[Workload]) -> Named:
+    """Each workload by its text; those that differ in nothing but the epilogue by both."""
+    texts = [str(workload) for workload in workloads]
+    return tuple(
+        (text if texts.count(text) == 1 else f"{text} ({_epilogue(workload)})", workload)
+        for text, workload in zip(texts, workloads, strict=True)
+    )
+
+
+def _epilogue(workload: Workload) -> str:
+    return ", ".join(map(str, workload.epilogue))
+
+
+@lru_cache(maxsize=1)
+def _recorded(files: tuple[Path, ...]) -> ReplayTarget:
+    return recorded_target(files)
+
+
+@lru_cache(maxsize=4)
+def _target(name: str, space: SpaceName) -> VtaTarget:
+    return make_target(name, space)
+
+
+@lru_cache(maxsize=2)
+def _oracle(target: str, space: SpaceName, workload: Workload, folder: Path) -> Table:
+    return oracle_table(_target(target, space), workload, folder)
+
+
+@lru_cache(maxsize=2)
+def _replayed(target: str, space: SpaceName, workload: Workload, folder: Path) -> Target:
+    hardware = _target(target, space)
+    return replayed(hardware, [_oracle(target, space, workload, folder)])

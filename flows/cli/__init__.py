@@ -1,5 +1,0 @@
-"""The command line: one module a group of commands; heavy imports wait until a command runs."""
-
-from flows.cli.app import command, main
-
-__all__ = ["command", "main"]

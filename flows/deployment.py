@@ -1,0 +1,65 @@
+"""The tuning flow as a deployment served from this machine, without a work pool or worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from services.embedded import drain
+from services.home import use_home
+from services.prefect_server import announce, announced, start_prefect_pages, withdraw
+from services.server_process import LOOPBACK
+from tuning.options import TuningOptions
+
+DEPLOYMENT = "nightly"
+
+
+def serve_tuning(
+    options: TuningOptions,
+    *,
+    cron: str,
+    every_seconds: float | None,
+    port: int,
+    emit: Callable[[str], None],
+) -> None:
+    """Register the deployment and run what is due, one at a time, until Ctrl-C.
+
+    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages.
+    """
+    home = use_home()
+    with ExitStack() as stack:
+        address = os.environ.get("PREFECT_API_URL") or announced(home)
+        if address is None:
+            server = start_prefect_pages(home, LOOPBACK, port)
+            stack.callback(server.process.stop)
+            server.process.wait()
+            announce(home, server.api_url)
+            stack.callback(withdraw, home)
+            address = server.api_url
+        os.environ["PREFECT_API_URL"] = address
+        emit(f"Prefect  {address.removesuffix('/api')}")
+        when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
+        emit(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")
+        try:
+            _serve(options, cron, every_seconds)
+        finally:
+            drain()
+
+
+def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:
+    from prefect.types.entrypoint import EntrypointType
+
+    from flows.tuning import tune_network
+
+    when = {"interval": every_seconds} if every_seconds else {"cron": cron}
+    tune_network.serve(
+        name=DEPLOYMENT,
+        parameters={"options": options.model_dump(mode="json")},
+        description="Tune every workload of a network for an accelerator",
+        tags=["tilewright"],
+        limit=1,
+        print_starting_message=False,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **when,
+    )

@@ -1,0 +1,80 @@
+"""Keeping an explorer's memory on disk: each model in its native format, arrays as NPZ, an index
+with digests. Nothing here is or reads a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from models.learners import build
+from search.explorer import ExplorerState
+from search.learning import CostModel
+from targets.errors import TilewrightError
+
+INDEX = "memory.json"
+_ARRAYS = "arrays.npz"
+
+
+class StoreError(TilewrightError):
+    """Saved models that are missing, damaged or of an unknown kind."""
+
+
+def save_state(state: ExplorerState, folder: Path) -> list[Path]:
+    """Write all models and arrays; returns the files, the index last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries, files = {}, []
+    for role, model in sorted(state.models.items()):
+        path = folder / f"{role}{model.suffix}"
+        model.save(path)
+        entries[role] = {
+            "kind": model.kind,
+            "classify": bool(getattr(model, "classify", False)),
+            "file": path.name,
+            "sha256": _digest(path),
+        }
+        files.append(path)
+    arrays = folder / _ARRAYS
+    np.savez(arrays, allow_pickle=False, **state.arrays)
+    index = folder / INDEX
+    index.write_text(
+        json.dumps({"models": entries, "arrays": {"file": _ARRAYS, "sha256": _digest(arrays)}})
+    )
+    return [*files, arrays, index]
+
+
+def load_state(folder: Path) -> ExplorerState:
+    """The memory saved in a folder. Raises `StoreError` if a file is missing or has changed."""
+    try:
+        index = json.loads((folder / INDEX).read_text())
+        models = {
+            role: _load(folder, entry["kind"], entry["classify"], entry["file"], entry["sha256"])
+            for role, entry in index["models"].items()
+        }
+        path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
+        with np.load(path, allow_pickle=False) as data:
+            return ExplorerState(models, {name: data[name] for name in data.files})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{folder} holds no usable models ({error}); train again, or remove the folder"
+        ) from None
+
+
+def _load(folder: Path, kind: str, classify: bool, name: str, digest: str) -> CostModel:
+    path = _checked(folder, name, digest)
+    model = build(kind, 0, classify, {})
+    model.load(path)
+    return model
+
+
+def _checked(folder: Path, name: str, digest: str) -> Path:
+    path = folder / Path(name).name
+    if _digest(path) != digest:
+        raise StoreError(f"{path} is not the file that was saved; train again, or restore it")
+    return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

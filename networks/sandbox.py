@@ -1,0 +1,106 @@
+"""A stranger's model file, read in a child process with limits on memory and time.
+
+The parent never parses the file: it gets what was found as JSON. So a file that crashes a parser,
+or blows it up, ends in one clear error. Built-in networks need no child.
+
+Run as `python -m networks.sandbox`, this module is that child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from networks import errors
+from networks.report import Examined
+from targets.errors import TilewrightError
+from targets.rpc_process import Header, Limits, RpcFailed, RpcProcess, RpcTimeout, arguments, serve
+
+if TYPE_CHECKING:
+    from networks.relax.execute import CompiledModule
+
+READING = Limits(seconds=300.0, memory_bytes=12 << 30)
+"""For files of up to 2 GiB, with the importer and its libraries."""
+
+
+class SandboxedSource:
+    """A model file that only a child process reads. `compile`, which runs the model on this
+    machine, trusts it: it reads the file here."""
+
+    def __init__(
+        self, path: Path, input_shapes: Mapping[str, Sequence[int]], limits: Limits = READING
+    ) -> None:
+        self.name = str(path)
+        self._path = path
+        self._shapes = {name: [int(size) for size in s] for name, s in input_shapes.items()}
+        self._limits = limits
+
+    def examine(self) -> Examined:
+        """What the importer finds. Raises `ModelFileError` where the child dies or takes too long,
+        and whatever it raised."""
+        if not self._path.is_file():
+            raise errors.ModelFileError(
+                f"'{self._path}' is not a file; give an ONNX file or a built-in network"
+            )
+        child = RpcProcess("networks.sandbox", [], self._limits)
+        try:
+            reply, _ = child.call({"path": self.name, "shapes": self._shapes})
+        except RpcTimeout:
+            raise errors.ModelFileError(
+                f"reading '{self.name}' took more than {self._limits.seconds:g} s; it was given "
+                "up: simplify the model, or export it again"
+            ) from None
+        except RpcFailed as error:
+            raise errors.ModelFileError(
+                f"'{self.name}' broke its reader ({error}); the file is damaged or hostile: "
+                "export it again"
+            ) from None
+        finally:
+            child.stop()
+        if "error" in reply:
+            raise _told(self.name, str(reply["error"]), str(reply.get("message", "")))
+        try:
+            return _examined().validate_python(reply["examined"])
+        except (ValidationError, KeyError):
+            raise errors.ModelFileError(
+                f"'{self.name}' confused its reader; the file is damaged: export it again"
+            ) from None
+
+    def compile(self) -> CompiledModule:
+        from networks.network import load
+
+        return load(self.name, self._shapes).compiled
+
+
+def _told(name: str, kind: str, message: str) -> TilewrightError:
+    """The child's exception, if it is one of ours."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, TilewrightError):
+        return known(message)
+    if kind == "MemoryError":
+        message = "it needs more memory than a reader is given"
+    reason = (message.strip().splitlines() or [kind])[0]
+    return errors.ModelFileError(
+        f"'{name}' cannot be read: {reason}; simplify the model, or export it again"
+    )
+
+
+@lru_cache(maxsize=1)
+def _examined() -> TypeAdapter[Examined]:
+    return TypeAdapter(Examined)
+
+
+def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
+    from networks.network import load
+
+    examined = load(header["path"], header["shapes"]).examined
+    return {"examined": _examined().dump_python(examined, mode="json")}, {}
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_answer)

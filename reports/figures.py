@@ -1,0 +1,42 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from evaluation.compare.standings import Interval
+
+_PERCENT = "\N{NO-BREAK SPACE}%"
+
+
+def percent(share: float) -> str:
+    """`0 %`, `<0.1 %`, `1.3 %`, `214 %`; an infinite regret is `none valid`."""
+    if math.isinf(share):
+        return "none valid"
+    if 0 < share < 0.0005:
+        return f"<0.1{_PERCENT}"
+    digits = 0 if share >= 0.0995 or round(share, 4) in (0.0, 0.01) else 1
+    return f"{100 * share:,.{digits}f}{_PERCENT}"
+
+
+def count(number: float) -> str:
+    """Three digits are enough: `7.4`, `74`, `1,234`."""
+    return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`45 ms`, `1.2 s`, `45 s`, `3:05 min`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+
+
+def ranged(interval: Interval, form: Callable[[float], str]) -> str:
+    """`7–12`; empty where both ends read the same. Of percentages the sign is written once."""
+    low, high = form(interval.low), form(interval.high)
+    if low == high:
+        return ""
+    return f"{low.removesuffix(' %') if high.endswith(' %') else low}–{high}"

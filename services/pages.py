@@ -1,0 +1,74 @@
+"""The web pages of Prefect and MLflow on this home's records, for as long as somebody looks."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+from services.home import use_home
+from services.mlflow_server import start_mlflow_server
+from services.prefect_server import announce, start_prefect_pages, withdraw
+from services.server_process import ServerError, ServerProcess
+from services.urls import TRAINING_PAGES
+
+POLL_SECONDS = 0.2
+
+
+class Addresses(dict[str, str]):
+    """Where the pages are, by name."""
+
+    def __init__(self, values: dict[str, str], children: list[ServerProcess]) -> None:
+        super().__init__(values)
+        self._children = children
+
+    def wait(self) -> None:
+        """Until Ctrl-C or SIGTERM. Raises `ServerError` if a server ends by itself."""
+        while True:
+            for process in self._children:
+                if process.process.poll() is not None:
+                    raise ServerError(f"the {process.name} server ended; see {process.log}")
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addresses]:
+    """Both servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
+    home = use_home()
+    with ExitStack() as stack:
+        prefect = start_prefect_pages(home, host, prefect_port)
+        stack.callback(prefect.process.stop)
+        mlflow = start_mlflow_server(home, host, mlflow_port)
+        stack.callback(mlflow.stop)
+        children = [prefect.process, mlflow]
+        try:
+            with ending_on_sigterm():
+                for process in children:
+                    process.wait()
+                announce(home, prefect.api_url)
+                stack.callback(withdraw, home)
+                addresses = {
+                    "Prefect": prefect.api_url.removesuffix("/api"),
+                    "MLflow": mlflow.health.removesuffix("health")
+                    + "#/experiments"
+                    + TRAINING_PAGES,
+                }
+                yield Addresses(addresses, children)
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C within the block."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

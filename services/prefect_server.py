@@ -1,0 +1,161 @@
+"""The embedded Prefect server, and its database.
+
+Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
+for it. Here it starts at once, while the command reads its input, with a database that set-up has
+migrated already, and ends with the command.
+
+Run as `python -m services.prefect_server DESCRIPTOR`, this module is that server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from services.home import Home
+from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
+from services.urls import PREFECT_PORT
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+LOCAL = (LOOPBACK, "0.0.0.0", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class PrefectServer:
+    """A server on its way up: `child.wait()` before the first flow, `child.stop()` at the end."""
+
+    process: ServerProcess
+    api_url: str
+
+
+def start_prefect_server(home: Home) -> PrefectServer:
+    """Start one on a free port, without pages and scheduler, as flows of this process need it."""
+    return _start(home, LOOPBACK, 0, interface=False)
+
+
+def start_prefect_pages(home: Home, host: str, port: int = PREFECT_PORT) -> PrefectServer:
+    """Start one that also serves the web pages and runs deployments that are due."""
+    return _start(home, host, port, interface=True)
+
+
+def _start(home: Home, host: str, port: int, *, interface: bool) -> PrefectServer:
+    _provide_database(home)
+    with listening_socket(host, port) as listener:
+        api_url = f"http://{host}:{listener.getsockname()[1]}/api"
+        descriptor = listener.fileno()
+        process = start(
+            "Prefect",
+            [sys.executable, "-m", "services.prefect_server", str(descriptor)]
+            + ["--interface"] * interface,
+            health=f"{api_url}/health",
+            log=home.server_log,
+            environment={"PREFECT_API_URL": api_url, "PREFECT_UI_API_URL": api_url},
+            descriptors=[descriptor],
+        )
+    return PrefectServer(process, api_url)
+
+
+# -- a server that is already there ------------------------------------------------------------
+
+
+def announce(home: Home, api_url: str) -> None:
+    """Let later commands on this home use the server of `tilewright ui`."""
+    _announcement(home).write_text(json.dumps({"api_url": api_url}))
+
+
+def withdraw(home: Home) -> None:
+    _announcement(home).unlink(missing_ok=True)
+
+
+def announced(home: Home) -> str | None:
+    """The API address of a server that runs on this home's data, if there is a live one. A folder
+    from a stranger cannot name a server elsewhere."""
+    try:
+        api_url = str(json.loads(_announcement(home).read_text())["api_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if urlsplit(api_url).hostname not in LOCAL:
+        return None
+    return api_url if answers(f"{api_url}/health") else None
+
+
+def _announcement(home: Home) -> Path:
+    return home.root / "prefect" / "server.json"
+
+
+# -- a database that is already migrated -------------------------------------------------------
+
+
+def prepare_database_template(home: Home) -> None:
+    """Start a server once on an empty home and keep its database for later homes."""
+    if _template().exists():
+        return
+    server = start_prefect_server(home)
+    server.process.wait()
+    server.process.stop()
+    _template().parent.mkdir(parents=True, exist_ok=True)
+    fresh = _template().with_suffix(f".{os.getpid()}.tmp")
+    fresh.unlink(missing_ok=True)
+    with sqlite3.connect(home.prefect_database) as database:
+        database.execute("VACUUM INTO ?", (str(fresh),))
+    fresh.replace(_template())
+
+
+def _provide_database(home: Home) -> None:
+    if home.prefect_database.exists() or not _template().exists():
+        return  # without the template the server migrates an empty file, which takes it seconds
+    fresh = home.prefect_database.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        shutil.copyfile(_template(), fresh)
+        fresh.replace(home.prefect_database)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _template() -> Path:
+    return Path(sys.prefix) / "share" / "tilewright" / f"prefect-{version('prefect')}.db"
+
+
+# -- the server --------------------------------------------------------------------------------
+
+
+class RetrySoon:
+    """ASGI middleware: a busy SQLite file (503) is free again within milliseconds, so tell the
+    client to come back then; by itself it would wait two seconds."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_hint(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 503:
+                message["headers"] = [*message.get("headers", []), (b"retry-after", b"0.05")]
+            await send(message)
+
+        await self.app(scope, receive, send_with_hint)
+
+
+def _serve(descriptor: int, *, interface: bool) -> None:
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    app = create_app(ephemeral=not interface, final=True)
+    app.add_middleware(RetrySoon)
+    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), interface="--interface" in sys.argv)

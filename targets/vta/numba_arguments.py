@@ -1,0 +1,53 @@
+"""What compiled code passes on without cost: arrays uncounted, named numbers by their address.
+
+Numba counts references, atomically, whenever one compiled function hands an array to another, and
+copies a tuple item by item. Where a helper does no more than one instruction, either takes most of
+the time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numba.core import cgutils, types
+from numba.core.types.containers import BaseTuple
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+Numbers = TypeVar("Numbers", bound=NamedTuple)
+
+
+@lru_cache(maxsize=64)
+def as_record(numbers: Numbers) -> Numbers:
+    """The same named integers as a NumPy record, of which compiled code takes the address."""
+    kind = np.dtype([(name, np.int64) for name in numbers._fields])
+    return cast(Numbers, np.array([tuple(numbers)], kind)[0])
+
+
+@intrinsic
+def unowned(_: Any, lent: types.Type) -> Any:
+    """The same array, or tuple with arrays in it, without an owner: for the arguments of a call,
+    while the caller keeps the owner."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _without_owner(context, builder, signature.return_type, arguments[0])
+
+    return lent(lent), generate
+
+
+def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
+    if isinstance(kind, types.Array):
+        view = make_array(kind)(context, builder, value=value)
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
+    if isinstance(kind, BaseTuple):
+        items = cgutils.unpack_tuple(builder, value)
+        kinds = kind.types
+        return context.make_tuple(
+            builder, kind,
+            [_without_owner(context, builder, k, v) for k, v in zip(kinds, items, strict=True)],
+        )  # fmt: skip
+    return value

@@ -1,0 +1,220 @@
+"""`tilewright compare` on real tables and a real space: contract, determinism, mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cli.app import app
+from cli.comparison import run_comparison
+from evaluation.compare.kept_runs import RUNS
+from evaluation.compare.plan import ComparisonPlan, parse_seeds, parse_tuner_configs, plan
+from evaluation.compare.runs import COMPARISON, run_jobs
+from evaluation.compare.test_bed import recorded_test_bed
+from reports.compare.report import REPORT
+from targets.errors import TilewrightError
+from targets.table import read_stack_table
+from tests.flows.conftest import Place
+
+TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
+TRIALS, SEEDS = 16, (0, 1)
+STATUSES = {"valid", "compile_error", "run_error", "wrong_result", "timeout"}
+
+
+def _plan(tuners: str = "default,random,ml2tuner:first=8:alpha=2") -> ComparisonPlan:
+    test_bed = recorded_test_bed([TABLES / "C10.csv.gz", TABLES / "C6.csv.gz"])
+    return plan(test_bed, parse_tuner_configs(tuners), SEEDS, TRIALS, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compared")
+    run_comparison(_plan(), out, Console(quiet=True), processes=1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / COMPARISON).read_text()))
+
+
+def test_the_record_has_the_promised_keys_and_every_run(document: dict[str, Any]) -> None:
+    assert list(document) == ["target", "space", "trials", "optimum", "runs"]
+    assert (document["space"], document["trials"]) == ("template", TRIALS)
+    assert document["optimum"] == {"C10": 37_817, "C6": 245_735}
+    labels = {"default", "random", "ml2tuner:first=8:alpha=2"}
+    keys = {(run["tuner"], run["workload"], run["seed"]) for run in document["runs"]}
+    assert keys == {(t, w, s) for t in labels for w in ("C10", "C6") for s in SEEDS}
+    assert len(document["runs"]) == len(keys)
+    for run in document["runs"]:
+        assert set(run) == {"tuner", "workload", "seed", "statuses", "best_cycles", "lowered",
+                            "failed_compiles", "wall_seconds"}  # fmt: skip
+
+
+def test_every_run_is_consistent_with_itself_and_the_table(document: dict[str, Any]) -> None:
+    cycles = {name: set(read_stack_table(TABLES / f"{name}.csv.gz").cycles.tolist())
+              for name in ("C10", "C6")}  # fmt: skip
+    for run in document["runs"]:
+        assert len(run["statuses"]) == len(run["best_cycles"]) == TRIALS
+        assert set(run["statuses"]) <= STATUSES
+        assert 0 <= run["failed_compiles"] <= run["lowered"]
+        known = [best for best in run["best_cycles"] if best is not None]
+        assert run["best_cycles"][: len(run["best_cycles"]) - len(known)] == [None] * (
+            TRIALS - len(known)
+        )
+        assert sorted(known, reverse=True) == known
+        assert set(known) <= cycles[run["workload"]]
+        first = run["statuses"].index("valid") if "valid" in run["statuses"] else TRIALS
+        assert len(known) == TRIALS - first
+
+
+def test_processes_change_nothing_but_the_seconds(folder: Path) -> None:
+    there = _plan("random,default")
+    jobs = [job for job in there.jobs if job.seed == 1]
+    alone = {_key(run): _facts(run) for run in run_jobs(there, jobs, 1)}
+    shared = {_key(run): _facts(run) for run in run_jobs(there, jobs, 2)}
+    assert alone == shared
+    assert len(alone) == 4
+
+
+def test_finished_runs_are_kept_and_not_repeated(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (folder / RUNS).read_bytes().splitlines(keepends=True)
+    (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # torn by a crash
+    asked = []
+    monkeypatch.setattr(
+        "cli.comparison.run_jobs",
+        lambda what, jobs, processes: asked.extend(jobs) or run_jobs(what, jobs, processes),
+    )
+    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1)
+    assert len(asked) == 2
+    again, before = (json.loads((out / COMPARISON).read_text()) for out in (tmp_path, folder))
+    for run in again["runs"] + before["runs"]:
+        del run["wall_seconds"]
+    assert again == before
+    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1)
+    assert len(asked) == 2
+    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1, fresh=True)
+    assert len(asked) == 2 + len(before["runs"])
+
+
+class _Addresses(HTMLParser):
+    """Everything a page would load, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        names = {"src", "srcset", "poster", "data"} | ({"href"} if tag != "a" else set())
+        self.loads += [f"{tag} {value}" for key, value in attrs
+                       if (key in names or key.endswith(":href")) and value]  # fmt: skip
+
+
+def test_the_report_stands_alone_and_names_every_tuner_and_workload(folder: Path) -> None:
+    page = (folder / REPORT).read_text()
+    found = _Addresses(page)
+    assert all(re.fullmatch(r"\w+ #\S+", load) for load in found.loads), found.loads[:3]
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#|&quot;#|\"#)", page)
+    assert not {"script", "link", "iframe", "img"} & set(found.tags)
+    for text in ("default", "random", "ml2tuner:first=8:alpha=2", "C10 · 1×1/2 256→512 @14",
+                 "C6 · 3×3/2 128→256 @28", "37,817", "245,735"):  # fmt: skip
+        assert text in page
+    assert found.tags.count("svg") == 6
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    referenced = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
+    assert referenced <= set(ids)
+
+
+def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> None:
+    small, odd = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1", "dense:n=1,c=16,o=16"
+    done = place.run(
+        "compare", "--tuners", "random,default", "--workloads", small, "--workloads", odd,
+        "--space", "template", "--trials", "8", "--batch", "4", "--seeds", "0,2", "--out", "out",
+        "--jobs", "1", "--no-mlflow",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "out/report.html" in done.stdout
+    document = place.json("out/comparison.json")
+    assert (document["target"], document["space"]) == ("vta-pynq", "template")
+    assert list(document["optimum"]) == [small, odd]
+    assert {run["seed"] for run in document["runs"]} == {0, 2}
+    # A dense layer of one block has few schedules: the space is exhausted.
+    assert {len(r["statuses"]) for r in document["runs"] if r["workload"] == odd} == {4}
+    assert len(list((place.folder / "home" / "oracle").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tuners", "defualt"], "unknown tuner 'defualt'; known: autotvm"),
+        (["--tuners", "default,default"], "names default twice"),
+        (["--tuners", ","], "names no tuner"),
+        (["--tuners", "ml2tuner:alpha=-1"], "option alpha of tuner 'ml2tuner'"),
+        (["--tuners", "ml2tuner:alhpa=1"], "known options: alpha"),
+        (["--tuners", "ml2tuner:alpha"], "write an option as ml2tuner:NAME=VALUE"),
+        (["--seeds", "0-"], "cannot read '0-'; write 0-19 or 0,3,7"),
+        (["--seeds", "5-3"], "5 is above 3; write 3-5"),
+        (["--seeds", ""], "cannot read ''"),
+        (["--seeds", "-1"], "cannot read '-1'"),
+        (["--seeds", "0-99999"], "more than 10,000 seeds"),
+        (["--seeds", "4000000000"], "a seed lies between 0 and"),
+        (["--trials", "0"], "give every run at least 1 measurement"),
+        (["--batch", "0"], "measure at least 1 config"),
+        (["--replay", "C99.csv.gz"], "there is no file C99.csv.gz"),
+        (["--network", "resnet18", "--replay", "C4.csv.gz"], "not both"),
+        (["--network", "resnet81"], "unknown network 'resnet81'"),
+        (["--network", "resnet18", "--space", "tempalte"], "unknown space 'tempalte'"),
+        (["--network", "resnet18", "--target", "vta-pink"], "vta-pink"),
+        (["--network", "resnet18", "--workloads", "12"], "there is no '12'; choose by place"),
+        ([], "compare on what?"),
+        (["--workloads", "conv2d:n=1"], "lacks c, h, k, o, w"),
+        (["--out", "/proc/nowhere"], "choose another folder with --out"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["compare", *arguments])
+    assert isinstance(result.exception, TilewrightError), result.output
+    assert message in str(result.exception)
+    assert not (tmp_path / "compared").exists()
+
+
+def test_a_mistake_ends_the_command_with_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cli import main
+
+    monkeypatch.setattr("sys.argv", ["tilewright", "compare", "--trials", "0"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: --trials 0")
+
+
+def test_seeds_are_read_as_written() -> None:
+    assert parse_seeds("0-3,7, 9-10,2") == (0, 1, 2, 3, 7, 9, 10)
+
+
+def _key(run: Any) -> tuple[str, str, int]:
+    return run.tuner, run.workload, run.seed
+
+
+def _facts(run: Any) -> dict[str, Any]:
+    record = run.record()
+    del record["wall_seconds"]
+    return dict(record)

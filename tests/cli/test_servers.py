@@ -1,0 +1,124 @@
+"""`tilewright ui` and `serve`, and the deployment file: real servers, one scheduled run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from services.server_process import LOOPBACK, queries
+from tests.flows.conftest import Place
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def post(url: str, document: object) -> Any:
+    request = urllib.request.Request(
+        url, json.dumps(document).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return json.loads(reply.read())
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Everything printed up to a line with `text`."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(seen)
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses on which a process and all it started wait for connections."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    sockets = [entry for one in family for entry in one.net_connections("inet")]
+    return {entry.laddr.ip for entry in sockets if entry.status == psutil.CONN_LISTEN}
+
+
+def stop(process: subprocess.Popen[str]) -> int:
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode
+
+
+def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
+    prefect, mlflow = free_port(), free_port()
+    pages = place.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
+    try:
+        printed = read_until(pages, "Ctrl-C")
+        assert f"http://{LOOPBACK}:{prefect}" in printed
+        assert f"http://{LOOPBACK}:{mlflow}" in printed
+        assert queries(f"http://{LOOPBACK}:{prefect}/api/health")
+        assert queries(f"http://{LOOPBACK}:{mlflow}/")
+        assert "warning" not in printed
+        assert listening(pages.pid) == {LOOPBACK}
+        _deploy_and_list(place, f"http://{LOOPBACK}:{prefect}/api")
+    finally:
+        assert stop(pages) == 0
+    assert not queries(f"http://{LOOPBACK}:{prefect}/api/health")
+    assert not queries(f"http://{LOOPBACK}:{mlflow}/")
+
+
+def _deploy_and_list(place: Place, api: str) -> None:
+    """The deployment file is accepted, listed, and its form refuses nonsense."""
+    environment = place.environment | {"PREFECT_API_URL": api, "DO_NOT_TRACK": "true"}
+    program = Path(sys.executable).with_name("prefect")
+
+    def prefect(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(program), "--no-prompt", *arguments],
+            cwd=ROOT, env=environment | {"PREFECT_HOME": str(place.folder / "prefect")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    assert prefect("work-pool", "create", "--type", "process", "tilewright").returncode == 0
+    file = "deployments/prefect.yaml"
+    done = prefect("deploy", "--all", "--prefect-file", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tune_network/nightly" in prefect("deployment", "ls").stdout
+    bad = json.dumps({"options": {"trials": 0}})
+    done = prefect("deployment", "run", "tune_network/nightly", "--params", bad)
+    assert done.returncode != 0
+    assert "options.trials" in done.stdout + done.stderr
+
+
+def test_serve_executes_a_scheduled_run(place: Place) -> None:
+    port = free_port()
+    server = place.start(
+        "serve", "digits_cnn", "--tuner", "random", "--trials", "8", "--every", "20",
+        "--prefect-port", str(port), "--out", "out",
+    )  # fmt: skip
+    try:
+        read_until(server, "serving")
+        deadline = time.monotonic() + LIMIT_SECONDS
+        done: list[Any] = []
+        while not done and time.monotonic() < deadline:
+            time.sleep(1)
+            states = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}}
+            runs = post(f"http://{LOOPBACK}:{port}/api/flow_runs/filter", states)
+            done = [run for run in runs if run["auto_scheduled"]]
+        assert done, "no scheduled run ended in time"
+        assert {run["state_type"] for run in done} == {"COMPLETED"}
+        summary = place.json("out/summary.json")
+        assert summary["prefect_flow_run_id"] in {run["id"] for run in done}
+    finally:
+        stop(server)

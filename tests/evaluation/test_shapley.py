@@ -1,0 +1,57 @@
+"""Shapley values add up, and give each feature its due."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evaluation.explain.shapley import is_exact, shapley_values
+from models.learners import build
+from search.learning import CostModel
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 4))
+Y = 3.0 * X[:, 0] - X[:, 1] + 0.5 * X[:, 0] * X[:, 2]
+
+
+def _fitted(kind: str) -> CostModel:
+    model = build(kind, 0, False, {})
+    model.fit(X, Y)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "lightgbm", "gaussian"])
+def test_contributions_differ_between_rows_as_predictions_do(kind: str) -> None:
+    model = _fitted(kind)
+    values = shapley_values(model, X[:20], X)
+    assert values.shape == (20, 4)
+    rest = model.predict(X[:20]) - values.sum(axis=1)
+    # Exact values leave the mean prediction; sampled ones that of a sample of the background.
+    spread = 1e-4 if is_exact(model) else 3.0 * model.predict(X).std() / np.sqrt(8)
+    assert np.abs(rest - rest.mean()).max() <= spread
+    assert abs(rest.mean() - model.predict(X).mean()) < 1.0
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "lightgbm", "gaussian"])
+def test_features_rank_by_what_they_do(kind: str) -> None:
+    sizes = np.abs(shapley_values(_fitted(kind), X, X)).mean(axis=0)
+    assert sizes[0] > sizes[1] > sizes[3]
+    assert sizes[3] < 0.1 * sizes[0]
+
+
+def test_sampled_values_approach_the_exact_ones_of_a_linear_function() -> None:
+    class Linear:
+        kind, suffix = "linear", ".npz"
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return x @ np.array([2.0, -1.0, 0.0, 0.5])
+
+    background = np.zeros((1, 4))
+    values = shapley_values(Linear(), X[:10], background)  # type: ignore[arg-type]
+    np.testing.assert_allclose(values, X[:10] * [2.0, -1.0, 0.0, 0.5], atol=1e-12)
+
+
+def test_equal_arguments_give_equal_values() -> None:
+    model = _fitted("gaussian")
+    first, again = (shapley_values(model, X[:5], X, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first, again)

@@ -1,0 +1,114 @@
+"""What a table of standings says follows from the runs, worked out by hand here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation.compare.runs import Run
+from evaluation.compare.standings import (
+    Interval,
+    band,
+    interval,
+    relative_trials,
+    results_of,
+    standings,
+)
+from reports.figures import count, duration, percent, ranged
+
+OPTIMUM = {"one": 100, "two": 1000}
+
+
+def _run(tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0) -> Run:
+    best, known = [], None
+    for each in cycles:
+        known = each if known is None else min(known, each or known)
+        best.append(known)
+    statuses = ["valid" if each else "run_error" for each in cycles]
+    elapsed = [0.5 * (k + 1) for k in range(len(cycles))]
+    return Run(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
+
+
+RUNS = [
+    _run("good", "one", 0, [None, 150, 100, 120]),
+    _run("good", "one", 1, [100, None, None, None]),
+    _run("good", "two", 0, [None, None, 1010, None], lowered=6),
+    _run("good", "two", 1, [4000, 1000]),  # the space was exhausted
+    _run("poor", "one", 0, [None, 300, None, 200]),
+    _run("poor", "one", 1, [None, None, None, None]),
+    _run("poor", "two", 0, [2000, None, None, 1009]),
+    _run("poor", "two", 1, [None, None, None, 4000]),
+]
+
+
+def test_regret_counts_from_the_optimum_and_is_infinite_before_the_first_valid_trial() -> None:
+    results = results_of(RUNS, OPTIMUM, 4)
+    assert results.regret[0, 0, 0].tolist() == [math.inf, 0.5, 0.0, 0.0]
+    assert results.regret[0, 1, 1].tolist() == [3.0, 0.0, 0.0, 0.0]
+    assert np.isinf(results.regret[1, 0, 1]).all()
+
+
+def test_trials_to_the_goal_count_the_budget_where_it_was_missed() -> None:
+    results = results_of(RUNS, OPTIMUM, 4)
+    assert results.trials_to_goal.tolist() == [[[3, 1], [3, 2]], [[4, 4], [4, 4]]]
+    assert results.reached.tolist() == [[[True, True], [True, True]], [[False, False],
+                                                                       [True, False]]]  # fmt: skip
+
+
+def test_a_standing_is_the_median_over_seeds() -> None:
+    good, poor = standings(results_of(RUNS, OPTIMUM, 4))
+    assert (good.tuner, poor.tuner) == ("good", "poor")
+    regrets = [math.sqrt(1.0 * 1.01) - 1, 0.0]
+    assert good.regret.middle == pytest.approx(np.mean(regrets))
+    assert (good.regret.low, good.regret.high) == pytest.approx((0.0, regrets[0]))
+    assert good.reached == 1.0
+    assert poor.reached == 0.25
+    assert good.trials.middle == pytest.approx((math.sqrt(3 * 3) + math.sqrt(1 * 2)) / 2)
+    assert good.lowered.middle == pytest.approx((3 + 0) / 2)
+    assert good.invalid.middle == pytest.approx(((1 + 2) / 2 + 0) / 2)
+    assert good.seconds.middle == pytest.approx((2.0 + 1.5) / 2)
+    assert poor.worst == ("one", math.inf)
+    assert poor.invalid_share.middle == pytest.approx((4 / 8 + 7 / 8) / 2)
+
+
+def test_relative_trials_are_a_geometric_mean_of_ratios() -> None:
+    ratio = relative_trials(results_of(RUNS, OPTIMUM, 4), "good", "poor")
+    assert ratio == pytest.approx(math.sqrt((2 / 4) * (2.5 / 4)))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=25))
+def test_an_interval_holds_its_median_and_lies_within_the_figures(figures: list[float]) -> None:
+    found = interval(np.array(figures))
+    assert min(figures) <= found.low <= found.middle <= found.high <= max(figures)
+
+
+def test_an_interval_covers_the_true_median_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    found = [interval(rng.exponential(size=21)) for _ in range(200)]
+    covered = np.mean([each.low <= math.log(2) <= each.high for each in found])
+    assert 0.88 <= covered <= 0.99
+
+
+def test_bands_of_infinite_curves_are_infinite_not_undefined() -> None:
+    curves = np.full((5, 2), np.inf)
+    curves[:2, 1] = 1.0
+    low, middle, high = band(curves)
+    assert not np.isnan([*low, *middle, *high]).any()
+    assert np.isinf(middle).all()
+    assert low[1] == 1.0
+
+
+def test_numbers_read_as_people_write_them() -> None:
+    texts = [percent(x).replace("\N{NO-BREAK SPACE}", " ") for x in (0, 2e-4, 0.01, 0.013, 2.14)]
+    assert texts == ["0 %", "<0.1 %", "1 %", "1.3 %", "214 %"]
+    assert percent(math.inf) == "none valid"
+    assert [count(x) for x in (7.0, 7.42, 1234.4)] == ["7", "7.4", "1,234"]
+    assert [duration(x) for x in (0.0451, 1.234, 45.2, 185.0)] == [
+        "45 ms", "1.2 s", "45 s", "3:05 min",
+    ]  # fmt: skip
+    assert ranged(Interval(8, 7, 12), count) == "7–12"
+    assert ranged(Interval(8, 8, 8), count) == ""

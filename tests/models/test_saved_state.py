@@ -1,0 +1,131 @@
+"""Models on disk: what comes back is what was saved, bit for bit, and nothing is a pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import StoreError, load_state, save_state
+from models.learners import build, kinds
+from models.validity import Validity
+from search.explorer import ExplorerState
+from targets.errors import TilewrightError
+
+RNG = np.random.default_rng(0)
+X, ASKED = RNG.integers(1, 50, (90, 4)).astype(float), RNG.integers(1, 50, (40, 4)).astype(float)
+
+
+def _state() -> ExplorerState:
+    """A model of every kind, regressors and classifiers, and arrays of several types."""
+    models = {}
+    for kind in kinds():
+        for classify in (True,) if kind == "validity" else (False, True):
+            model = build(kind, 3, classify, {})
+            model.fit(X, (X[:, 0] > 25) * 1.0 if classify else np.log2(X[:, 0] + X[:, 1]))
+            models[f"{kind}-{classify}"] = model
+    arrays = {"plan": np.arange(5), "chains": np.array([[1.5, np.nan]]), "none": np.empty(0, bool)}
+    return ExplorerState(models, arrays)
+
+
+@pytest.fixture(scope="module")
+def state() -> ExplorerState:
+    return _state()
+
+
+@pytest.fixture
+def folder(state: ExplorerState, tmp_path: Path) -> Path:
+    save_state(state, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_every_model_and_array_comes_back_bit_for_bit(state: ExplorerState, folder: Path) -> None:
+    found = load_state(folder)
+    assert found.models.keys() == state.models.keys()
+    for role, model in state.models.items():
+        again = found.models[role]
+        assert type(again) is type(model)
+        np.testing.assert_array_equal(model.predict(ASKED), again.predict(ASKED))
+        np.testing.assert_array_equal(model.spread(ASKED), again.spread(ASKED))
+    assert found.arrays.keys() == state.arrays.keys()
+    for name, array in state.arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.arrays[name], array)
+
+
+def test_the_veto_threshold_survives(folder: Path, state: ExplorerState) -> None:
+    before, after = (each.models["validity-True"] for each in (state, load_state(folder)))
+    assert isinstance(before, Validity)
+    assert isinstance(after, Validity)
+    assert after.threshold == before.threshold > 0
+
+
+def test_what_was_loaded_is_saved_with_equal_predictions(folder: Path, tmp_path: Path) -> None:
+    first = load_state(folder)
+    save_state(first, tmp_path / "again")
+    again = load_state(tmp_path / "again")
+    for role, model in first.models.items():
+        np.testing.assert_array_equal(model.predict(ASKED), again.models[role].predict(ASKED))
+
+
+def test_no_file_is_or_holds_a_pickle(folder: Path) -> None:
+    for path in folder.iterdir():
+        assert path.suffix in {".ubj", ".txt", ".npz", ".json"}
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as data:
+                assert all(data[name].dtype != object for name in data.files)
+        else:
+            assert not path.read_bytes().startswith(b"\x80")
+
+
+def test_an_object_array_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="pickle"):
+        save_state(ExplorerState(arrays={"bad": np.array([{}], dtype=object)}), tmp_path)
+
+
+def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
+    files = [path for path in sorted(folder.iterdir()) if path.name != "memory.json"]
+    assert len(files) == 2 * len(kinds())  # Model V is a classifier only; the arrays are one file
+    for path in files:
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        with pytest.raises(StoreError, match="not the file that was saved"):
+            load_state(folder)
+        path.write_bytes(whole)
+    load_state(folder)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["", "{", "[]", "null", "{}", '{"models": []}', '{"models": {"P": 1}, "arrays": {}}',
+     '{"models": {}, "arrays": {"file": "arrays.npz"}}',
+     '{"models": {}, "arrays": {"file": 5, "sha256": ""}}'],
+)  # fmt: skip
+def test_an_index_that_is_none_is_refused(folder: Path, index: str) -> None:
+    (folder / "memory.json").write_text(index)
+    with pytest.raises(StoreError, match=r"no usable models.*train again"):
+        load_state(folder)
+
+
+def test_a_missing_file_and_an_unknown_kind_are_refused(folder: Path) -> None:
+    index = json.loads((folder / "memory.json").read_text())
+    index["models"]["forest-True"]["kind"] = "oracle"
+    (folder / "memory.json").write_text(json.dumps(index))
+    with pytest.raises(TilewrightError, match="oracle"):
+        load_state(folder)
+    (folder / "arrays.npz").unlink()
+    with pytest.raises(TilewrightError):
+        load_state(folder)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_followed(folder: Path) -> None:
+    index = json.loads((folder / "memory.json").read_text())
+    outside = folder.parent / "arrays.npz"
+    (folder / "arrays.npz").rename(outside)
+    index["arrays"]["file"] = f"../{outside.name}"
+    (folder / "memory.json").write_text(json.dumps(index))
+    with pytest.raises(StoreError):
+        load_state(folder)

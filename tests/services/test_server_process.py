@@ -1,0 +1,93 @@
+"""Servers live exactly as long as the command that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from services.server_process import LOOPBACK, ServerError, answers, listening_socket, start
+
+SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_gone(url: str) -> bool:
+    deadline = time.monotonic() + 30
+    while answers(url) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not answers(url)
+
+
+def test_a_server_answers_after_wait_and_is_gone_after_stop(tmp_path: Path) -> None:
+    url = f"http://{LOOPBACK}:{(port := free_port())}/"
+    process = start("files", [*SERVER, str(port)], health=url, log=tmp_path / "log")
+    process.wait()
+    assert answers(url)
+    process.stop()
+    assert wait_until_gone(url)
+
+
+def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
+    url = f"http://{LOOPBACK}:{(port := free_port())}/"
+    command, log = [*SERVER, str(port)], str(tmp_path / "log")
+    code = (
+        "import sys, time; from pathlib import Path; from services.server_process import start\n"
+        f"child = start('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
+        "child.wait(); print('up', flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"up\n"
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert wait_until_gone(url)
+
+
+def test_a_server_that_does_not_start_is_one_message_with_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    process = start("broken", [sys.executable, "-c", "print('why', flush=True); exit(3)"],
+                  health=f"http://{LOOPBACK}:{free_port()}/", log=log)  # fmt: skip
+    with pytest.raises(ServerError, match=r"server\.log"):
+        process.wait()
+    assert "why" in log.read_text()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with listening_socket(LOOPBACK, 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match=f"{LOOPBACK}:{port}.*another port"):
+            listening_socket(LOOPBACK, port)
+
+
+def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) -> None:
+    url = f"http://{LOOPBACK}:{(port := free_port())}/"
+    code = (
+        "import http.server, os, sys\n"
+        "class Pid(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.end_headers()\n"
+        "        self.wfile.write(str(os.getpid()).encode())\n"
+        f"http.server.HTTPServer(('{LOOPBACK}', {port}), Pid).serve_forever()"
+    )
+    process = start("pid", [sys.executable, "-c", code], health=url, log=tmp_path / "log")
+    process.wait()
+    first = int(urllib.request.urlopen(url, timeout=30).read())
+    os.kill(first, signal.SIGKILL)
+    process.wait()
+    assert int(urllib.request.urlopen(url, timeout=30).read()) != first
+    process.stop()
+    assert wait_until_gone(url)

@@ -1,0 +1,40 @@
+"""What can be checked before anything is started, so that a mistake costs no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from targets.errors import UnknownName
+from targets.vta.spec import VtaSpec
+from tuning.folders import check_folder
+from tuning.options import TuningOptions
+
+
+def check(options: TuningOptions) -> None:
+    """Raises a `TilewrightError` for an unknown target or network, a specification that cannot be
+    encoded, or an output folder that cannot be written. Imports nothing heavy."""
+    VtaSpec.load(options.target)
+    check_source(options.model)
+    check_folder(options.folder)
+
+
+def check_tuner(options: TuningOptions) -> None:
+    """Raises `UnknownName` or `OptionError`. Loads the learners."""
+    from models import make_explorer
+
+    make_explorer(options.tuner, options.tuner_options)
+
+
+def check_source(model: str) -> None:
+    """Raises a `TilewrightError` unless the model is a built-in network or a file."""
+    from networks import zoo_names
+    from networks.errors import ModelFileError
+
+    if model in zoo_names() or Path(model).is_file():
+        return
+    if Path(model).suffix or "/" in model:
+        raise ModelFileError(
+            f"there is no file {model}; give the path of an ONNX file, or a name that "
+            "'tilewright zoo' lists"
+        )
+    raise UnknownName("network", model, zoo_names())
