@@ -2,8 +2,8 @@
 
 Two views of the same knobs. `tree_features` is for trees: many plain columns, logarithms, flags,
 remainders. `gp_features` is for Gaussian processes: few columns on a common scale. Roles are read
-off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots` are
-places a scratchpad holds. Other knobs get the generic columns only. Columns that never change
+off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots`
+are places a scratchpad holds. Other knobs get the generic columns only. Columns that never change
 within a space are left out.
 """
 

@@ -3,8 +3,8 @@
 A round is a fixed list of stages (`search.stages`). An explorer supplies the stages that think and
 keeps no state of its own: all it may remember between rounds lies in the `ExplorerState` that
 `learn` returns. Every answer is a function of (options, problem, state, history), and every random
-draw comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one would.
-"""
+draw comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one
+would. """
 
 from __future__ import annotations
 

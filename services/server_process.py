@@ -1,8 +1,8 @@
 """Server processes that live exactly as long as the command that started them, even a killed one.
 
 `python -m services.server_process COMMAND…` runs a command in a process group of its own, again if
-it is killed, and ends the whole group when its standard input closes; the pipe's other end is held by
-whoever called `start`.
+it is killed, and ends the whole group when its standard input closes; the pipe's other end is held
+by whoever called `start`.
 """
 
 from __future__ import annotations
