@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.features import Features
 from targets.workload import Workload
 
 Status = Literal["valid", "compile_error", "run_error", "wrong_result", "timeout"]
@@ -67,19 +68,56 @@ class Space:
 
 
 @dataclass(frozen=True)
+class Ragged:
+    """One array a row, all in one: row r is `values[offsets[r]:offsets[r + 1]]`. `values` has shape
+    (total, …), `offsets` shape (rows + 1,)."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
+        """From one array a row, at least one row. Shapes may differ in the first axis only."""
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        return cls(np.concatenate(list(rows)), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def rows(self, which: NDArray[Any]) -> Ragged:
+        """The rows of the given indices or mask, copied."""
+        places = np.arange(len(self))[which]
+        lengths = np.diff(self.offsets)[places]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        values = np.empty((int(offsets[-1]), *self.values.shape[1:]), self.values.dtype)
+        for place, begin, end in zip(places, offsets[:-1], offsets[1:], strict=True):
+            values[begin:end] = self[int(place)]
+        return Ragged(values, offsets)
+
+
+Programs = Mapping[str, Ragged]
+"""What compiling made of a batch, opaque to everyone but its target: named parts (instructions,
+micro-ops, a library's bytes), each with a row a config, empty where compiling failed. Plain arrays,
+so that they can be kept and sent. A target that runs configs as they are needs none."""
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A batch after compilation. Row r was compiled where `failures[r]` is empty.
 
-    `hidden` has shape (configs, len(hidden_names)), float64, NaN where compiling failed: quantities
-    that only compiling reveals, never anything that was measured.
+    `hidden` has a row a config, NaN where compiling failed: quantities that only compiling reveals,
+    never anything that was measured. `measure` runs `programs`; nothing is compiled twice.
     """
 
     workload: Workload
     configs: Configs
     failures: NDArray[np.object_]  # class of the failure, "" where compiled
     reasons: NDArray[np.object_]  # stage and cause in one sentence, "" where compiled
-    hidden: NDArray[np.float64]
-    hidden_names: tuple[str, ...]
+    hidden: Features
+    programs: Programs = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.configs)
@@ -90,45 +128,79 @@ class Lowered:
         return np.asarray(self.failures == "", dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> Lowered:
-        """The sub-batch of the given row indices or mask."""
+        """The sub-batch of the given row indices or mask, with its programs."""
         return replace(
             self,
             configs=self.configs[which],
             failures=self.failures[which],
             reasons=self.reasons[which],
-            hidden=self.hidden[which],
+            hidden=self.hidden.rows(which),
+            programs={name: part.rows(which) for name, part in self.programs.items()},
         )
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What running a batch gave, one entry a config.
+    """What running a batch gave, one entry a config, arrays of shape (configs,).
 
-    `cycles` is -1 and `seconds` NaN where the status is not `valid`; `seconds` is latency on the
-    accelerator (cycles / clock), not the time the measurement took. `counters` holds further
-    integers by name (instructions, bytes moved, busy cycles), -1 where unknown.
+    `seconds` is latency on the accelerator, not the time the measurement took; NaN where the status
+    is not `valid`. `cycles` is -1 there, and everywhere on a target that counts none. `counters`
+    holds further integers by name (instructions, bytes moved), -1 where unknown. `repeats` are the
+    seconds of every repetition, where a target has to repeat.
     """
 
     status: NDArray[np.object_]  # of Status
     reason: NDArray[np.object_]
     cycles: NDArray[np.int64]
     seconds: NDArray[np.float64]
-    counters: dict[str, NDArray[np.int64]]
+    counters: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    repeats: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.status)
+
+    @classmethod
+    def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
+        """As many rows that were not measured."""
+        return cls(
+            np.full(rows, status, dtype=object), np.full(rows, reason, dtype=object),
+            np.full(rows, -1, dtype=np.int64), np.full(rows, np.nan),
+        )  # fmt: skip
 
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Shape (configs,): which rows ran and gave the right numbers."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
 
+    @property
+    def latency(self) -> NDArray[np.float64]:
+        """What tuners minimise, shape (configs,): see `latency_of`."""
+        return latency_of(self.cycles, self.seconds)
+
+    def rows(self, which: NDArray[Any]) -> Measurements:
+        """The rows of the given indices or mask."""
+        return Measurements(
+            self.status[which], self.reason[which], self.cycles[which], self.seconds[which],
+            {name: values[which] for name, values in self.counters.items()},
+            None if self.repeats is None else self.repeats.rows(which),
+        )  # fmt: skip
+
+
+def latency_of(cycles: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Latency in the finest unit a target has: cycles where it counts them, which are exact, else
+    seconds. Shapes (rows,); NaN where a row is not valid."""
+    if (cycles > 0).any():
+        return np.where(cycles > 0, cycles.astype(np.float64), np.nan)
+    return seconds
+
 
 class Target(Protocol):
     """A piece of hardware with the schedule space and compiler that belong to it.
 
-    Implementations are deterministic: equal arguments give equal results. Every method takes and
-    returns whole batches; a config that cannot be compiled or run is a typed row, no exception.
+    Every method takes and returns whole batches; a config that cannot be compiled or run is a typed
+    row, no exception. `space` and `lower` are deterministic: equal arguments give equal results.
+    Whether `measure` is, the target says. What only some targets can do is a protocol of its own
+    (`targets.capabilities`). `targets.conformance` checks all of it.
     """
 
     @property
@@ -141,6 +213,12 @@ class Target(Protocol):
         """Content hash of what can change a measurement: hardware, space, compiler, simulator."""
         ...
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether measuring a config again gives the same numbers. If not, what another run has
+        measured is no substitute for measuring, and a finished stage is not taken from a cache."""
+        ...
+
     def hardware_features(self) -> dict[str, float]:
         """Numbers that describe the hardware to a model that has seen other hardware."""
         ...
@@ -150,9 +228,10 @@ class Target(Protocol):
         ...
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch. Failures are rows with a class and a reason."""
+        """Compile a batch, configs of shape (n, knobs). Failures are rows with a class and a
+        reason."""
         ...
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Run a batch; rows that were not compiled come back as `compile_error`."""
+        """Run a batch's programs; rows that were not compiled come back as `compile_error`."""
         ...

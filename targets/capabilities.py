@@ -1,0 +1,154 @@
+"""What only some targets can do, a protocol each. Ask for one with `capability`.
+
+estimates = capability(target, Estimates)
+if estimates is not None:
+    features = estimates.estimate(workload, configs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Configs, Lowered, Measurements, Space, Target
+from targets.features import Features
+from targets.workload import Workload
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of one call of a workload; `cycles` is -1 on a target that counts none."""
+
+    seconds: float
+    cycles: int = -1
+
+
+@dataclass(frozen=True)
+class UntunedSchedule:
+    """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
+    It may come from another space than the target's; `source` says from where."""
+
+    source: str
+    space: Space
+    lowered: Lowered
+    measured: Measurements
+
+    @property
+    def config(self) -> tuple[int, ...]:
+        """Its knob indices in `space`."""
+        return tuple(int(index) for index in self.lowered.configs[0])
+
+    @property
+    def latency(self) -> Latency:
+        """What it takes."""
+        return Latency(float(self.measured.seconds[0]), int(self.measured.cycles[0]))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a target computes at once; a layer is padded to whole blocks. In elements."""
+
+    batch: int = 1
+    in_channels: int = 1
+    out_channels: int = 1
+
+
+@runtime_checkable
+class Estimates(Protocol):
+    """Closed-form estimates of a schedule, without compiling it."""
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """A row a config, configs of shape (n, knobs). One column means `latency`, in the unit of
+        `Measurements.latency`; those that mean `share` and `bytes` say what fits and what moves."""
+        ...
+
+
+@runtime_checkable
+class Baseline(Protocol):
+    """A schedule that needs no tuning."""
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """Raises `WorkloadError` if there is none."""
+        ...
+
+
+@runtime_checkable
+class Roofline(Protocol):
+    """A bound on latency."""
+
+    def roofline(self, workload: Workload) -> Latency:
+        """What no schedule beats."""
+        ...
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    """Runs programs on data."""
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """How many output values differ from the reference on random tensors, shape (configs,); -1
+        where a config has no program or it does not run to its end."""
+        ...
+
+
+@runtime_checkable
+class Enumerates(Protocol):
+    """Measures whole spaces faster than batch by batch."""
+
+    def enumerate(
+        self, workload: Workload, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """Every config in the order of its flat index; no programs are kept. `progress` is told
+        the number of configs done since the last call, from any thread."""
+        ...
+
+
+@runtime_checkable
+class HasArea(Protocol):
+    """Knows how large the hardware is."""
+
+    def area(self) -> Mapping[str, float]:
+        """By component, and `total`; in the unit the target documents."""
+        ...
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """Computes blocks of channels at once."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """Their shape."""
+        ...
+
+
+@runtime_checkable
+class HasSpecification(Protocol):
+    """Can be written down and built again (`targets.registry.rebuild`)."""
+
+    @property
+    def specification(self) -> dict[str, Any]:
+        """As JSON."""
+        ...
+
+
+@runtime_checkable
+class StandsIn(Protocol):
+    """A target that answers for another, and has of its capabilities those it can pass on."""
+
+    def capability(self, kind: type[C]) -> C | None:
+        """Who offers this capability; None if nobody does."""
+        ...
+
+
+def capability(target: Target, kind: type[C]) -> C | None:
+    """The target as one that keeps the protocol `kind`, or who does so for it; None if it cannot."""
+    if isinstance(target, StandsIn):
+        return target.capability(kind)
+    return cast(C, target) if isinstance(target, kind) else None

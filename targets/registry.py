@@ -1,0 +1,148 @@
+"""Which targets there are, and how one string names each.
+
+    vta-pynq          a preset of a kind
+    my_vta.json       a file that a kind reads
+    replay:C4.csv.gz  a kind, and what it makes of the rest
+    roofline          a kind that needs nothing more
+
+A kind is registered by a line in `BUILT_IN`, or by an entry point of the group `tilewright.targets`
+that names a `TargetKind`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from targets.base import Target
+from targets.errors import TilewrightError, UnknownName
+
+BUILT_IN = ("targets.vta.kind:KIND", "targets.replay_kind:KIND", "targets.faulty.kind:KIND")
+ENTRY_POINTS = "tilewright.targets"
+
+
+class TargetError(TilewrightError):
+    """A target that cannot be made: a plug-in that does not load, or a space it does not have."""
+
+
+def _no_presets() -> Sequence[str]:
+    return ()
+
+
+def _reads_nothing(path: Path) -> bool:
+    return False
+
+
+def _nothing_to_check(text: str) -> None:
+    return None
+
+
+def _nothing_to_warm_up() -> None:
+    return None
+
+
+def _cannot_rebuild(specification: dict[str, Any], space: str) -> Target:
+    raise TargetError("targets of this kind cannot be built from what a run has written down")
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """How targets of one kind are named and made.
+
+    `make(text, space)` takes a preset, a file's path or what follows `name:`, and one of `spaces`
+    ("" if there are none). `check(text)` raises what `make` would, quickly and without loading
+    anything heavy. `rebuild(specification, space)` makes a target from what `HasSpecification`
+    gave. `warm_up()` compiles what would otherwise be compiled by the first run.
+    """
+
+    name: str
+    summary: str
+    make: Callable[[str, str], Target]
+    spaces: tuple[str, ...] = ()
+    presets: Callable[[], Sequence[str]] = _no_presets
+    reads: Callable[[Path], bool] = _reads_nothing
+    check: Callable[[str], None] = _nothing_to_check
+    rebuild: Callable[[dict[str, Any], str], Target] = _cannot_rebuild
+    warm_up: Callable[[], None] = _nothing_to_warm_up
+
+    def space_named(self, space: str) -> str:
+        """`space` if this kind has it, its first if none is named. Raises `UnknownName`."""
+        if not space:
+            return self.spaces[0] if self.spaces else ""
+        if space not in self.spaces:
+            raise UnknownName("space", space, list(self.spaces))
+        return space
+
+
+@cache
+def target_kinds() -> dict[str, TargetKind]:
+    """All kinds by name, built-in ones first. Raises `TargetError` for an entry point that cannot
+    be loaded or takes a name that is taken."""
+    kinds: dict[str, TargetKind] = {}
+    for place in BUILT_IN:
+        module, _, name = place.partition(":")
+        kind: TargetKind = getattr(importlib.import_module(module), name)
+        kinds[kind.name] = kind
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise TargetError(
+                f"the target '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
+                "uninstall the package that brings it"
+            ) from error
+        if not isinstance(found, TargetKind) or found.name in kinds:
+            raise TargetError(
+                f"the entry point '{entry.name}' ({entry.value}) names no new TargetKind; repair "
+                "or uninstall the package that brings it"
+            )
+        kinds[found.name] = found
+    return kinds
+
+
+def kind_of(text: str) -> tuple[TargetKind, str]:
+    """The kind that a target's name belongs to, and what that kind makes of it. Raises
+    `UnknownName`."""
+    kinds = target_kinds()
+    head, colon, rest = text.partition(":")
+    if colon and head in kinds:
+        return kinds[head], rest
+    for kind in kinds.values():
+        if text in kind.presets():
+            return kind, text
+    if text in kinds:
+        return kinds[text], ""
+    path = Path(text)
+    for kind in kinds.values():
+        if kind.reads(path):
+            return kind, text
+    known = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
+    raise UnknownName("target", text, known)
+
+
+def make_target(text: str, space: str = "") -> Target:
+    """The target of that name, with the space of that name or its usual one. Raises a
+    `TilewrightError` of the target's kind, or `UnknownName`."""
+    kind, rest = kind_of(text)
+    return kind.make(rest, kind.space_named(space))
+
+
+def check_target(text: str, space: str = "") -> None:
+    """Raises what `make_target` would, without loading anything heavy."""
+    kind, rest = kind_of(text)
+    kind.space_named(space)
+    kind.check(rest)
+
+
+def rebuild(kind: str, specification: dict[str, Any], space: str) -> Target:
+    """A target from what a run wrote down about it. Raises `UnknownName`, `TargetError`, or an
+    error of its kind."""
+    kinds = target_kinds()
+    if kind not in kinds:
+        raise UnknownName("kind of target", kind, list(kinds))
+    return kinds[kind].rebuild(specification, space)
