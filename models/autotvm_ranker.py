@@ -9,14 +9,13 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from models.trees import XGBoost
-from search.learning import Matrix
+from models.trees import Matrix, XGBoost
 
 
 class AutoTVMRanker(XGBoost):
     """XGBoost with AutoTVM's parameters and stopping rule. Parameter `plan`: the N of recall@N."""
 
-    kind = "xgboost-recall"
+    kind = "autotvm-ranker"
 
     def _train(self, x: Matrix, y: NDArray[np.float64]) -> xgb.Booster:
         settings = {

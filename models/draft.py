@@ -8,27 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from search.learning import Matrix
+from models.fitted import Fitted
+from targets.features import Features, Unit
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 LOAD, COMPUTE, STORE, OPEN = range(4)
-_MODULE = {"inp_": LOAD, "wgt_": LOAD, "padded": LOAD, "stores": STORE, "out_": STORE}
-_IN_THE_OPEN = ("_exposed", "_used", "instructions", "last_work", "tiles", "steps", "tokens")
+_MODULE: dict[Unit, int] = {"load": LOAD, "compute": COMPUTE, "store": STORE, "": OPEN}
 _RIDGE = 1e-3
 _HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
 _SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
 _EVALUATIONS = 20
+_TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
 
 
-class Draft:
-    """log2 cycles of programs from their counts, each with a price that is not negative.
+class Draft(Fitted):
+    """log2 latency of programs from their counts, each with a price that is not negative.
 
     Three modules work side by side, so their times t are not added: a program takes
     (Σ t^p)^(1/p), between their sum (p = 1) and the slowest (p → ∞), and what nothing hides on top.
     Prices and p are fitted to the relative error (Levenberg-Marquardt from the non-negative least
     squares solution for p = 1; Lawson & Hanson, Solving Least Squares Problems, 1974). A few points
-    suffice. Without `names`, all counts are added up. Saved as plain NPZ.
+    suffice. Made without columns, it adds up all counts. Saved as plain NPZ.
     """
 
     kind = "draft"
@@ -39,19 +41,23 @@ class Draft:
         self.module: NDArray[np.int64] = np.empty(0, np.int64)
         self.prices: Vector = np.empty(0)
         self.exponent = 1.0
+        self.shift = 0.0
 
     @classmethod
-    def of(cls, names: tuple[str, ...]) -> Draft:
-        """An untrained draft for these counts."""
+    def of(cls, hidden: Features) -> Draft:
+        """An untrained draft for counts with these columns."""
         draft = cls(0, False, {})
-        draft.module = np.array([_module(name) for name in names], np.int64)
+        draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
         return draft
 
-    def fit(self, x: Matrix, y: Vector) -> None:
-        counts = np.nan_to_num(x)
-        if len(self.module) != x.shape[1]:
-            self.module = np.full(x.shape[1], OPEN)
-        self.prices, self.exponent = np.zeros(x.shape[1]), 1.0
+    def fit(self, x: Features, y: Vector) -> None:
+        self.remember(x)
+        counts, width = np.nan_to_num(x.matrix), len(x.columns)
+        if len(self.module) != width:
+            self.module = np.full(width, OPEN)
+        self.prices, self.exponent = np.zeros(width), 1.0
+        self.shift = 0.0 if not len(y) or y.min() >= 0.0 else _TICKS - float(y.min())
+        y = y + self.shift
         seen = np.flatnonzero(counts.any(axis=0))
         if not len(y) or not len(seen):
             return
@@ -71,30 +77,26 @@ class Draft:
             prices, self.exponent = np.exp(found[:-1]), _exponent(found[-1])
         self.prices[seen] = prices / scale
 
-    def predict(self, x: Matrix) -> Vector:
-        counts = np.nan_to_num(x)
+    def predict(self, x: Features) -> Vector:
+        self.check(x)
+        counts = np.nan_to_num(x.matrix)
         if not len(self.prices):
             return np.zeros(len(counts))
         total, _, _ = _total(counts, self.prices, self.module, self.exponent)
-        return np.asarray(np.log2(np.maximum(total, 1.0)))
+        return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
 
-    def spread(self, x: Matrix) -> Vector:
+    def spread(self, x: Features) -> Vector:
         return np.zeros(len(x))
 
     def save(self, path: Path) -> None:
         facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
+        facts |= {"shift": self.shift}
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as data:
             self.prices, self.module = data["prices"], data["module"]
-            self.exponent = float(data["exponent"])
-
-
-def _module(name: str) -> int:
-    if name.endswith(_IN_THE_OPEN):
-        return OPEN
-    return next((module for start, module in _MODULE.items() if name.startswith(start)), COMPUTE)
+            self.exponent, self.shift = float(data["exponent"]), float(data["shift"])
 
 
 def _exponent(logarithm: float) -> float:

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from search.learning import Matrix
 from targets.base import Configs, Space
+from targets.features import Features
 from targets.workload import Workload
 
 _EXTENT = {"tile_h": "out_height", "tile_w": "out_width", "tile_b": "batch"}
@@ -27,23 +27,20 @@ _SAMPLE = 2048  # configs that tell a column's scale
 Columns = dict[str, NDArray[np.float64]]
 
 
-def tree_features(
-    workload: Workload, space: Space, configs: Configs
-) -> tuple[Matrix, tuple[str, ...]]:
+def tree_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Columns for trees: log2 of every knob; of every tile the log2 number of parts, the waste of
     the last part, whether the axis is uncut or fully cut, whether threads leave parts over; log2
-    volumes of the working sets in elements. Shape (configs, names)."""
+    volumes of the working sets in elements. A row a config, configs of shape (n, knobs)."""
     return _kept(_tree_columns, workload, space, configs)
 
 
-def gp_features(
-    workload: Workload, space: Space, configs: Configs
-) -> tuple[Matrix, tuple[str, ...]]:
+def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Columns for Gaussian processes, mean 0 and deviation 1 over the space: log2 of knobs, small
-    knobs that are no threads as categories, waste of last parts, log2 volumes."""
-    matrix, names = _kept(_smooth_columns, workload, space, configs)
-    _, mean, deviation = _reference(_smooth_columns, workload, space)
-    return (matrix - mean) / deviation, names
+    knobs that are no threads as categories, waste of last parts, log2 volumes. A row a config,
+    configs of shape (n, knobs)."""
+    plain = _kept(_gp_columns, workload, space, configs)
+    _, mean, deviation = _reference(_gp_columns, workload, space)
+    return Features((plain.matrix - mean) / deviation, plain.columns)
 
 
 def volumes(workload: Workload, values: Columns) -> Columns:
@@ -90,7 +87,7 @@ def _tree_columns(workload: Workload, space: Space, configs: Configs) -> Columns
     return columns | volumes(workload, values)
 
 
-def _smooth_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
+def _gp_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
     columns: Columns = {}
     values = _by_name(space, configs)
     log_tiles: NDArray[np.float64] = np.zeros(len(configs))
@@ -113,10 +110,10 @@ def _kept(
     workload: Workload,
     space: Space,
     configs: Configs,
-) -> tuple[Matrix, tuple[str, ...]]:
+) -> Features:
     names, _, _ = _reference(view, workload, space)
     columns = view(workload, space, configs)
-    return np.stack([columns[name] for name in names], axis=1), names
+    return Features.of(np.stack([columns[name] for name in names], axis=1), names)
 
 
 @lru_cache(maxsize=256)
@@ -134,7 +131,7 @@ def _reference(
     columns = view(workload, space, space.unravel(flat))
     names = [name for name, column in columns.items() if np.ptp(column) > 0]
     kept = np.stack([columns[name] for name in names], axis=1)
-    if view is _smooth_columns:
+    if view is _gp_columns:
         alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
         own = np.array([not column.any() for column in np.triu(alike, 1).T])
         names, kept = (

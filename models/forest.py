@@ -6,8 +6,7 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from models.trees import XGBoost
-from search.learning import Matrix
+from models.trees import Matrix, XGBoost
 
 
 class Forest(XGBoost):
@@ -24,6 +23,6 @@ class Forest(XGBoost):
         }  # fmt: skip
         return xgb.train(settings, xgb.DMatrix(x, y, nthread=1), 1)
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
-        found = super().predict(x)
+    def _predict(self, x: Matrix) -> NDArray[np.float64]:
+        found = super()._predict(x)
         return np.clip(found, 0.0, 1.0) if self.classify else found

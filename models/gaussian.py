@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
+from models.fitted import Fitted
 from search.acquisition import log_expected_improvement
-from search.learning import Matrix
+from targets.features import Features
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
 
 
-class GaussianProcess:
+class GaussianProcess(Fitted):
     """A regressor with a spread. `fit` keeps at most `points` rows (and searches lengths on
     `search_points`): the lowest targets and an even choice of the rest. Saved as plain NPZ."""
 
@@ -43,7 +45,15 @@ class GaussianProcess:
         self.lengths: Vector = np.ones(1)
         self.mean, self.scale, self.noise, self.linear = 0.0, 1.0, 1e-2, 0.3
 
-    def fit(self, x: Matrix, y: Vector) -> None:
+    def fit(self, x: Features, y: Vector) -> None:
+        self.remember(x)
+        self._fit(x.matrix, y)
+
+    def predict(self, x: Features) -> Vector:
+        self.check(x)
+        return self._predict(x.matrix)
+
+    def _fit(self, x: Matrix, y: Vector) -> None:
         rows = _thinned(y, self.points)
         x, y = np.nan_to_num(x[rows]), y[rows]
         self.lengths = np.full(x.shape[1], math.sqrt(x.shape[1]))
@@ -67,24 +77,25 @@ class GaussianProcess:
         self.factor = cholesky(kernel + self.noise * np.eye(len(z)), lower=True)
         self.weights = cho_solve((self.factor, True), z)
 
-    def predict(self, x: Matrix) -> Vector:
+    def _predict(self, x: Matrix) -> Vector:
         if not len(self.weights):
             return np.full(len(x), self.mean)
         kernel = _kernel(np.nan_to_num(x) / self.lengths, self.x, self.linear)
         return np.asarray(kernel @ self.weights * self.scale + self.mean, dtype=np.float64)
 
-    def spread(self, x: Matrix) -> Vector:
-        x = np.nan_to_num(x) / self.lengths
-        return np.asarray(np.sqrt(self._posterior(x)[0]) * self.scale, dtype=np.float64)
+    def spread(self, x: Features) -> Vector:
+        self.check(x)
+        scaled = np.nan_to_num(x.matrix) / self.lengths
+        return np.asarray(np.sqrt(self._posterior(scaled)[0]) * self.scale, dtype=np.float64)
 
     def propose(
-        self, x: Matrix, offset: Vector, best: float, log_chance: Vector, n: int
+        self, x: Features, offset: Vector, best: float, log_chance: Vector, n: int
     ) -> NDArray[np.int64]:
         """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
         plus `log_chance` once the means of those before it are believed (kriging believer;
         Ginsbourger et al., 2010). `offset` is added to the predictions."""
         mean = self.predict(x) + offset
-        scaled = np.nan_to_num(x) / self.lengths
+        scaled = np.nan_to_num(x.matrix) / self.lengths
         variance, known = self._posterior(scaled)
         chosen: list[int] = []
         for _ in range(min(n, len(x))):

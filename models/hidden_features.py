@@ -11,45 +11,39 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from search.learning import Matrix
+from targets.features import Features, Meaning
 
-_SUMS = {
-    "instructions": ("instructions",),
-    "bytes": ("_bytes",),
-    "exposed": ("_exposed",),
-    "padding": ("padded",),
-    "iterations": ("_iterations",),
+_SUMS: dict[str, Meaning] = {
+    "instructions": "instructions",
+    "bytes": "bytes",
+    "exposed": "waiting",
+    "padding": "padding",
+    "iterations": "work",
 }
-"""Columns, and the ends of the names of the counts that each sums up."""
-_LAST = "last_work"
+"""Columns, and what the counts mean that each sums up."""
 _EXPOSURE = 16.0  # a byte that nothing hides counts as so many others
 _SCALE = 0.5  # log2 counts are put on about the scale of the other columns
 
 
-def hidden_features(hidden: Matrix, names: tuple[str, ...]) -> tuple[Matrix, tuple[str, ...]]:
+def hidden_features(hidden: Features) -> Features:
     """log2 of sums of counts, of these sums per iteration, and of the whole work per iteration.
-    Where nothing is known to be summed up, log2 of every count. `hidden` has shape (rows, names);
-    NaN counts as 0."""
-    sums = {label: ends for label, ends in _SUMS.items() if any(n.endswith(ends) for n in names)}
+    Where nothing is known to be summed up, log2 of every count. NaN counts as 0."""
+    sums = {label: each for label, each in _SUMS.items() if len(hidden.places(each))}
     if not sums:
-        return _SCALE * np.log2(1.0 + np.nan_to_num(hidden)), tuple(f"hidden {n}" for n in names)
-    columns = {label: np.log2(1.0 + _total(hidden, names, ends)) for label, ends in sums.items()}
+        logs = _SCALE * np.log2(1.0 + np.nan_to_num(hidden.matrix))
+        return Features(logs, hidden.columns).named("hidden")
+    columns = {label: np.log2(1.0 + hidden.total(each)) for label, each in sums.items()}
     if "iterations" in columns:
-        whole = {"work": work(hidden, names)}
+        whole = {"work": work(hidden)}
         per = {k: v for k, v in (columns | whole).items() if k != "iterations"}
         columns |= {f"{k} per iteration": v - columns["iterations"] for k, v in per.items()}
-    return _SCALE * np.column_stack([*columns.values()]), tuple(f"hidden {k}" for k in columns)
+    return Features.of(_SCALE * np.column_stack([*columns.values()]), list(columns)).named("hidden")
 
 
-def work(hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
+def work(hidden: Features) -> NDArray[np.float64]:
     """log2 of the iterations plus log2 of the bytes of each program, shape (rows,). Nothing is
     known of how long either takes; only that less of both is hardly ever slower, that bytes which
     nothing hides cost more than others, and that iterations after the last load hide nothing."""
-    moved = _total(hidden, names, ("_bytes",)) + _EXPOSURE * _total(hidden, names, ("_exposed",))
-    done = _total(hidden, names, ("_iterations", _LAST))
+    moved = hidden.total("bytes") + _EXPOSURE * hidden.total("waiting")
+    done = hidden.total("work", "last work")
     return np.asarray(np.log2(1.0 + moved) + np.log2(1.0 + done))
-
-
-def _total(hidden: Matrix, names: tuple[str, ...], ends: tuple[str, ...]) -> NDArray[np.float64]:
-    rows = [k for k, name in enumerate(names) if name.endswith(ends)]
-    return np.asarray(np.nan_to_num(hidden[:, rows]).sum(axis=1))

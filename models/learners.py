@@ -16,13 +16,14 @@ from models.hidden_features import hidden_features, work
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.explorer import Problem
-from search.learning import CostModel, Matrix, Surrogate, VetoModel
+from search.learning import CostModel, Surrogate, VetoModel
 from targets.base import Configs
 from targets.errors import UnknownName
+from targets.features import Features
 
 _KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
     "xgboost": XGBoost,
-    "xgboost-recall": AutoTVMRanker,
+    "autotvm-ranker": AutoTVMRanker,
     "lightgbm": LightGBM,
     "forest": Forest,
     "gaussian": GaussianProcess,
@@ -46,22 +47,20 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
 class Toolbox:
     """`search.learning.Learners` as this package implements it."""
 
-    def tree_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    def tree_features(self, problem: Problem, configs: Configs) -> Features:
         return tree_features(problem.workload, problem.space, configs)
 
-    def gp_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    def gp_features(self, problem: Problem, configs: Configs) -> Features:
         return gp_features(problem.workload, problem.space, configs)
 
-    def hidden_features(
-        self, hidden: Matrix, names: tuple[str, ...]
-    ) -> tuple[Matrix, tuple[str, ...]]:
-        return hidden_features(hidden, names)
+    def hidden_features(self, hidden: Features) -> Features:
+        return hidden_features(hidden)
 
-    def work(self, hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
-        return work(hidden, names)
+    def work(self, hidden: Features) -> NDArray[np.float64]:
+        return work(hidden)
 
-    def draft(self, names: tuple[str, ...]) -> CostModel:
-        return Draft.of(names)
+    def draft(self, hidden: Features) -> CostModel:
+        return Draft.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
         return build(kind, seed, False, parameters)

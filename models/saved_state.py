@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ def save_state(state: ExplorerState, folder: Path) -> list[Path]:
         entries[role] = {
             "kind": model.kind,
             "classify": bool(getattr(model, "classify", False)),
+            "columns": list(model.columns),
             "file": path.name,
             "sha256": _digest(path),
         }
@@ -49,10 +51,7 @@ def load_state(folder: Path) -> ExplorerState:
     """The memory saved in a folder. Raises `StoreError` if a file is missing or has changed."""
     try:
         index = json.loads((folder / INDEX).read_text())
-        models = {
-            role: _load(folder, entry["kind"], entry["classify"], entry["file"], entry["sha256"])
-            for role, entry in index["models"].items()
-        }
+        models = {role: _load(folder, entry) for role, entry in index["models"].items()}
         path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
         with np.load(path, allow_pickle=False) as data:
             return ExplorerState(models, {name: data[name] for name in data.files})
@@ -62,10 +61,11 @@ def load_state(folder: Path) -> ExplorerState:
         ) from None
 
 
-def _load(folder: Path, kind: str, classify: bool, name: str, digest: str) -> CostModel:
-    path = _checked(folder, name, digest)
-    model = build(kind, 0, classify, {})
+def _load(folder: Path, entry: dict[str, Any]) -> CostModel:
+    path = _checked(folder, entry["file"], entry["sha256"])
+    model = build(entry["kind"], 0, entry["classify"], {})
     model.load(path)
+    model.columns = tuple(str(name) for name in entry["columns"])
     return model
 
 

@@ -9,16 +9,19 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from search.learning import Matrix
+from models.fitted import Fitted
 from targets.errors import TilewrightError
+from targets.features import Features
 
 if TYPE_CHECKING:
     import lightgbm as lgb
 
+Matrix = NDArray[np.float64]
+
 _ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
 
 
-class _Boosted:
+class _Boosted(Fitted):
     """What both libraries share: a constant where there is too little to learn from."""
 
     kind: str
@@ -30,7 +33,18 @@ class _Boosted:
         self.parameters = parameters
         self.booster: Any = None
 
-    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
+    def fit(self, x: Features, y: NDArray[np.float64]) -> None:
+        self.remember(x)
+        self._fit(x.matrix, y)
+
+    def predict(self, x: Features) -> NDArray[np.float64]:
+        self.check(x)
+        return self._predict(x.matrix)
+
+    def spread(self, x: Features) -> NDArray[np.float64]:
+        return np.zeros(len(x))
+
+    def _fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
         if len(y) and (np.ptp(y) > 0 or not self.classify):
             self.booster = self._train(x, y)
             return
@@ -40,8 +54,8 @@ class _Boosted:
         certainty = _ONE_CLASS_MARGIN + (1 - 2 * _ONE_CLASS_MARGIN) * share
         self.booster = self._constant(twice, certainty)
 
-    def spread(self, x: Matrix) -> NDArray[np.float64]:
-        return np.zeros(len(x))
+    def _predict(self, x: Matrix) -> NDArray[np.float64]:
+        raise NotImplementedError
 
     def _train(self, x: Matrix, y: NDArray[np.float64]) -> Any:
         raise NotImplementedError
@@ -80,7 +94,7 @@ class XGBoost(_Boosted):
             "verbosity": 0,
         }
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
+    def _predict(self, x: Matrix) -> NDArray[np.float64]:
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
     def save(self, path: Path) -> None:
@@ -125,7 +139,7 @@ class LightGBM(_Boosted):
         data = lgb.Dataset(x, np.full(len(x), share), params={"verbosity": -1})
         return lgb.train(fixed, data, 1)
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
+    def _predict(self, x: Matrix) -> NDArray[np.float64]:
         return np.asarray(self.booster.predict(x, num_threads=1), dtype=np.float64)
 
     def save(self, path: Path) -> None:

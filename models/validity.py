@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.trees import XGBoost
-from search.learning import Matrix
+from models.trees import Matrix, XGBoost
 
 _FOLDS = 4
 _MARGIN = 0.05
@@ -35,8 +34,8 @@ class Validity(XGBoost):
         rest = {k: v for k, v in parameters.items() if k != "calibrate"}
         super().__init__(seed, True, rest)
 
-    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
-        super().fit(x, y)
+    def _fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
+        super()._fit(x, y)
         self.booster.set_attr(threshold=repr(self._threshold(x, y) if self.calibrate else 0.0))
 
     @property
@@ -54,6 +53,6 @@ class Validity(XGBoost):
         chance = np.empty(len(y))
         for k in range(_FOLDS):
             part = XGBoost(self.seed, True, self.defaults | self.parameters)
-            part.fit(x[fold != k], y[fold != k])
-            chance[fold == k] = part.predict(x[fold == k])
+            part._fit(x[fold != k], y[fold != k])
+            chance[fold == k] = part._predict(x[fold == k])
         return float(min(_MARGIN * chance[y == 1].min(), 0.5))

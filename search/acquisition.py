@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from search.learning import Matrix
-
 _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 
@@ -26,7 +24,7 @@ def log_expected_improvement(
     return np.asarray(np.where(z > -5.0, close, far) + np.log(spread))
 
 
-def spread_out(x: Matrix, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`n` rows far from each other: a random one, then always the farthest from those chosen."""
     if not len(x):
         return np.empty(0, dtype=np.int64)

@@ -4,27 +4,27 @@ A round is a fixed list of stages (`search.stages`). An explorer supplies the st
 keeps no state of its own: all it may remember between rounds lies in the `ExplorerState` that
 `learn` returns. Every answer is a function of (options, problem, state, history), and every random
 draw comes from `Problem.rng(round, stage)`; so a resumed run proposes what the uninterrupted one
-would. """
+would."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from search.learning import CostModel, Learners, Matrix
-from targets.base import Configs, Lowered, Measurements, Space
+from search.learning import CostModel, Learners
+from targets.base import Configs, Lowered, Measurements, Space, latency_of
+from targets.features import Features
 from targets.workload import Workload
 
-Estimate = Callable[[Configs], tuple[Matrix, tuple[str, ...]]]
-"""Closed-form numbers of configs without compiling them: matrix (configs, names) and the names.
-The column `cycles`, where there is one, estimates the latency in cycles."""
+Estimate = Callable[[Configs], Features]
+"""Closed-form numbers of configs, shape (n, knobs), without compiling them: a row a config, one
+column of which means `latency`."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,6 @@ class Problem:
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
 
-    @cached_property
-    def notes(self) -> dict[str, NDArray[np.int64]]:
-        """What was worked out from the problem alone, kept for later rounds. No state: whoever
-        finds nothing works it out again."""
-        return {}
-
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
         """The generator of one stage of one round: independent of everything drawn before."""
         return np.random.default_rng([self.seed, round_index, zlib.crc32(stage.encode())])
@@ -52,9 +46,9 @@ class Problem:
 class History:
     """All that complete rounds have shown, oldest first.
 
-    Arrays have one row a trial (n): configs (n, knobs) int32, status (n,), cycles (n,) int64 with
-    -1 where not valid, rounds (n,) int32, hidden (n, hidden_names) float64 with NaN where compiling
-    failed.
+    Arrays have one row a trial (n): configs (n, knobs) int32, status (n,), cycles (n,) int64 and
+    seconds (n,) float64 as in `Measurements`, rounds (n,) int32, hidden features with NaN where
+    compiling failed.
     `failed` (m, knobs) holds configs that were lowered beyond the trials and did not compile.
     Configs that compiled and were never measured are censored: they leave no trace here.
     """
@@ -62,19 +56,20 @@ class History:
     configs: Configs
     status: NDArray[np.object_]
     cycles: NDArray[np.int64]
+    seconds: NDArray[np.float64]
     rounds: NDArray[np.int32]
-    hidden: Matrix
-    hidden_names: tuple[str, ...]
+    hidden: Features
     failed: Configs
     round: int = 0  # index of the round to come
     pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
 
     @staticmethod
     def empty(space: Space) -> History:
+        """Before the first round."""
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
-            np.empty(0, np.int32), np.empty((0, 0)), (), np.empty((0, knobs), np.int32),
+            np.empty(0), np.empty(0, np.int32), Features.none(0), np.empty((0, knobs), np.int32),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -82,14 +77,34 @@ class History:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
+        """Shape (n,): which trials ran and gave the right numbers."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
+
+    @property
+    def latency(self) -> NDArray[np.float64]:
+        """What is minimised, shape (n,): cycles where the target counts them, else seconds; NaN
+        where a trial is not valid."""
+        return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
+
+    @property
+    def log_latency(self) -> NDArray[np.float64]:
+        """log2 of it, shape (n,): what models of performance learn."""
+        return np.log2(self.latency)
+
+    @property
+    def throughput(self) -> NDArray[np.float64]:
+        """1 / latency, shape (n,); 0 where a trial is not valid."""
+        return np.where(self.valid, 1.0 / self.latency, 0.0)
 
     @property
     def best(self) -> int | None:
         """Row of the fastest valid trial, or None."""
-        if not self.valid.any():
-            return None
-        return int(np.argmin(np.where(self.valid, self.cycles, np.iinfo(np.int64).max)))
+        return int(self.fastest(1)[0]) if self.valid.any() else None
+
+    def fastest(self, count: int) -> NDArray[np.int64]:
+        """Rows of the fastest valid trials, shape (at most `count`,), fastest first."""
+        valid = np.flatnonzero(self.valid)
+        return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
 
     def tried(self, space: Space) -> NDArray[np.int64]:
         """Flat indices that must not be proposed again, ascending."""
@@ -100,25 +115,26 @@ class History:
 
     def after(self, lowered: Lowered, measured: Measurements, failed: Configs) -> History:
         """The history one round later. `lowered` holds the measured rows, in order of trials."""
-        hidden = lowered.hidden
-        if not lowered.hidden_names or (len(self) and not self.hidden_names):
-            hidden = np.empty((len(lowered), 0))
-        past = self.hidden if len(self) else np.empty((0, hidden.shape[1]))
+        columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
+        new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
+        if new is None:  # the target revealed nothing of these
+            new = np.full((len(lowered), len(columns)), np.nan)
+        past = self.hidden.matrix if len(self) else np.empty((0, len(columns)))
         return replace(
             self,
             configs=np.concatenate([self.configs, lowered.configs]),
             status=np.concatenate([self.status, measured.status]),
             cycles=np.concatenate([self.cycles, measured.cycles]),
+            seconds=np.concatenate([self.seconds, measured.seconds]),
             rounds=np.concatenate([self.rounds, np.full(len(lowered), self.round, dtype=np.int32)]),
-            hidden=np.concatenate([past, hidden]),
-            hidden_names=lowered.hidden_names if len(self) == 0 else self.hidden_names,
+            hidden=Features(np.concatenate([past, new]), columns),
             failed=np.concatenate([self.failed, failed]),
             round=self.round + 1,
         )
 
 
 Scores = dict[str, NDArray[np.float64]]
-"""What models said of each row: `P` and `A` predicted log2 cycles, `V` the chance of valid."""
+"""What models said of each row: `P` and `A` predicted log2 latency, `V` the chance of valid."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +190,11 @@ class Explorer(Protocol):
         """Its option table, filled in."""
         ...
 
+    def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """The state before the first round, from what it starts with (empty, or learned before):
+        the place for what follows from the problem alone."""
+        ...
+
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
@@ -209,6 +230,9 @@ class BaseExplorer:
         self.name = name
         self.options = options
         self.learners = learners
+
+    def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        return state
 
     def veto(
         self,

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs
+from targets.features import Features
 
 if TYPE_CHECKING:
     from search.explorer import Problem
 
-Matrix = NDArray[np.float64]
-"""Shape (rows, features)."""
+Floats = NDArray[np.float64]
 
 
 class CostModel(Protocol):
@@ -25,23 +25,29 @@ class CostModel(Protocol):
 
     kind: str  # the name `Learners.regressor` / `.classifier` knows it by
     suffix: str  # of the file it is saved to, with the dot
+    columns: tuple[str, ...]  # names of the features it was fitted on; empty before
 
-    def fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
-        """Learn from rows (n, features) and targets (n,). A classifier's targets are 0 and 1; one
-        class alone, one row alone or NaN features are no errors."""
+    def fit(self, x: Features, y: Floats) -> None:
+        """Learn from n rows and their targets (n,). A classifier's targets are 0 and 1; one class
+        alone, one row alone or NaN features are no errors."""
         ...
 
-    def predict(self, x: Matrix) -> NDArray[np.float64]:
-        """Shape (n,): the expected target, for a classifier the probability of 1."""
+    def predict(self, x: Features) -> Floats:
+        """Shape (n,): the expected target, for a classifier the probability of 1. `x` has the
+        columns it was fitted on, in their order."""
         ...
 
-    def spread(self, x: Matrix) -> NDArray[np.float64]:
+    def spread(self, x: Features) -> Floats:
         """Shape (n,): standard deviation of the prediction; zeros if the model knows none."""
         ...
 
-    def save(self, path: Path) -> None: ...
+    def save(self, path: Path) -> None:
+        """Write it in its native format."""
+        ...
 
-    def load(self, path: Path) -> None: ...
+    def load(self, path: Path) -> None:
+        """Become the model that was saved there."""
+        ...
 
 
 class Surrogate(CostModel, Protocol):
@@ -49,10 +55,10 @@ class Surrogate(CostModel, Protocol):
 
     def propose(
         self,
-        x: Matrix,
-        offset: NDArray[np.float64],
+        x: Features,
+        offset: Floats,
         best: float,
-        log_chance: NDArray[np.float64],
+        log_chance: Floats,
         n: int,
     ) -> NDArray[np.int64]:
         """`n` row numbers of `x`, by expected improvement on `best` (lower is better) plus the log
@@ -64,39 +70,47 @@ class VetoModel(CostModel, Protocol):
     """A classifier of validity that knows below which chance a config may be passed over."""
 
     @property
-    def threshold(self) -> float: ...
+    def threshold(self) -> float:
+        """Configs below this chance may be vetoed."""
+        ...
 
 
 class Learners(Protocol):
     """Where an explorer gets features and untrained models from."""
 
-    def tree_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
-        """Features known before compiling, shape (configs, names), and their names: for trees."""
+    def tree_features(self, problem: Problem, configs: Configs) -> Features:
+        """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""
         ...
 
-    def gp_features(self, problem: Problem, configs: Configs) -> tuple[Matrix, tuple[str, ...]]:
+    def gp_features(self, problem: Problem, configs: Configs) -> Features:
         """The same on a common scale, for models that go by distances."""
         ...
 
-    def hidden_features(
-        self, hidden: Matrix, names: tuple[str, ...]
-    ) -> tuple[Matrix, tuple[str, ...]]:
-        """Columns made of hidden features (rows, names), and their names."""
+    def hidden_features(self, hidden: Features) -> Features:
+        """Columns a model learns well from, made of what compiling revealed."""
         ...
 
-    def work(self, hidden: Matrix, names: tuple[str, ...]) -> NDArray[np.float64]:
-        """How much a program has to do by its hidden features, shape (rows,): a log2 that ranks,
+    def work(self, hidden: Features) -> Floats:
+        """How much programs have to do by their hidden features, shape (rows,): a log2 that ranks,
         before anything was measured."""
         ...
 
-    def draft(self, names: tuple[str, ...]) -> CostModel:
-        """A model of latency on hidden features of these names, for few points."""
+    def draft(self, hidden: Features) -> CostModel:
+        """An untrained model of latency on hidden features with these columns, for few points."""
         ...
 
-    def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel: ...
+    def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """An untrained regressor. Raises `UnknownName`."""
+        ...
 
-    def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel: ...
+    def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
+        """An untrained classifier. Raises `UnknownName`."""
+        ...
 
-    def validity(self, seed: int, **parameters: float) -> VetoModel: ...
+    def validity(self, seed: int, **parameters: float) -> VetoModel:
+        """An untrained Model V."""
+        ...
 
-    def surrogate(self, seed: int, **parameters: float) -> Surrogate: ...
+    def surrogate(self, seed: int, **parameters: float) -> Surrogate:
+        """An untrained model that knows its uncertainty."""
+        ...

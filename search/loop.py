@@ -88,7 +88,7 @@ class Session:
         self.target = target
         self.problem = problem
         self.explorer = explorer
-        self.state = state
+        self.state = explorer.begin(problem, state)
         self.history = History.empty(problem.space)
 
     def advance(self, n: int, run: RunLedger | None = None) -> Round | None:

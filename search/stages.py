@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from search.explorer import Candidates, Choice, Explorer, ExplorerState, History, Problem
 from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Target
+from targets.capabilities import Estimates, capability
 from targets.workload import Workload
 
 Known = Mapping[int, tuple[str, str, int, float]]
@@ -38,13 +39,13 @@ class Batch:
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
     """The problem a target poses for a workload; with closed-form estimates if it offers any."""
-    estimate = getattr(target, "estimate", None)
+    estimates = capability(target, Estimates)
     return Problem(
         workload,
         target.space(workload),
         seed,
         target.hardware_features(),
-        None if estimate is None else lambda configs: estimate(workload, configs),
+        None if estimates is None else lambda configs: estimates.estimate(workload, configs),
     )
 
 

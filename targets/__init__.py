@@ -1,24 +1,21 @@
-"""Hardware: the contract a target keeps, and the targets that keep it."""
+"""Hardware: the contract a target keeps, and the targets that keep it.
 
-from __future__ import annotations
+from targets import make_target
 
-from typing import TYPE_CHECKING
+target = make_target("vta-pynq")          # a preset, a file, or what `target_kinds()` names
+space = target.space(workload)
+lowered = target.lower(workload, space.unravel(np.arange(8)))
+measured = target.measure(lowered)        # status, reason, seconds, cycles of each
+"""
 
+from targets.base import Lowered, Measurements, Space, Target
+from targets.capabilities import capability
 from targets.compiled_cache import use_cache_of_these_sources
-
-if TYPE_CHECKING:
-    from targets.vta.lowering.batch import SpaceName
-    from targets.vta.target import VtaTarget
+from targets.registry import TargetKind, make_target, target_kinds
 
 use_cache_of_these_sources()
 
-
-def make_target(name_or_path: str, space: SpaceName = "extended", stock: bool = False) -> VtaTarget:
-    """A VTA preset by name or a specification file by path, with one of its schedule spaces.
-
-    Raises `SpecError` or `UnknownName`.
-    """
-    from targets.vta.spec import VtaSpec
-    from targets.vta.target import VtaTarget
-
-    return VtaTarget(VtaSpec.load(name_or_path), space, stock)
+__all__ = [
+    "Lowered", "Measurements", "Space", "Target", "TargetKind", "capability", "make_target",
+    "target_kinds",
+]  # fmt: skip

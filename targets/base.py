@@ -81,6 +81,16 @@ class Ragged:
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         return cls(np.concatenate(list(rows)), offsets)
 
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
+        """Rows of several parts behind each other; so many empty rows where a part is None."""
+        lengths = [
+            np.zeros(count, np.int64) if part is None else np.diff(part.offsets)
+            for count, part in parts
+        ]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+        return cls(np.concatenate([part.values for _, part in parts if part is not None]), offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -148,7 +148,7 @@ class StandsIn(Protocol):
 
 
 def capability(target: Target, kind: type[C]) -> C | None:
-    """The target as one that keeps the protocol `kind`, or who does so for it; None if it cannot."""
+    """The target as one that keeps the protocol `kind`, or who does so for it; else None."""
     if isinstance(target, StandsIn):
         return target.capability(kind)
     return cast(C, target) if isinstance(target, kind) else None

@@ -6,7 +6,7 @@ A target says what a column is about; models go by that and never by a target's 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -80,6 +80,11 @@ class Features:
             np.concatenate([part.matrix for part in parts], axis=1),
             tuple(column for part in parts for column in part.columns),
         )
+
+    def named(self, prefix: str) -> Features:
+        """The same columns with a word before each name: `hidden uops`."""
+        columns = tuple(replace(column, name=f"{prefix} {column.name}") for column in self.columns)
+        return Features(self.matrix, columns)
 
     def places(self, *meanings: Meaning) -> NDArray[np.int64]:
         """Which columns have one of these meanings, shape (found,)."""

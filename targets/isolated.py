@@ -16,21 +16,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import STATUSES, Configs, Knob, Lowered, Measurements, Space, Status
+from targets.base import (
+    STATUSES,
+    Configs,
+    Knob,
+    Lowered,
+    Measurements,
+    Ragged,
+    Space,
+    Status,
+    Target,
+)
+from targets.capabilities import Enumerates, capability
 from targets.errors import TilewrightError, WorkloadError
+from targets.features import Feature, Features
 from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcNonsense, RpcProcess
-from targets.worker import write_workload
+from targets.worker import read_programs, write_programs, write_workload
 from targets.workload import Workload
 
 PARTS = 8
 """Into how many parts a batch that failed is cut."""
+_ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
 START_SECONDS = 600.0
 """For a process to start and describe itself: it may have to compile first."""
 STATUS_OF: dict[str, Status] = {
@@ -40,6 +53,9 @@ STATUS_OF: dict[str, Status] = {
 }
 
 T = TypeVar("T", Lowered, Measurements)
+C = TypeVar("C")
+NAMED = "targets.worker:make_warm"
+"""Makes a target from its name (`text`) and its space."""
 
 
 class TargetDown(TilewrightError):
@@ -47,7 +63,7 @@ class TargetDown(TilewrightError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class Loss:
     """Why a config got no honest answer."""
 
     kind: str
@@ -59,18 +75,23 @@ class IsolatedTarget:
     with `arguments`, JSON) builds in a child process.
 
     `limits.seconds` is for one call on a batch; `limits.memory_bytes` bounds the child's address
-    space. Raises `TargetDown` if the target cannot even be built.
+    space. `beside` is the same target in this process: what is not asked of single candidates, as
+    the untuned schedule and the proof of the chosen one, is asked of it. Raises `TargetDown` if
+    the target cannot even be built.
     """
 
     def __init__(
-        self, factory: str, arguments: dict[str, Any] | None = None, limits: Limits | None = None
+        self,
+        factory: str,
+        arguments: dict[str, Any] | None = None,
+        limits: Limits | None = None,
+        beside: Target | None = None,
     ) -> None:
         recipe = [factory, json.dumps(arguments or {})]
         self._child = RpcProcess("targets.worker", recipe, limits or Limits())
+        self._beside = beside
         self._about = self._describe()
         self.space = lru_cache(maxsize=64)(self._space)
-        if self._about["estimates"]:
-            self.estimate = self._estimate
 
     @property
     def name(self) -> str:
@@ -79,6 +100,10 @@ class IsolatedTarget:
     @property
     def fingerprint(self) -> str:
         return str(self._about["fingerprint"])
+
+    @property
+    def deterministic(self) -> bool:
+        return bool(self._about["deterministic"])
 
     @property
     def processes(self) -> int:
@@ -93,22 +118,33 @@ class IsolatedTarget:
             header, arrays = self._call("lower", workload, configs[rows])
             return _lowered(workload, configs[rows], header, arrays)
 
-        def failed(rows: NDArray[np.int64], failure: Failure) -> Lowered:
-            return _not_lowered(workload, configs[rows], failure)
+        def failed(rows: NDArray[np.int64], loss: Loss) -> Lowered:
+            return _not_lowered(workload, configs[rows], loss)
 
         return _joined_lowered(workload, configs, _in_parts(ask, failed, np.arange(len(configs))))
 
     def measure(self, lowered: Lowered) -> Measurements:
         def ask(rows: NDArray[np.int64]) -> Measurements:
-            _, arrays = self._call("measure", lowered.workload, lowered.configs[rows])
+            programs = write_programs(lowered.rows(rows).programs)
+            _, arrays = self._call("measure", lowered.workload, lowered.configs[rows], programs)
             return _checked(len(rows), arrays)
 
-        def failed(rows: NDArray[np.int64], failure: Failure) -> Measurements:
-            return _unmeasured(len(rows), STATUS_OF[failure.kind], f"run: {failure.reason}")
+        def failed(rows: NDArray[np.int64], loss: Loss) -> Measurements:
+            return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
 
         compiled = np.flatnonzero(lowered.ok)
         done = _in_parts(ask, failed, compiled)
         return _joined_measurements(lowered, done)
+
+    def capability(self, kind: type[C]) -> C | None:
+        """Estimates come from the process, the rest from the target beside it; spaces are not
+        enumerated in one call, which no watchdog could bound."""
+        if kind is Enumerates:
+            return None
+        if self._beside is None and self._about["estimates"]:
+            remote = _RemoteEstimates(self._estimate)
+            return remote if isinstance(remote, kind) else None
+        return None if self._beside is None else capability(self._beside, kind)
 
     def close(self) -> None:
         """End the process; a later call starts another."""
@@ -122,20 +158,21 @@ class IsolatedTarget:
         listed = header["listed"]
         return Space(str(header["space"]), knobs, None if listed is None else tuple(listed))
 
-    def _estimate(
-        self, workload: Workload, configs: Configs
-    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    def _estimate(self, workload: Workload, configs: Configs) -> Features:
         try:
             header, arrays = self._call("estimate", workload, configs)
         except RpcFailed as error:
             raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
-        return arrays["table"], tuple(header["names"])
+        return Features(arrays["table"], tuple(Feature(**each) for each in header["columns"]))
 
-    def _call(self, call: str, workload: Workload, configs: Configs) -> Frame:
+    def _call(
+        self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
+    ) -> Frame:
         if not self._child.running:
             self._must({"call": "describe"})
         header, arrays = self._child.call(
-            {"call": call, "workload": write_workload(workload)}, {"configs": configs}
+            {"call": call, "workload": write_workload(workload)},
+            {"configs": configs, **(programs or {})},
         )
         if "error" in header:
             raise TargetRaised(f"{header['error']}: {header.get('message', '')}")
@@ -143,7 +180,7 @@ class IsolatedTarget:
 
     def _describe(self) -> Header:
         about = self._must({"call": "describe"})
-        if set(about) != {"name", "fingerprint", "hardware", "estimates"}:
+        if set(about) != _ABOUT:
             raise TargetDown(f"the target does not describe itself: {about.get('message', about)}")
         return about
 
@@ -158,13 +195,23 @@ class IsolatedTarget:
             raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
 
 
+@dataclass(frozen=True)
+class _RemoteEstimates:
+    """Keeps `targets.capabilities.Estimates` by asking the process."""
+
+    ask: Callable[[Workload, Configs], Features]
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        return self.ask(workload, configs)
+
+
 class TargetRaised(RpcFailed):
     """The target raised where the contract wants a typed row; its process lives on."""
 
 
 def _in_parts(
     ask: Callable[[NDArray[np.int64]], T],
-    failed: Callable[[NDArray[np.int64], Failure], T],
+    failed: Callable[[NDArray[np.int64], Loss], T],
     rows: NDArray[np.int64],
 ) -> list[tuple[NDArray[np.int64], T]]:
     """Answers with the rows they are for; a part that fails is cut up until one row is left."""
@@ -174,7 +221,7 @@ def _in_parts(
         return [(rows, ask(rows))]
     except RpcFailed as error:
         if len(rows) == 1:
-            return [(rows, failed(rows, Failure(error.kind, str(error))))]
+            return [(rows, failed(rows, Loss(error.kind, str(error))))]
     parts = np.array_split(rows, min(PARTS, len(rows)))
     return [answer for part in parts for answer in _in_parts(ask, failed, part)]
 
@@ -183,20 +230,27 @@ def _in_parts(
 
 
 def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
-    names = header.get("names")
+    columns = header.get("columns")
     hidden = arrays.get("hidden", np.empty(0))
     texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]
     if (
-        not isinstance(names, list)
+        not isinstance(columns, list)
         or any(text.shape != (len(configs),) for text in texts)
-        or hidden.shape != (len(configs), len(names))
+        or hidden.shape != (len(configs), len(columns))
         or hidden.dtype.kind not in "fiub"
     ):
         raise RpcNonsense("the target lowered to arrays of the wrong shape")
     failures, reasons = (text.astype(object) for text in texts)
-    return Lowered(
-        workload, configs, failures, reasons, hidden.astype(np.float64), tuple(map(str, names))
-    )
+    try:
+        features = Features(
+            hidden.astype(np.float64), tuple(Feature(**column) for column in columns)
+        )
+        programs = read_programs(arrays)
+    except (ValueError, KeyError, TypeError):
+        raise RpcNonsense("the target lowered to arrays that are no programs") from None
+    if any(len(part) != len(configs) for part in programs.values()):
+        raise RpcNonsense("the target lowered to programs of other configs")
+    return Lowered(workload, configs, failures, reasons, features, programs)
 
 
 def _checked(n: int, arrays: Arrays) -> Measurements:
@@ -214,7 +268,7 @@ def _checked(n: int, arrays: Arrays) -> Measurements:
     status, reason = arrays["status"].astype(object), arrays["reason"].astype(object)
     cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
     valid = status == "valid"
-    possible = (cycles > 0) & np.isfinite(seconds) & (seconds > 0)
+    possible = ((cycles > 0) | (cycles == -1)) & np.isfinite(seconds) & (seconds > 0)
     known = np.isin(status.astype(np.str_), STATUSES)
     nonsense = ~known | (valid & ~possible)
     reason[nonsense] = [
@@ -224,57 +278,69 @@ def _checked(n: int, arrays: Arrays) -> Measurements:
     status[nonsense] = "wrong_result"
     honest = valid & ~nonsense
     cycles[~honest], seconds[~honest] = -1, np.nan
-    return Measurements(status, reason, cycles, seconds, counters)
+    return Measurements(status, reason, cycles, seconds, counters, _repeats(n, arrays))
+
+
+def _repeats(n: int, arrays: Arrays) -> Ragged | None:
+    """The seconds of every repetition, if they were sent."""
+    try:
+        found = read_programs(arrays).get("repeats")
+    except (ValueError, KeyError):
+        raise RpcNonsense("the target measured repetitions of the wrong shape") from None
+    if found is not None and (len(found) != n or found.values.dtype.kind != "f"):
+        raise RpcNonsense("the target measured repetitions of the wrong shape")
+    return found
 
 
 # -- rows without an answer, and parts put together ---------------------------------------------
 
 
-def _not_lowered(workload: Workload, configs: Configs, failure: Failure) -> Lowered:
+def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
     n = len(configs)
     return Lowered(
         workload,
         configs,
-        np.full(n, failure.kind, dtype=object),
-        np.full(n, f"lower: {failure.reason}", dtype=object),
-        np.empty((n, 0)),
-        (),
-    )
-
-
-def _unmeasured(n: int, status: Status, reason: str) -> Measurements:
-    return Measurements(
-        np.full(n, status, dtype=object),
-        np.full(n, reason, dtype=object),
-        np.full(n, -1, dtype=np.int64),
-        np.full(n, np.nan),
-        {},
+        np.full(n, loss.kind, dtype=object),
+        np.full(n, f"lower: {loss.reason}", dtype=object),
+        Features.none(n),
     )
 
 
 def _joined_lowered(
     workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
 ) -> Lowered:
-    names = max((part.hidden_names for _, part in parts), key=len, default=())
+    """Parts follow each other in the order of the configs."""
+    columns = max((part.hidden.columns for _, part in parts), key=len, default=())
     n = len(configs)
     failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
-    hidden = np.full((n, len(names)), np.nan)
+    hidden = np.full((n, len(columns)), np.nan)
     for rows, part in parts:
         failures[rows], reasons[rows] = part.failures, part.reasons
-        if part.hidden_names == names:
-            hidden[rows] = part.hidden
-    return Lowered(workload, configs, failures, reasons, hidden, names)
+        if part.hidden.columns == columns:
+            hidden[rows] = part.hidden.matrix
+    names = dict.fromkeys(name for _, part in parts for name in part.programs)
+    programs = {
+        name: Ragged.joined([(len(part), part.programs.get(name)) for _, part in parts])
+        for name in names
+    }
+    return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
 
 
 def _joined_measurements(
     lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
 ) -> Measurements:
-    whole = _unmeasured(len(lowered), "compile_error", "")
+    whole = Measurements.nothing(len(lowered))
     whole.reason[:] = lowered.reasons
+    repeats = [np.empty(0)] * len(lowered)
     for rows, part in parts:
         whole.status[rows], whole.reason[rows] = part.status, part.reason
         whole.cycles[rows], whole.seconds[rows] = part.cycles, part.seconds
         for name, values in part.counters.items():
             every = whole.counters.setdefault(name, np.full(len(lowered), -1, dtype=np.int64))
             every[rows] = values
+        if part.repeats is not None:
+            for place, row in enumerate(rows.tolist()):
+                repeats[row] = part.repeats[place]
+    if any(part.repeats is not None for _, part in parts):
+        return replace(whole, repeats=Ragged.of(repeats))
     return whole

@@ -7,8 +7,9 @@ replayed in seconds: `replayed` serves the very rows that lowering and measuring
 from __future__ import annotations
 
 import io
-import os
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from targets.base import Lowered, Measurements, Space, Target
+from targets.capabilities import Enumerates, Estimates, capability
+from targets.features import Feature, Features
+from targets.files import write_atomically
 from targets.replay import ReplayTarget
 from targets.table import Table
 from targets.workload import Workload
@@ -25,7 +29,8 @@ Progress = Callable[[int], None]
 """Called with the number of configs that have been measured since the last call."""
 
 _CHUNK = 4096
-_DIGEST, _HIDDEN = b"tilewright.digest", "hidden:"
+_DIGEST, _COLUMNS = b"tilewright.digest", b"tilewright.hidden"
+_HIDDEN = "hidden:"
 
 
 def oracle_table(
@@ -65,20 +70,21 @@ def replayed(target: Target, tables: Sequence[Table]) -> ReplayTarget:
         tables,
         name=target.name,
         hardware=target.hardware_features(),
-        estimate=getattr(target, "estimate", None),
+        estimates=capability(target, Estimates),
     )
 
 
 def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> Table:
     """In one pass if the target knows how, else chunk by chunk."""
     space = target.space(workload)
-    if space.listed is None and hasattr(target, "enumerate"):
-        return _table(workload, space, [target.enumerate(workload, progress)])
+    whole = capability(target, Enumerates)
+    if space.listed is None and whole is not None:
+        return _table(workload, space, [whole.enumerate(workload, progress)])
     flat = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
     chunks = []
     for start in range(0, len(flat), _CHUNK):
         lowered = target.lower(workload, space.unravel(flat[start : start + _CHUNK]))
-        chunks.append((lowered, target.measure(lowered)))
+        chunks.append((replace(lowered, programs={}), target.measure(lowered)))
         if progress is not None:
             progress(len(lowered))
     return _table(workload, space, chunks)
@@ -98,8 +104,9 @@ def _table(
         reasons=np.concatenate([measured.reason for _, measured in chunks]),
         cycles=np.concatenate([measured.cycles for _, measured in chunks]),
         seconds=np.concatenate([measured.seconds for _, measured in chunks]),
-        hidden=np.concatenate([lowered.hidden for lowered, _ in chunks]),
-        hidden_names=first.hidden_names,
+        hidden=Features(
+            np.concatenate([lowered.hidden.matrix for lowered, _ in chunks]), first.hidden.columns
+        ),
     )
 
 
@@ -117,29 +124,22 @@ def _write(path: Path, table: Table) -> None:
         "seconds": pa.array(table.seconds),
     }
     hidden = {
-        _HIDDEN + name: pa.array(np.ascontiguousarray(table.hidden[:, k]))
-        for k, name in enumerate(table.hidden_names)
+        _HIDDEN + name: pa.array(np.ascontiguousarray(table.hidden.matrix[:, k]))
+        for k, name in enumerate(table.hidden.names)
     }
-    data = pa.table(columns | hidden).replace_schema_metadata({_DIGEST: table.digest})
+    about = json.dumps([asdict(column) for column in table.hidden.columns])
+    notes = {_DIGEST: table.digest, _COLUMNS: about}
+    data = pa.table(columns | hidden).replace_schema_metadata(notes)
     buffer = io.BytesIO()
     pq.write_table(data, buffer, compression="zstd")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with fresh.open("wb") as handle:
-            handle.write(buffer.getbuffer())
-            handle.flush()
-            os.fsync(handle.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    write_atomically(path, buffer.getvalue())
 
 
 def _decoded(found: pa.Table, workload: Workload, space: Space) -> Table:
-    names = [name for name in found.column_names if name.startswith(_HIDDEN)]
-    hidden = np.empty((found.num_rows, len(names)))
-    for k, name in enumerate(names):
-        hidden[:, k] = found[name].to_numpy()
+    columns = tuple(Feature(**each) for each in json.loads(found.schema.metadata[_COLUMNS]))
+    hidden = np.empty((found.num_rows, len(columns)))
+    for k, column in enumerate(columns):
+        hidden[:, k] = found[_HIDDEN + column.name].to_numpy()
     return Table(
         name=str(workload),
         workload=workload,
@@ -150,8 +150,7 @@ def _decoded(found: pa.Table, workload: Workload, space: Space) -> Table:
         reasons=_objects(found["reason"]),
         cycles=found["cycles"].to_numpy(),
         seconds=found["seconds"].to_numpy(),
-        hidden=hidden,
-        hidden_names=tuple(name.removeprefix(_HIDDEN) for name in names),
+        hidden=Features(hidden, columns),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from targets.base import Target
 from targets.errors import TilewrightError, UnknownName
 
-BUILT_IN = ("targets.vta.kind:KIND", "targets.replay_kind:KIND", "targets.faulty.kind:KIND")
+BUILT_IN = ("targets.vta.kind:KIND", "targets.vta.replay_kind:KIND")
 ENTRY_POINTS = "tilewright.targets"
 
 

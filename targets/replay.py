@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space
+from targets.capabilities import Estimates
 from targets.errors import WorkloadError
 from targets.table import Table
 from targets.workload import Workload
 
-Estimate = Callable[[Workload, Configs], tuple[NDArray[np.float64], tuple[str, ...]]]
+C = TypeVar("C")
 
 
 class ReplayTarget:
     """Serves measurements from tables, one a workload.
 
-    `estimate` passes on the closed-form estimates of the hardware the tables were made on;
-    `hardware` describes it.
+    `estimates` are those of the hardware the tables were made on; `hardware` describes it. Of all
+    capabilities it has this one alone: what a table does not hold, it does not know.
     """
+
+    deterministic = True
 
     def __init__(
         self,
@@ -29,16 +32,16 @@ class ReplayTarget:
         *,
         name: str = "replay",
         hardware: dict[str, float] | None = None,
-        estimate: Estimate | None = None,
+        estimates: Estimates | None = None,
     ) -> None:
         self.name = name
         self.tables = {table.workload.id: table for table in tables}
         self._hardware = dict(hardware or {})
-        if estimate is not None:
-            self.estimate = estimate
+        self._estimates = estimates
 
     @property
     def fingerprint(self) -> str:
+        """Of the name and the tables' content."""
         digests = "".join(sorted(table.digest for table in self.tables.values()))
         return hashlib.sha256(f"{self.name}{digests}".encode()).hexdigest()[:12]
 
@@ -46,6 +49,9 @@ class ReplayTarget:
     def workloads(self) -> dict[str, Workload]:
         """The replayed workloads by their table's name."""
         return {table.name: table.workload for table in self.tables.values()}
+
+    def capability(self, kind: type[C]) -> C | None:
+        return self._estimates if isinstance(self._estimates, kind) else None
 
     def hardware_features(self) -> dict[str, float]:
         return self._hardware
@@ -62,8 +68,7 @@ class ReplayTarget:
             configs=configs,
             failures=failures,
             reasons=np.where(failures == "", "", table.reasons[rows]),
-            hidden=table.hidden[rows],
-            hidden_names=table.hidden_names,
+            hidden=table.hidden.rows(rows),
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -75,7 +80,6 @@ class ReplayTarget:
             reason=np.where(status == "valid", "", table.reasons[rows]),
             cycles=table.cycles[rows],
             seconds=table.seconds[rows],
-            counters={},
         )
 
     def _table(self, workload: Workload) -> Table:

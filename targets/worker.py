@@ -1,22 +1,30 @@
 """The child's side of `targets.isolated`: builds a target from its recipe and answers calls.
 
 Run as `python -m targets.worker … FACTORY ARGUMENTS`, with a factory `package.module:name` and its
-keyword arguments as JSON.
+keyword arguments as JSON. Programs travel with the calls that need them, as plain arrays.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Lowered, Space, Target
+from targets.base import Lowered, Programs, Ragged, Space, Target
+from targets.capabilities import Estimates, capability
+from targets.errors import WorkloadError
+from targets.features import Features
+from targets.registry import make_target
 from targets.rpc_process import Arrays, Header, arguments, serve
 from targets.workload import EpilogueOp, Workload
+
+SMALL = Workload("dense", 1, 16, 1, 1, 16)
+_PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 
 
 class Worker:
@@ -25,61 +33,114 @@ class Worker:
     def __init__(self, factory: str, keywords: dict[str, Any]) -> None:
         module, _, name = factory.partition(":")
         self.target: Target = getattr(importlib.import_module(module), name)(**keywords)
-        self._lowered: Lowered | None = None
 
     def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+        """What a call comes to: a header and arrays to send back."""
         call = header["call"]
+        estimates = capability(self.target, Estimates)
         if call == "describe":
             return {
                 "name": self.target.name,
                 "fingerprint": self.target.fingerprint,
+                "deterministic": self.target.deterministic,
                 "hardware": self.target.hardware_features(),
-                "estimates": hasattr(self.target, "estimate"),
+                "estimates": estimates is not None,
             }, {}
         workload = read_workload(header["workload"])
         if call == "space":
             return write_space(self.target.space(workload)), {}
         configs = np.asarray(arrays["configs"], dtype=np.int32)
         if call == "estimate":
-            table, names = self.target.estimate(workload, configs)  # type: ignore[attr-defined]
-            return {"names": list(names)}, {"table": table}
+            assert estimates is not None
+            table = estimates.estimate(workload, configs)
+            return {"columns": write_columns(table)}, {"table": table.matrix}
         if call == "lower":
-            lowered = self._lowered = self.target.lower(workload, configs)
-            return {"names": list(lowered.hidden_names)}, {
+            lowered = self.target.lower(workload, configs)
+            return {"columns": write_columns(lowered.hidden)}, {
                 "failures": lowered.failures,
                 "reasons": lowered.reasons,
-                "hidden": lowered.hidden,
-            }
-        measured = self.target.measure(self._programs(workload, configs))
-        counters = {f"counter_{name}": values for name, values in measured.counters.items()}
-        return {}, {
+                "hidden": lowered.hidden.matrix,
+            } | write_programs(lowered.programs)
+        return self._measured(workload, configs, arrays)
+
+    def _measured(
+        self, workload: Workload, configs: NDArray[np.int32], arrays: dict[str, NDArray[Any]]
+    ) -> tuple[Header, Arrays]:
+        """Only what compiled is sent to be measured."""
+        n = len(configs)
+        texts = np.full(n, "", dtype=object)
+        programs = read_programs(arrays)
+        lowered = Lowered(workload, configs, texts, texts, Features.none(n), programs)
+        measured = self.target.measure(lowered)
+        reply = {
             "status": measured.status,
             "reason": measured.reason,
             "cycles": measured.cycles,
             "seconds": measured.seconds,
-        } | counters
+        }
+        reply |= {f"counter_{name}": values for name, values in measured.counters.items()}
+        if measured.repeats is not None:
+            reply |= write_programs({"repeats": measured.repeats})
+        return {}, reply
 
-    def _programs(self, workload: Workload, configs: NDArray[np.int32]) -> Lowered:
-        """What was lowered last, if these rows are among it; a fresh process lowers them again."""
-        last = self._lowered
-        if last is not None and last.workload == workload:
-            place = {row.tobytes(): i for i, row in enumerate(last.configs)}
-            rows = [place.get(row.tobytes(), -1) for row in configs]
-            if min(rows, default=-1) >= 0:
-                return last.rows(np.array(rows))
-        return self.target.lower(workload, configs)
+
+def make_warm(text: str, space: str = "") -> Target:
+    """The target of that name, with what it compiles once compiled, so that the limit on a batch is
+    for its work alone. Raises what `make_target` raises."""
+    target = make_target(text, space)
+    with suppress(WorkloadError):  # not every target has a schedule for it
+        configs = np.zeros((1, len(target.space(SMALL).knobs)), np.int32)
+        target.measure(target.lower(SMALL, configs))
+    return target
+
+
+# -- what travels ------------------------------------------------------------------------------
+
+
+def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
+    """Plain arrays, two a part."""
+    return {
+        f"{_PROGRAM}{name}{end}": array
+        for name, part in programs.items()
+        for end, array in ((_VALUES, part.values), (_OFFSETS, part.offsets))
+    }
+
+
+def read_programs(arrays: Arrays) -> dict[str, Ragged]:
+    """What `write_programs` wrote. Raises `KeyError` or `ValueError` for anything else."""
+    found = {}
+    for key in arrays:
+        if key.startswith(_PROGRAM) and key.endswith(_VALUES):
+            name = key.removeprefix(_PROGRAM).removesuffix(_VALUES)
+            values, offsets = arrays[key], arrays[f"{_PROGRAM}{name}{_OFFSETS}"]
+            sound = (
+                offsets.ndim == 1 and len(offsets) and offsets.dtype.kind in "iu"
+                and offsets[0] == 0 and offsets[-1] == len(values) and (np.diff(offsets) >= 0).all()
+            )  # fmt: skip
+            if not sound:
+                raise ValueError(f"the rows of '{name}' are not those of its values")
+            found[name] = Ragged(values, offsets.astype(np.int64))
+    return found
+
+
+def write_columns(features: Features) -> list[dict[str, str]]:
+    """The columns as JSON."""
+    return [asdict(column) for column in features.columns]
 
 
 def write_workload(workload: Workload) -> dict[str, Any]:
+    """As JSON."""
     return asdict(workload)
 
 
 def read_workload(values: dict[str, Any]) -> Workload:
+    """What `write_workload` wrote. Raises `WorkloadError` for sizes that make no sense."""
     epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
     return Workload(**(values | {"epilogue": epilogue}))
 
 
 def write_space(space: Space) -> Header:
+    """As JSON."""
     return {
         "space": space.name,
         "knobs": [[knob.name, [int(value) for value in knob.values]] for knob in space.knobs],

@@ -10,7 +10,7 @@ import numpy as np
 from search import History
 from targets.errors import TilewrightError
 from targets.files import Json
-from targets.vta.lowering.verify import mismatches
+from targets.vta.verify import mismatches
 from tasks.stage import reuse_or_do, stage
 from tasks.store import Manifest
 from tuning.study import Study

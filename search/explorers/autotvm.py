@@ -13,9 +13,10 @@ from pydantic import Field
 
 from search import candidates
 from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
-from search.learning import Learners, Matrix
+from search.learning import Learners
 from search.registry import Options, register
 from targets.base import Configs, Space
+from targets.features import Features
 
 Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
@@ -57,12 +58,12 @@ class AutoTVM(BaseExplorer):
             return state
         rng = problem.rng(history.round, "learn")
         model = self.learners.regressor(
-            "xgboost-recall", int(rng.integers(1 << 31)), plan=self.table.plan
+            "autotvm-ranker", int(rng.integers(1 << 31)), plan=self.table.plan
         )
-        throughput = np.where(history.valid, 1.0 / np.maximum(history.cycles, 1), 0.0)
+        throughput = history.throughput
         shuffled = rng.permutation(len(history))
         features = knob_features(problem.space, history.configs)
-        model.fit(features[shuffled], (throughput / throughput.max())[shuffled])
+        model.fit(features.rows(shuffled), (throughput / throughput.max())[shuffled])
         plan, chains = anneal(
             problem.space,
             scorer(problem.space, model.predict),
@@ -75,15 +76,15 @@ class AutoTVM(BaseExplorer):
         return ExplorerState({"P": model}, arrays)
 
 
-def knob_features(space: Space, configs: Configs) -> Matrix:
+def knob_features(space: Space, configs: Configs) -> Features:
     """AutoTVM's 'knob' features: inner and outer extent of each split, other knobs' values."""
     values = space.values(configs).astype(np.float64)
-    columns = []
+    columns = {}
     for index, knob in enumerate(space.knobs):
         if knob.name.startswith("tile_"):
-            columns.append(max(knob.values) / values[:, index])
-        columns.append(values[:, index])
-    return np.stack(columns, axis=1)
+            columns[f"outer {knob.name}"] = max(knob.values) / values[:, index]
+        columns[knob.name] = values[:, index]
+    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
 
 
 def anneal(
@@ -137,7 +138,7 @@ def random_walk(
     return space.ravel(configs.astype(np.int32))
 
 
-def scorer(space: Space, predict: Callable[[Matrix], NDArray[np.float64]]) -> Score:
+def scorer(space: Space, predict: Callable[[Features], NDArray[np.float64]]) -> Score:
     """The model's score of flat indices, from a table where the space is small enough. A config the
     space does not list scores -inf."""
     total = int(np.prod(space.cardinalities))

@@ -10,9 +10,10 @@ from pydantic import Field
 
 from search import candidates
 from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
-from search.learning import Learners, Matrix, Surrogate
+from search.learning import Learners, Surrogate
 from search.registry import Options, register
 from targets.base import Configs, Space
+from targets.features import Features
 
 
 class BacoOptions(Options):
@@ -43,10 +44,10 @@ class Baco(BaseExplorer):
             return Candidates(configs)
         x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
         chance = state.models["V"].predict(x)
-        goal = float(np.log2(history.cycles[history.best]))
+        goal = float(history.log_latency[history.best])
         log_chance = np.log(np.maximum(chance, 1e-6))
         rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
-        scores = {"P": model.predict(x[rows]), "V": chance[rows]}
+        scores = {"P": model.predict(x.rows(rows)), "V": chance[rows]}
         return Candidates(configs[rows], scores)
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
@@ -55,20 +56,20 @@ class Baco(BaseExplorer):
             return state
         x = _knobs(problem.space, history.configs)
         performance = self.learners.surrogate(problem.seed)
-        performance.fit(x[valid], np.log2(history.cycles[valid]))
+        performance.fit(x.rows(valid), history.log_latency[valid])
         forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
         forest.fit(x, valid.astype(np.float64))
         return ExplorerState({"P": performance, "V": forest})
 
 
-def _knobs(space: Space, configs: Configs) -> Matrix:
+def _knobs(space: Space, configs: Configs) -> Features:
     """log2 of every knob's value (of value + 1 where a knob can be 0), each of deviation 1."""
     columns = []
     for knob, values in zip(space.knobs, space.values(configs).T, strict=True):
         shift = 1.0 if min(knob.values) < 1 else 0.0
         levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
         columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
-    return np.stack(columns, axis=1)
+    return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
 
 
 register("baco", Baco, BacoOptions)

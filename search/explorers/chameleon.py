@@ -88,8 +88,8 @@ class Chameleon(BaseExplorer):
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
         """AutoTVM's, on throughput relative to the best, 0 where not valid."""
-        throughput = np.where(history.valid, 1.0 / np.maximum(history.cycles, 1), 0.0)
-        model = self.learners.regressor("xgboost-recall", seed)
+        throughput = history.throughput
+        model = self.learners.regressor("autotvm-ranker", seed)
         model.fit(knob_features(space, history.configs), throughput / throughput.max())
         return model
 

@@ -11,7 +11,7 @@ over the space. Neither uses anything learned on other workloads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -29,15 +29,18 @@ from search.explorer import (
     Problem,
     Scores,
 )
-from search.learning import Learners, Matrix, Surrogate, VetoModel
+from search.learning import Learners, Surrogate, VetoModel
 from search.registry import Options, register
 from targets.base import Configs, Lowered
+from targets.features import Features
 
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
-_ESTIMATE_ERROR = 0.1  # log2 cycles an estimate is expected to be off
-_NEAR = 0.4  # log2 cycles from the best estimate within which the first batch is spread
+_ESTIMATE_ERROR = 0.1  # log2 latency an estimate is expected to be off
+_NEAR = 0.4  # log2 latency from the best estimate within which the first batch is spread
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
+SCREENED = "screened"
+"""The explorer's name for what it screened."""
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 
 
@@ -60,12 +63,12 @@ class DefaultOptions(Options):
 
 @dataclass(frozen=True)
 class _Prior:
-    """Closed-form estimates of some configs: log2 cycles, log2 of the fullest scratchpad's share,
-    and everything estimated as features."""
+    """Closed-form estimates of some configs: log2 latency, log2 of the fullest scratchpad's share,
+    and everything estimated, relative to the latency."""
 
-    log_cycles: NDArray[np.float64]
+    log_latency: NDArray[np.float64]
     log_share: NDArray[np.float64]
-    features: Matrix
+    features: Features
 
 
 class Default(BaseExplorer):
@@ -75,17 +78,28 @@ class Default(BaseExplorer):
         super().__init__(name, options, learners)
         self.table = options
 
+    def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """Screens a large space once: flat indices, ascending, of what is estimated to be best."""
+        if not self._estimates(problem) or 2 * self.table.passed >= problem.space.size:
+            return state
+        flat = candidates.drawn(problem.space, self.table.screen, problem.rng(0, "screen"))
+        prior = self._prior(problem, problem.space.unravel(flat))
+        assert prior is not None
+        rough = prior.log_latency / _ESTIMATE_ERROR - np.log(_fit(prior))
+        rows = np.argsort(rough, kind="stable")[: self.table.passed]
+        return replace(state, arrays={**state.arrays, SCREENED: np.sort(flat[rows])})
+
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         rng = problem.rng(history.round, "generate")
         wanted = self._wanted(problem, state, n)
-        configs, prior = self._pool(problem, history, rng)
+        configs, prior = self._pool(problem, state, history, rng)
         if not len(configs):
             return Candidates(configs)
         if not state.models and prior is None:
             configs = configs[np.sort(rng.permutation(len(configs))[:_SPREAD_OVER])]
-            rows = spread_out(self.learners.gp_features(problem, configs)[0], wanted, rng)
+            rows = spread_out(self.learners.gp_features(problem, configs).matrix, wanted, rng)
             return Candidates(configs[rows])
         features = self._features(problem, configs, prior) if "P" in state.models else None
         scores = self._scores(problem, state, configs, prior, features)
@@ -95,40 +109,29 @@ class Default(BaseExplorer):
         if features is not None and history.best is not None:
             model = cast(Surrogate, state.models["P"])
             offset = _rows(prior, rows)
-            goal = float(np.log2(history.cycles[history.best]))
-            rows = rows[model.propose(features[rows], offset, goal, chance[rows], wanted)]
+            goal = float(history.log_latency[history.best])
+            rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], wanted)]
         elif prior is not None:
             rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
         return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
-        self, problem: Problem, history: History, rng: np.random.Generator
+        self, problem: Problem, state: ExplorerState, history: History, rng: np.random.Generator
     ) -> tuple[Configs, _Prior | None]:
         """What the models are asked about, of a large space a part: what is estimated to be good,
         or else a random part and the neighbours of the best."""
         space, size = problem.space, self.table.pool
         tried = history.tried(space)
-        best = history.configs[_fastest(history, 8)]
-        if self._estimates(problem) and 2 * self.table.passed < space.size:
+        best = history.configs[history.fastest(8)]
+        if SCREENED in state.arrays:
             near = candidates.neighbours(space, best)
-            flat = candidates.without(np.union1d(self._screened(problem), near), tried)
+            screened = state.arrays[SCREENED].astype(np.int64)
+            flat = candidates.without(np.union1d(screened, near), tried)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, self._prior(problem, configs)
         configs = candidates.pool(space, tried, best, size, rng, 2 * size)
         return configs, self._prior(problem, configs)
-
-    def _screened(self, problem: Problem) -> NDArray[np.int64]:
-        """The part of a space that is estimated to be best, flat and ascending."""
-        note = f"screened {self.table.screen} {self.table.passed}"
-        if note not in problem.notes:
-            flat = candidates.drawn(problem.space, self.table.screen, problem.rng(0, "screen"))
-            prior = self._prior(problem, problem.space.unravel(flat))
-            assert prior is not None
-            rough = prior.log_cycles / _ESTIMATE_ERROR - np.log(_fit(prior))
-            rows = np.argsort(rough, kind="stable")[: self.table.passed]
-            problem.notes[note] = np.sort(flat[rows])
-        return problem.notes[note]
 
     def _first(
         self,
@@ -141,7 +144,9 @@ class Default(BaseExplorer):
     ) -> NDArray[np.int64]:
         """The first batch on estimates: some are believed, the others find out where they err."""
         near = rows[value > value[0] - _NEAR / _ESTIMATE_ERROR]
-        apart = near[spread_out(self.learners.gp_features(problem, configs[near])[0], wanted, rng)]
+        apart = near[
+            spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
+        ]
         return _in_turn(rows, apart, self.table.trust)
 
     def veto(
@@ -174,11 +179,11 @@ class Default(BaseExplorer):
             features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + _rows(prior, np.arange(len(configs)))
             chance = self._log_chance(scores)[compiled]
-            goal = float(np.log2(history.cycles[history.best]))
+            goal = float(history.log_latency[history.best])
             offset = _rows(prior, compiled)
-            compiled = compiled[model.propose(features[compiled], offset, goal, chance, n)]
+            compiled = compiled[model.propose(features.rows(compiled), offset, goal, chance, n)]
         elif prior is None and self._looks(lowered.hidden):
-            work = self.learners.work(lowered.hidden[compiled], lowered.hidden_names)
+            work = self.learners.work(lowered.hidden.rows(compiled))
             least = compiled[np.argsort(work, kind="stable")]
             compiled = _in_turn(least, compiled, self.table.trust)
         # A place in the batch is spent whether its config compiles or not.
@@ -194,19 +199,19 @@ class Default(BaseExplorer):
         models["V"].fit(self._tree_features(problem, known, self._prior(problem, known)), label)
         valid = history.valid
         if valid.sum() >= 2:
-            configs, hidden = history.configs[valid], history.hidden[valid]
+            configs, hidden = history.configs[valid], history.hidden.rows(valid)
             prior = self._prior(problem, configs)
-            target = np.log2(history.cycles[valid]) - _rows(prior, np.arange(len(configs)))
+            target = history.log_latency[valid] - _rows(prior, np.arange(len(configs)))
             features = self._features(problem, configs, prior)
             models["P"] = self.learners.surrogate(problem.seed)
             models["P"].fit(features, target)
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
-                models["draft"] = self.learners.draft(history.hidden_names)
-                models["draft"].fit(hidden, np.log2(history.cycles[valid]))
+                models["draft"] = self.learners.draft(hidden)
+                models["draft"].fit(hidden, history.log_latency[valid])
                 features = self._with_hidden(ExplorerState(models), history, features, hidden)
                 models["A"] = self.learners.surrogate(problem.seed)
                 models["A"].fit(features, target)
-        return ExplorerState(models)
+        return ExplorerState(models, state.arrays)
 
     def _failed(self, problem: Problem, history: History) -> Configs:
         """Failed compiles that V learns from: no more than there are trials. What compiled without
@@ -225,9 +230,9 @@ class Default(BaseExplorer):
     def _estimates(self, problem: Problem) -> bool:
         return self.table.estimates and problem.estimate is not None
 
-    def _looks(self, hidden: Matrix) -> bool:
+    def _looks(self, hidden: Features) -> bool:
         """Whether there is anything to see in lowered programs."""
-        return self.table.use_a and hidden.shape[1] > 0
+        return self.table.use_a and len(hidden.columns) > 0
 
     def _scores(
         self,
@@ -235,11 +240,11 @@ class Default(BaseExplorer):
         state: ExplorerState,
         configs: Configs,
         prior: _Prior | None,
-        features: Matrix | None,
+        features: Features | None,
     ) -> Scores:
         scores: Scores = {}
         if prior is not None:
-            scores["P"] = prior.log_cycles
+            scores["P"] = prior.log_latency
         if "P" in state.models and features is not None:
             scores["P"] = state.models["P"].predict(features) + scores.get("P", 0.0)
         if "V" in state.models:
@@ -256,34 +261,33 @@ class Default(BaseExplorer):
     def _prior(self, problem: Problem, configs: Configs) -> _Prior | None:
         if not self.table.estimates or problem.estimate is None:
             return None
-        table, names = problem.estimate(configs)
-        logs = np.log2(np.maximum(table, 1e-6))
-        shares = [i for i, name in enumerate(names) if name.endswith("_share")]
-        fullest = logs[:, shares].max(axis=1) if shares else np.zeros(len(configs))
-        cycles = logs[:, names.index("cycles")]
-        return _Prior(cycles, fullest, logs - cycles[:, None])
+        estimated = problem.estimate(configs)
+        logs = np.log2(np.maximum(estimated.matrix, 1e-6))
+        shares = logs[:, estimated.places("share")]
+        fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(configs))
+        latency = logs[:, estimated.places("latency")[0]]
+        relative = Features((logs - latency[:, None]) / 2.0, estimated.columns)
+        return _Prior(latency, fullest, relative.named("estimated"))
 
-    def _features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
-        gp_features = self.learners.gp_features(problem, configs)[0]
-        return (
-            gp_features
-            if prior is None
-            else np.concatenate([gp_features, prior.features / 2.0], axis=1)
-        )
+    def _features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Features:
+        features = self.learners.gp_features(problem, configs)
+        return features if prior is None else features.beside(prior.features)
 
     def _with_hidden(
-        self, state: ExplorerState, history: History, features: Matrix, hidden: Matrix
-    ) -> Matrix:
+        self, state: ExplorerState, history: History, features: Features, hidden: Features
+    ) -> Features:
         """Columns for Model A: what the programs count, and how much slower than the best so far
         the draft believes them to be."""
-        best = 0.0 if history.best is None else np.log2(history.cycles[history.best])
+        best = 0.0 if history.best is None else history.log_latency[history.best]
         draft = state.models["draft"].predict(hidden) - best
-        counts, _ = self.learners.hidden_features(hidden, history.hidden_names)
-        return np.column_stack([features, counts, draft])
+        counts = self.learners.hidden_features(hidden)
+        return features.beside(counts, Features.of(draft[:, None], ["draft"]))
 
-    def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Matrix:
-        tree_features = self.learners.tree_features(problem, configs)[0]
-        return tree_features if prior is None else np.column_stack([tree_features, prior.log_share])
+    def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Features:
+        features = self.learners.tree_features(problem, configs)
+        if prior is None:
+            return features
+        return features.beside(Features.of(prior.log_share[:, None], ["estimate"]))
 
 
 def _in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
@@ -300,14 +304,8 @@ def _fit(prior: _Prior) -> NDArray[np.float64]:
 
 
 def _rows(prior: _Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Estimated log2 cycles of some rows; zeros without estimates."""
-    return np.zeros(len(rows)) if prior is None else prior.log_cycles[rows]
-
-
-def _fastest(history: History, count: int) -> NDArray[np.int64]:
-    """Rows of the fastest valid trials, fastest first."""
-    valid = np.flatnonzero(history.valid)
-    return valid[np.argsort(history.cycles[valid], kind="stable")[:count]]
+    """Estimated log2 latency of some rows; zeros without estimates."""
+    return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]
 
 
 register("default", Default, DefaultOptions)

@@ -91,8 +91,8 @@ class Genetic(BaseExplorer):
 
 
 def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
-    """1 / cycles of each parent relative to the best, 0 where it is not valid."""
-    speed = np.where(history.valid, 1.0 / np.maximum(history.cycles, 1), 0.0)
+    """Throughput of each parent relative to the best, 0 where it is not valid."""
+    speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
     found = np.array([by_config.get(int(i), 0.0) for i in parents])
     return found / max(float(found.max(initial=0.0)), 1e-12)

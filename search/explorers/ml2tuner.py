@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
@@ -19,9 +18,10 @@ from search.explorer import (
     Problem,
     Scores,
 )
-from search.learning import Learners, Matrix
+from search.learning import Learners
 from search.registry import Options, register
 from targets.base import Configs, Lowered
+from targets.features import Features
 
 
 class ML2TunerOptions(Options):
@@ -55,11 +55,11 @@ class ML2Tuner(BaseExplorer):
             count = n if not state.models else self.table.pool
             flat = candidates.sample(problem.space, count, tried, rng)
             return Candidates(problem.space.unravel(flat))
-        best = history.configs[_fastest(history, 8)]
+        best = history.configs[history.fastest(8)]
         configs = candidates.pool(problem.space, tried, best, self.table.pool, rng)
         if not len(configs):
             return Candidates(configs)
-        predicted = state.models["P"].predict(self.learners.tree_features(problem, configs)[0])
+        predicted = state.models["P"].predict(self.learners.tree_features(problem, configs))
         order = np.lexsort((rng.random(len(configs)), predicted))
         lucky = rng.random(len(configs)) < self.table.explore * n / len(configs)
         order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
@@ -76,9 +76,8 @@ class ML2Tuner(BaseExplorer):
         wanted = n if "A" not in state.models else int(np.ceil((self.table.alpha + 1) * n))
         if "V" not in state.models or not self.table.use_v:
             return candidates.take(np.arange(min(wanted, len(candidates))))
-        chance = state.models["V"].predict(
-            self.learners.tree_features(problem, candidates.configs)[0]
-        )
+        features = self.learners.tree_features(problem, candidates.configs)
+        chance = state.models["V"].predict(features)
         passed = np.flatnonzero(chance >= self.table.veto)[:wanted]
         vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
         if len(passed) < wanted:  # too strict: the likeliest of the rest
@@ -96,7 +95,8 @@ class ML2Tuner(BaseExplorer):
             rows = np.arange(min(n, len(lowered)), dtype=np.int64)
             return Choice(rows, self._scores(problem, state, lowered.rows(rows)))
         compiled, broken = np.flatnonzero(lowered.ok), np.flatnonzero(~lowered.ok)
-        features = self._hidden(problem, lowered.configs[compiled], lowered.hidden[compiled])
+        hidden = lowered.hidden.rows(compiled)
+        features = self._with_hidden(problem, lowered.configs[compiled], hidden)
         predicted = state.models["A"].predict(features)
         # A place in the batch is spent whether its config compiles or not.
         rows = np.concatenate([compiled[np.argsort(predicted, kind="stable")], broken])[:n]
@@ -106,41 +106,35 @@ class ML2Tuner(BaseExplorer):
         if len(history) < self.table.first:
             return state
         seed, kind = problem.seed + history.round, self.table.learner
-        features = self.learners.tree_features(problem, history.configs)[0]
+        features = self.learners.tree_features(problem, history.configs)
         valid = history.valid
         models = dict(state.models)
         if self.table.use_v:
             models["V"] = self.learners.classifier(kind, seed, rounds=self.table.rounds)
             models["V"].fit(features, valid.astype(np.float64))
         if valid.sum() >= 2:
-            target = np.log2(history.cycles[valid])
+            target = history.log_latency[valid]
             models["P"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
-            models["P"].fit(features[valid], target)
+            models["P"].fit(features.rows(valid), target)
             if self.table.use_a:
                 models["A"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
-                hidden = self._hidden(problem, history.configs[valid], history.hidden[valid])
-                models["A"].fit(hidden, target)
+                hidden = history.hidden.rows(valid)
+                models["A"].fit(self._with_hidden(problem, history.configs[valid], hidden), target)
         return ExplorerState(models if "P" in models else {})
 
-    def _hidden(self, problem: Problem, configs: Configs, hidden: Matrix) -> Matrix:
-        return np.concatenate([self.learners.tree_features(problem, configs)[0], hidden], axis=1)
+    def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
+        return self.learners.tree_features(problem, configs).beside(hidden.named("hidden"))
 
     def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
         if not state.models or not len(rows):
             return {}
-        tree_features = self.learners.tree_features(problem, rows.configs)[0]
+        tree_features = self.learners.tree_features(problem, rows.configs)
         scores = {n: m.predict(tree_features) for n, m in state.models.items() if n in ("P", "V")}
         if "A" in state.models:
             scores["A"] = state.models["A"].predict(
-                self._hidden(problem, rows.configs, rows.hidden)
+                self._with_hidden(problem, rows.configs, rows.hidden)
             )
         return scores
-
-
-def _fastest(history: History, count: int) -> NDArray[np.int64]:
-    """Rows of the fastest valid trials, fastest first."""
-    valid = np.flatnonzero(history.valid)
-    return valid[np.argsort(history.cycles[valid], kind="stable")[:count]]
 
 
 register("ml2tuner", ML2Tuner, ML2TunerOptions)

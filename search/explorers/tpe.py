@@ -86,7 +86,7 @@ class Optuna(BaseExplorer):
             seed=seed,
         )
         study = optuna.create_study(sampler=sampler, direction="minimize")
-        cost = np.log2(np.where(history.valid, history.cycles, 1))
+        cost = np.where(history.valid, history.log_latency, 0.0)
         for config, valid, value in zip(history.configs, history.valid, cost, strict=True):
             study.add_trial(
                 create_trial(

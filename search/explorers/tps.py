@@ -34,12 +34,12 @@ class AnalyticTiling(BaseExplorer):
         configs = candidates.pool(space, tried, nowhere, _POOL, rng)
         if not len(configs):
             return Candidates(configs)
-        table, names = problem.estimate(configs)
-        moved = table[:, [name.endswith("_bytes") for name in names]].sum(axis=1)
-        fullest = table[:, [name.endswith("_share") for name in names]].max(axis=1, initial=0.0)
-        cycles = table[:, names.index("cycles")]
-        rows = np.lexsort((cycles, moved, fullest > 1.0))[:n]
-        return Candidates(configs[rows], {"P": np.log2(cycles[rows])})
+        estimated = problem.estimate(configs)
+        moved = estimated.of_meaning("bytes").sum(axis=1)
+        fullest = estimated.of_meaning("share").max(axis=1, initial=0.0)
+        latency = estimated.of_meaning("latency")[:, 0]
+        rows = np.lexsort((latency, moved, fullest > 1.0))[:n]
+        return Candidates(configs[rows], {"P": np.log2(latency[rows])})
 
 
 register("tps", AnalyticTiling)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from targets.base import Configs, Knob, Lowered, Measurements, Space
 from targets.errors import TilewrightError
+from targets.features import Features
 from targets.workload import Workload
 
 Fault = Literal[
@@ -48,6 +49,7 @@ class FaultyTarget:
     """
 
     name = "faulty"
+    deterministic = True
 
     def __init__(self, faults: Mapping[int, Fault], late_seconds: float = 1.0) -> None:
         self.faults = dict(faults)
@@ -82,8 +84,7 @@ class FaultyTarget:
             configs,
             failures=np.where(failed, "scratchpad_overflow", "").astype(object),
             reasons=np.where(failed, "allocate: the tile is too large", "").astype(object),
-            hidden=hidden,
-            hidden_names=("tile_values", "tile_values_all_threads"),
+            hidden=Features.of(hidden, ("tile_values", "tile_values_all_threads")),
         )
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -111,7 +112,6 @@ class FaultyTarget:
             reason=reason,
             cycles=np.where(valid, cycles, -1),
             seconds=np.where(valid, cycles / CLOCK_HZ, np.nan),
-            counters={},
         )
 
     def _faults(self, workload: Workload, configs: Configs) -> NDArray[np.object_]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from targets.base import Configs, Space
+from targets.features import Features
 from targets.replay import ReplayTarget
-from targets.table import TableError, read_stack_table
+from targets.table import TableError
 from targets.vta.spec import VtaSpec
+from targets.vta.stack_table import read_stack_table
 from targets.vta.target import VtaTarget
 from targets.workload import Workload
 
@@ -30,16 +32,24 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
             other = seen[table.workload.id]
             raise TableError(f"{path} and {other} are tables of the same layer; give one of them")
         seen[table.workload.id] = path
-    target = VtaTarget(spec, "template")
+    template = VtaTarget(spec, "template")
     spaces = {table.workload.id: table.space for table in tables}
+    return ReplayTarget(
+        tables, name=name, hardware=template.hardware_features(),
+        estimates=_CarriedEstimates(template, spaces),
+    )  # fmt: skip
 
-    def estimate(
-        workload: Workload, configs: Configs
-    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        there = _carried(configs, spaces[workload.id], target.space(workload))
-        return target.estimate(workload, there)
 
-    return ReplayTarget(tables, name=name, hardware=target.hardware_features(), estimate=estimate)
+@dataclass(frozen=True)
+class _CarriedEstimates:
+    """The template's estimates, of configs in the spaces of tables, by the workload's id."""
+
+    template: VtaTarget
+    spaces: Mapping[str, Space]
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        here, there = self.spaces[workload.id], self.template.space(workload)
+        return self.template.estimate(workload, _carried(configs, here, there))
 
 
 def _carried(configs: Configs, here: Space, there: Space) -> Configs:

@@ -6,43 +6,56 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Lowered, Measurements, Space
-from targets.vta.baseline import Baseline, baseline_of, roofline_cycles
+from targets.base import Configs, Lowered, Measurements, Ragged, Space
+from targets.capabilities import Blocks, Latency, UntunedSchedule
+from targets.features import Features
+from targets.vta.area import area_of
+from targets.vta.baseline import baseline_of, roofline_cycles
 from targets.vta.estimates import ESTIMATES, OF_SPACE
-from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
-from targets.vta.lowering.hidden import HIDDEN_NAMES, HIDDEN_SLOTS
-from targets.vta.lowering.measure import COUNTER_NAMES, COUNTER_SLOTS, NO_PROGRAM, time_rows
-from targets.vta.lowering.verify import mismatches, wrong_rows
+from targets.vta.lowering.hidden import HIDDEN, HIDDEN_SLOTS
+from targets.vta.measure import COUNTER_NAMES, COUNTER_SLOTS, time_rows
 from targets.vta.spec import VtaSpec
+from targets.vta.timing.batch import simulate_batch
+from targets.vta.verify import wrong_rows, wrong_values
 from targets.vta.version import simulator_version
 from targets.workload import Workload
 
+INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
+"""The parts of a batch's programs: words (…, 2), words (…,), counts (1, counters)."""
+
 
 class VtaTarget:
-    """Implements `targets.base.Target` for one specification and one space.
+    """Keeps `targets.base.Target` for one specification and one space, and every protocol of
+    `targets.capabilities` that a target can have by itself.
 
     `stock` adds the stock compiler's own restrictions to the template space, as typed failures.
     """
+
+    deterministic = True
 
     def __init__(self, spec: VtaSpec, space: SpaceName = "extended", stock: bool = False) -> None:
         self.spec = spec
         self.space_name: SpaceName = space
         self.stock = stock
-        self._lowering = lru_cache(maxsize=64)(self._bind)
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload in this space
 
     @property
     def name(self) -> str:
+        """That of the specification."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
+        """Of the specification, the space, and the sources of lowering and simulators."""
         parts = [self.spec.fingerprint, self.space_name, self.stock, simulator_version()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -62,103 +75,141 @@ class VtaTarget:
         }
 
     def space(self, workload: Workload) -> Space:
-        return self._lowering(workload).space
+        return self.lowering(workload).space
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        lowering = self._lowering(workload)
-        codes, states = lowering.counts(lowering.space.values(configs))
-        return _lowered(workload, configs, codes, states)
+        return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        lowering = self._lowering(lowered.workload)
+        """Cycles by the simulator; in the space `unchecked` the numbers are checked as well."""
+        lowering = self.lowering(lowered.workload)
         rows = np.flatnonzero(lowered.ok)
-        cycles = np.full(len(lowered), NO_PROGRAM, np.int64)
-        states = np.zeros((len(lowered), emit.STATE_SIZE), np.int64)
+        cycles = _cycles(lowering, lowered.rows(rows) if len(rows) < len(lowered) else lowered)
+        counters = np.full((len(lowered), len(COUNTER_NAMES)), -1, np.int64)
+        if len(rows):
+            counters[rows] = lowered.programs[COUNTERS].values
         values = lowering.space.values(lowered.configs[rows])
-        _, states[rows], cycles[rows] = time_rows(lowering, values)
-        return self._measurements(lowered, values, rows, states, cycles)
+        return self._measurements(lowered, values, rows, cycles, counters)
+
+    # -- capabilities ------------------------------------------------------------------------
 
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """The whole space, in the order of its flat index, lowered and timed in one pass."""
-        lowering = self._lowering(workload)
+        lowering = self.lowering(workload)
         configs = lowering.space.unravel(np.arange(lowering.space.size))
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
-        lowered = _lowered(workload, configs, codes, states)
+        lowered = _described(workload, configs, codes, states)
         rows = np.flatnonzero(lowered.ok)
-        return lowered, self._measurements(lowered, values[rows], rows, states, cycles)
+        counters = np.where(lowered.ok[:, None], states[:, COUNTER_SLOTS], -1)
+        measured = self._measurements(lowered, values[rows], rows, cycles[rows], counters)
+        return lowered, measured
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        lowering = self.lowering(workload)
+        values = lowering.space.values(configs)
+        tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
+        table = OF_SPACE[self.space_name](
+            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
+        )
+        return Features(table, ESTIMATES)
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """What a user of the stock stack gets without tuning, see `targets.vta.baseline`. Raises
+        `WorkloadError`."""
+        found = baseline_of(workload, self.spec)
+        template = VtaTarget(self.spec, "template", found.lowering.stock)
+        space = found.lowering.space
+        config = [
+            knob.values.index(int(value))
+            for knob, value in zip(space.knobs, found.values, strict=True)
+        ]
+        lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
+        return UntunedSchedule(found.source, space, lowered, template.measure(lowered))
+
+    def roofline(self, workload: Workload) -> Latency:
+        """See `targets.vta.baseline.roofline_cycles`."""
+        cycles = roofline_cycles(workload, self.spec)
+        return Latency(self._seconds(cycles), cycles)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """Runs each program bit-exactly on random tensors."""
+        wrong = np.full(len(lowered), -1, np.int64)
+        for row in np.flatnonzero(lowered.ok).tolist():
+            insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
+            wrong[row] = wrong_values(lowered.workload, self.spec, insns, uops, seed)
+        return wrong
+
+    def area(self) -> dict[str, float]:
+        """Gate equivalents, see `targets.vta.area`."""
+        found = area_of(self.spec)
+        return {"total": found.gates, "relative": found.relative, "sram_bits": found.sram_bits}
+
+    @property
+    def blocks(self) -> Blocks:
+        """Of the GEMM core."""
+        return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
+
+    @property
+    def specification(self) -> dict[str, Any]:
+        """The keys of `vta_config.json`."""
+        return self.spec.model_dump(by_alias=True, exclude={"source"})
+
+    # -- shared ------------------------------------------------------------------------------
+
+    def _bind(self, workload: Workload) -> Lowering:
+        return Lowering.of(workload, self.spec, self.space_name, self.stock)
+
+    def _seconds(self, cycles: float) -> float:
+        return cycles / (self.spec.clock_mhz * 1e6)
 
     def _measurements(
         self,
         lowered: Lowered,
         values: NDArray[np.int64],
         rows: NDArray[np.int64],
-        states: NDArray[np.int64],
         cycles: NDArray[np.int64],
+        counters: NDArray[np.int64],
     ) -> Measurements:
-        """`rows` are those with a program, `values` their knob values."""
+        """`rows` (p,) are those with a program, `values` (p, knobs) their knob values, `cycles`
+        (p,) theirs, negative where a program hangs; `counters` (n, counters) those of all."""
         status = np.array(["compile_error"] * len(lowered), dtype=object)
         status[[reason.startswith("run:") for reason in lowered.reasons]] = "run_error"
         reason = lowered.reasons.copy()
-        hung = cycles[rows] < 0
+        hung = cycles < 0
         status[rows] = np.where(hung, "timeout", "valid")
         reason[rows] = np.where(hung, "run: the program never finishes", "")
         if self.space_name == "unchecked":
-            wrong = wrong_rows(self._lowering(lowered.workload), values)
+            wrong = wrong_rows(self.lowering(lowered.workload), values)
             status[rows[wrong & ~hung]] = "wrong_result"
             reason[rows[wrong & ~hung]] = "run: the output differs from the integer reference"
-        valid = np.asarray(status == "valid", dtype=np.bool_)
-        counters = np.where(lowered.ok[:, None], states[:, COUNTER_SLOTS], -1)
+        taken = np.full(len(lowered), -1, np.int64)
+        taken[rows] = cycles
+        taken[status != "valid"] = -1
         return Measurements(
             status=status,
             reason=reason,
-            cycles=np.where(valid, cycles, -1),
-            seconds=np.where(valid, cycles / (self.spec.clock_mhz * 1e6), np.nan),
+            cycles=taken,
+            seconds=np.where(taken >= 0, taken / (self.spec.clock_mhz * 1e6), np.nan),
             counters={name: counters[:, k] for k, name in enumerate(COUNTER_NAMES)},
         )
 
-    # -- what a report needs besides -------------------------------------------------------
 
-    def roofline_cycles(self, workload: Workload) -> int:
-        """A bound no schedule beats; see `targets.vta.baseline.roofline_cycles`."""
-        return roofline_cycles(workload, self.spec)
-
-    def baseline(self, workload: Workload) -> tuple[int, Baseline]:
-        """Cycles and schedule a user of the stock stack gets without tuning."""
-        found = baseline_of(workload, self.spec)
-        _, _, cycles = time_rows(found.lowering, found.values[None])
-        return int(cycles[0]), found
-
-    def verify(self, workload: Workload, configs: Configs, seed: int = 0) -> NDArray[np.int64]:
-        """Output values that differ from the integer reference, one count a config, shape (n,).
-
-        Runs each program bit-exactly on random tensors; -1 where a config has no program.
-        """
-        lowering = self._lowering(workload)
-        values = lowering.space.values(configs)
-        return np.array([mismatches(lowering, row, seed) for row in values], dtype=np.int64)
-
-    def estimate(
-        self, workload: Workload, configs: Configs
-    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """Closed-form estimates, shape (n, len(names)), without lowering anything."""
-        lowering = self._lowering(workload)
-        values = lowering.space.values(configs)
-        tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
-        table = OF_SPACE[self.space_name](
-            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
-        )
-        return table, ESTIMATES
-
-    def _bind(self, workload: Workload) -> Lowering:
-        return Lowering.of(workload, self.spec, self.space_name, self.stock)
+def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
+    codes, states, insns, uops = lowering.programs(lowering.space.values(configs))
+    made = codes == 0
+    counters = Ragged(
+        states[made][:, COUNTER_SLOTS], np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
+    )
+    programs = {INSNS: insns, UOPS: uops, COUNTERS: counters}
+    return replace(_described(lowering.workload, configs, codes, states), programs=programs)
 
 
-def _lowered(
+def _described(
     workload: Workload, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.int64]
 ) -> Lowered:
+    """A batch without its programs, from what lowering returned."""
     failed = codes != 0
     hidden = states[:, HIDDEN_SLOTS].astype(np.float64)
     hidden[failed] = np.nan
@@ -169,6 +220,14 @@ def _lowered(
         configs=configs,
         failures=np.array(failures, dtype=object),
         reasons=np.array(reasons, dtype=object),
-        hidden=hidden,
-        hidden_names=HIDDEN_NAMES,
+        hidden=Features(hidden, HIDDEN),
     )
+
+
+def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
+    """Of programs that are all there, shape (p,)."""
+    if not len(compiled):
+        return np.empty(0, np.int64)
+    insns = compiled.programs[INSNS]
+    address = lowering.geometry.insn_bytes_at
+    return simulate_batch(insns.values, insns.offsets, lowering.spec, address).cycles

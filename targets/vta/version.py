@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_PARTS = ("spec.py", "isa.py", "lowering", "timing", "functional")
+_PARTS = ("spec.py", "isa.py", "lowering", "timing", "functional", "measure.py", "verify.py")
 
 
 @cache

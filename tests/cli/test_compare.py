@@ -20,7 +20,7 @@ from evaluation.compare.runs import COMPARISON, run_jobs
 from evaluation.compare.test_bed import recorded_test_bed
 from reports.compare.report import REPORT
 from targets.errors import TilewrightError
-from targets.table import read_stack_table
+from targets.vta.stack_table import read_stack_table
 from tests.flows.conftest import Place
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"

@@ -9,7 +9,7 @@ import pytest
 
 from models.features import tree_features
 from models.validity import Validity
-from targets.table import read_stack_table
+from targets.vta.stack_table import read_stack_table
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 256, 4

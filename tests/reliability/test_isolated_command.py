@@ -12,7 +12,7 @@ import numpy as np
 
 from search import read
 from targets import make_target
-from targets.faulty.vta import make_vta
+from targets.vta.faulty import make_vta
 from targets.workload import parse_workload
 from tests.flows.conftest import Place
 from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
@@ -20,7 +20,7 @@ from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
 FAULTY = """
 import sys
 from targets.vta import isolated
-isolated.FACTORY = "targets.faulty.vta:make_vta"
+isolated.FACTORY = "targets.vta.faulty:make_vta"
 from cli import main
 sys.argv[0] = "tilewright"
 main()

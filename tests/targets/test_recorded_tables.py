@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from targets.table import TableError, read_stack_table
+from targets.table import TableError
+from targets.vta.stack_table import read_stack_table
 from targets.vta.recorded import recorded_target
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"

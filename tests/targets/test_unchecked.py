@@ -9,7 +9,7 @@ import pytest
 from targets import make_target
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.unchecked import fits
-from targets.vta.lowering.verify import mismatches, wrong_rows
+from targets.vta.verify import mismatches, wrong_rows
 from targets.vta.spec import VtaSpec
 from targets.workload import parse_workload
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
-from targets.vta.estimates import ESTIMATES, estimate_template
+from targets.vta.estimates import CYCLES, estimate_template
 from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
 from targets.workload import Workload
@@ -54,7 +54,7 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
             estimates = estimate_template(
                 lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
             )
-            best = int(np.argmin(estimates[:, ESTIMATES.index("cycles")]))
+            best = int(np.argmin(estimates[:, CYCLES]))
             return Baseline(lowering, values[best], "estimate")
     raise WorkloadError(
         f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "

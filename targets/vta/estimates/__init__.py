@@ -4,7 +4,7 @@ Nothing here knows whether a schedule can be compiled: a share above 1 only says
 unlikely.
 """
 
-from targets.vta.estimates.columns import ESTIMATES
+from targets.vta.estimates.columns import CYCLES, ESTIMATES
 from targets.vta.estimates.extended import estimate_extended
 from targets.vta.estimates.template import estimate_template
 from targets.vta.estimates.unchecked import estimate_unchecked
@@ -15,4 +15,11 @@ OF_SPACE = {
     "unchecked": estimate_unchecked,
 }
 
-__all__ = ["ESTIMATES", "OF_SPACE", "estimate_extended", "estimate_template", "estimate_unchecked"]
+__all__ = [
+    "CYCLES",
+    "ESTIMATES",
+    "OF_SPACE",
+    "estimate_extended",
+    "estimate_template",
+    "estimate_unchecked",
+]

@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Space
+from targets.base import Ragged, Space
 from targets.errors import WorkloadError
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
@@ -116,6 +116,31 @@ class Lowering:
             lower_unchecked(*arguments, out, uops, state, groups)
         return out[: state[emit.COUNT]], uops
 
+    def programs(
+        self, values: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ragged, Ragged]:
+        """Lower a batch, shape (n, knobs) → codes (n,), counts (n, STATE_SIZE), and a row a config
+        of instructions, words (…, 2), and of micro-ops, words (…,)."""
+        codes = np.zeros(len(values), np.int64)
+        states = np.zeros((len(values), emit.STATE_SIZE), np.int64)
+        kept: dict[int, tuple[NDArray[np.uint64], NDArray[np.uint64]]] = {}
+
+        def run(begin: int, end: int) -> None:
+            kept[begin] = _keep_rows(
+                self.code, *self.records, self.epilogue, values, self.stock, begin, end,
+                codes, states,
+            )  # fmt: skip
+
+        over_chunks(len(values), run)
+        chunks = [kept[begin] for begin in sorted(kept)]
+        made = codes == 0
+        return (
+            codes,
+            states,
+            _ragged([insns for insns, _ in chunks], states[:, emit.COUNT] * made),
+            _ragged([uops for _, uops in chunks], states[:, emit.UOPS] * made),
+        )
+
     def counts(
         self, values: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
@@ -142,6 +167,13 @@ def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done in [pool.submit(run, b, min(b + _CHUNK, rows)) for b in begins]:
             done.result()
+
+
+def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Ragged:
+    """The rows of chunks that follow each other, by the length of each row, shape (n,)."""
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    return Ragged(values, offsets)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -191,3 +223,36 @@ def _lower_rows(
         codes[r], out = lower_whole(
             kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
         )
+
+
+@nb.njit(cache=True, nogil=True)
+def _keep_rows(
+    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
+    values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
+    states: NDArray[np.int64],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
+    """As `_lower_rows`, and the instructions and micro-ops of all rows, one after the other."""
+    out = np.empty((4096, 2), np.uint64)
+    uops = np.zeros(1 << m.log_uop_depth, np.uint64)
+    insns, insn_count = np.empty((4096, 2), np.uint64), 0
+    kept_uops, uop_count = np.empty(256, np.uint64), 0
+    for r in range(begin, end):
+        codes[r], out = lower_whole(
+            kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
+        )
+        if codes[r] != 0:
+            continue
+        more_insns, more_uops = states[r, emit.COUNT], states[r, emit.UOPS]
+        if insn_count + more_insns > len(insns):
+            grown = np.empty((2 * (insn_count + more_insns), 2), np.uint64)
+            grown[:insn_count] = insns[:insn_count]
+            insns = grown
+        if uop_count + more_uops > len(kept_uops):
+            grown_uops = np.empty(2 * (uop_count + more_uops), np.uint64)
+            grown_uops[:uop_count] = kept_uops[:uop_count]
+            kept_uops = grown_uops
+        insns[insn_count : insn_count + more_insns] = out[:more_insns]
+        kept_uops[uop_count : uop_count + more_uops] = uops[:more_uops]
+        insn_count += more_insns
+        uop_count += more_uops
+    return insns[:insn_count].copy(), kept_uops[:uop_count].copy()

@@ -8,10 +8,10 @@ import numpy as np
 
 from targets.base import Lowered, Measurements
 from targets.faulty.target import Fault, distorted, misbehave
-from targets.vta.isolated import make_warm
 from targets.vta.lowering.batch import SpaceName
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
+from targets.worker import make_warm
 
 KINDS: tuple[Fault, ...] = ("crash", "hang", "nonsense", "raise")
 
@@ -39,7 +39,8 @@ class FaultyVta(VtaTarget):
         return distorted(super().measure(lowered), faults)
 
 
-def make_vta(name_or_path: str, space: SpaceName = "extended") -> FaultyVta:
-    """With its kernels loaded, as `targets.vta.isolated.make_warm` makes honest ones."""
-    make_warm(name_or_path, space)
-    return FaultyVta(VtaSpec.load(name_or_path), space)
+def make_vta(text: str, space: SpaceName = "extended") -> FaultyVta:
+    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones. Raises
+    `SpecError`."""
+    make_warm(text, space)
+    return FaultyVta(VtaSpec.load(text), space)

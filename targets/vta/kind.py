@@ -1,0 +1,61 @@
+"""How VTA targets are named: a preset, or a JSON file with the keys of `vta_config.json`.
+
+Nothing heavy is imported before a target is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from targets.base import Target
+from targets.registry import TargetKind
+from targets.vta.spec import VtaSpec, preset_files
+
+_TABLES = (".csv", ".gz", ".parquet")
+
+
+def _presets() -> Sequence[str]:
+    return list(preset_files())
+
+
+def _reads(path: Path) -> bool:
+    return path.suffix == ".json" or (path.is_file() and path.suffix not in _TABLES)
+
+
+def _check(text: str) -> None:
+    VtaSpec.load(text)
+
+
+def _make(text: str, space: str) -> Target:
+    from targets.vta.lowering.batch import SpaceName
+    from targets.vta.target import VtaTarget
+
+    return VtaTarget(VtaSpec.load(text), cast(SpaceName, space))
+
+
+def _rebuild(specification: dict[str, Any], space: str) -> Target:
+    from targets.vta.lowering.batch import SpaceName
+    from targets.vta.target import VtaTarget
+
+    return VtaTarget(VtaSpec.model_validate(specification), cast(SpaceName, space))
+
+
+def _warm_up() -> None:
+    from targets.vta.warm_up import warm_up
+
+    warm_up()
+
+
+KIND = TargetKind(
+    name="vta",
+    summary="the VTA accelerator, on a simulator that agrees with its RTL cycle for cycle",
+    make=_make,
+    spaces=("extended", "template", "unchecked"),
+    presets=_presets,
+    reads=_reads,
+    check=_check,
+    rebuild=_rebuild,
+    warm_up=_warm_up,
+)
