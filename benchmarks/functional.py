@@ -31,11 +31,11 @@ from targets.vta.functional.vector import LANES, TILE, gemm_tile
 from targets.vta.isa import layout_of
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.tensors import random_tensors
-from targets.vta.verify import program_with_data
 from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
+from targets.vta.verify import program_with_data
 from targets.workload import Workload
 
 

@@ -15,8 +15,8 @@ from targets import make_target
 from targets.vta.lint import lint
 from targets.vta.listing import assemble, disassemble
 from targets.vta.lowering.tensors import random_tensors
-from targets.vta.verify import program_with_data
 from targets.vta.timing import simulate_program
+from targets.vta.verify import program_with_data
 from targets.workload import parse_workload
 from tuning.options import SPACES, space_name
 

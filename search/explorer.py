@@ -133,6 +133,13 @@ class History:
         )
 
 
+def trials_of(problem: Problem, history: History) -> Lowered:
+    """The valid trials as a batch without programs: what models of performance learned from."""
+    rows = np.flatnonzero(history.valid)
+    texts = np.full(len(rows), "", dtype=object)
+    return Lowered(problem.workload, history.configs[rows], texts, texts, history.hidden.rows(rows))
+
+
 Scores = dict[str, NDArray[np.float64]]
 """What models said of each row: `P` and `A` predicted log2 latency, `V` the chance of valid."""
 
@@ -159,6 +166,31 @@ class Choice:
 
     rows: NDArray[np.int64]
     scores: Scores = field(default_factory=dict)
+
+
+ROLES = {
+    "P": "Model P: performance, from what is known before compiling",
+    "V": "Model V: validity",
+    "A": "Model A: performance, with what compiling reveals",
+}
+"""What an explorer's models are for, by the names they have in its state."""
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What an explorer puts to one of its models about a batch: `rows` (m,) of the batch, their
+    features, and what it adds to the model's answer, (m,)."""
+
+    rows: NDArray[np.int64]
+    features: Features
+    offset: NDArray[np.float64]
+
+    @classmethod
+    def plain(cls, features: Features, rows: NDArray[np.int64] | None = None) -> ModelInput:
+        """Nothing is added; all rows, unless some are named."""
+        if rows is None:
+            return cls(np.arange(len(features)), features, np.zeros(len(features)))
+        return cls(rows, features.rows(rows), np.zeros(len(rows)))
 
 
 @dataclass(frozen=True)
@@ -222,6 +254,13 @@ class Explorer(Protocol):
         """The memory after the round `history.round - 1`, whose trials `history` ends with."""
         ...
 
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        """What it would ask each of its models about these programs, by the model's role; without
+        those it asks within its own search only."""
+        ...
+
 
 class BaseExplorer:
     """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order."""
@@ -251,3 +290,8 @@ class BaseExplorer:
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         return state
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        return {}

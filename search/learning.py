@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,14 @@ class Surrogate(CostModel, Protocol):
         ...
 
 
+@runtime_checkable
+class Boosted(Protocol):
+    """A cost model of boosted trees: `booster` is its library's own object."""
+
+    booster: Any
+
+
+@runtime_checkable
 class VetoModel(CostModel, Protocol):
     """A classifier of validity that knows below which chance a config may be passed over."""
 

@@ -14,9 +14,6 @@ from targets.errors import WorkloadError
 from targets.oracle import oracle_path, oracle_table, read_oracle, replayed
 from targets.replay import ReplayTarget
 from targets.table import Table
-from targets.vta.lowering.batch import SpaceName
-from targets.vta.recorded import recorded_target
-from targets.vta.target import VtaTarget
 from targets.workload import Workload
 
 Named = tuple[tuple[str, Workload], ...]
@@ -66,7 +63,7 @@ class OracleTestBed:
     seconds include lowering and simulating; the optimum comes from the enumeration either way."""
 
     target: str
-    space: SpaceName
+    space: str
     workloads: Named
     folder: Path
     live: bool = False
@@ -99,7 +96,7 @@ def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
 
 
 def oracle_test_bed(
-    target: str, space: SpaceName, workloads: Sequence[Workload], folder: Path, live: bool = False
+    target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
 ) -> tuple[OracleTestBed, dict[str, str]]:
     """The arena, and the workloads this space does not offer with the reason. Raises
     `WorkloadError` if it offers none."""
@@ -133,20 +130,22 @@ def _epilogue(workload: Workload) -> str:
 
 @lru_cache(maxsize=1)
 def _recorded(files: tuple[Path, ...]) -> ReplayTarget:
-    return recorded_target(files)
+    target = make_target(f"replay:{','.join(map(str, files))}")
+    assert isinstance(target, ReplayTarget)
+    return target
 
 
 @lru_cache(maxsize=4)
-def _target(name: str, space: SpaceName) -> VtaTarget:
+def _target(name: str, space: str) -> Target:
     return make_target(name, space)
 
 
 @lru_cache(maxsize=2)
-def _oracle(target: str, space: SpaceName, workload: Workload, folder: Path) -> Table:
+def _oracle(target: str, space: str, workload: Workload, folder: Path) -> Table:
     return oracle_table(_target(target, space), workload, folder)
 
 
 @lru_cache(maxsize=2)
-def _replayed(target: str, space: SpaceName, workload: Workload, folder: Path) -> Target:
+def _replayed(target: str, space: str, workload: Workload, folder: Path) -> Target:
     hardware = _target(target, space)
     return replayed(hardware, [_oracle(target, space, workload, folder)])

@@ -10,46 +10,51 @@ individual predictions with feature contributions, 2014), with every order walke
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from search.learning import CostModel, Matrix
+from search.learning import Boosted, CostModel
+from targets.features import Features
 
 _ORDERS = 8
 
+Floats = NDArray[np.float64]
 
-def shapley_values(model: CostModel, x: Matrix, background: Matrix, seed: int = 0) -> Matrix:
+
+def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
     """Shape (rows, features): contributions that add up to a prediction's difference from the mean
     one. `background` are rows that stand for what the model usually sees."""
-    booster = getattr(model, "booster", None)
-    if booster is None:
+    if not isinstance(model, Boosted):
         return _sampled(model, x, background, seed)
     if model.suffix == ".ubj":
         import xgboost as xgb
 
-        data = xgb.DMatrix(x, nthread=1)
+        data = xgb.DMatrix(x.matrix, nthread=1)
         return np.asarray(
-            booster.predict(data, pred_contribs=True, validate_features=False), np.float64
+            model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
         )[:, :-1]
-    return np.asarray(booster.predict(x, pred_contrib=True, num_threads=1), np.float64)[:, :-1]
+    found = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
+    return np.asarray(found, np.float64)[:, :-1]
 
 
 def is_exact(model: CostModel) -> bool:
     """Whether the values of this model are exact, not sampled."""
-    return getattr(model, "booster", None) is not None
+    return isinstance(model, Boosted)
 
 
-def _sampled(model: CostModel, x: Matrix, background: Matrix, seed: int) -> Matrix:
+def _sampled(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
-    rows, features = x.shape
-    total = np.zeros_like(x, dtype=np.float64)
+    here, there = np.nan_to_num(x.matrix), np.nan_to_num(background.matrix)
+    rows, features = here.shape
+    total = np.zeros_like(here)
     for _ in range(_ORDERS):
         order = rng.permutation(features)
-        start = background[rng.integers(0, len(background), rows)]
+        start = there[rng.integers(0, len(there), rows)]
         for walk in (order, order[::-1]):
             # Step k has the first k features of the walk from x, the others from the background.
             taken = np.zeros((features + 1, 1, features), dtype=np.bool_)
             for k, feature in enumerate(walk):
                 taken[k + 1 :, 0, feature] = True
-            steps = np.where(taken, x[None], start[None])
-            predicted = model.predict(steps.reshape(-1, features)).reshape(features + 1, rows)
+            steps = np.where(taken, here[None], start[None]).reshape(-1, features)
+            predicted = model.predict(Features(steps, x.columns)).reshape(features + 1, rows)
             total[:, walk] += np.diff(predicted, axis=0).T
     return total / (2 * _ORDERS)

@@ -8,27 +8,24 @@ space that were never tried (measured here for that purpose, at no cost to the r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.compare.trace import ROLES, TracedLearners, TracedModel, traced
 from evaluation.explain.folder import TunedFolder
 from evaluation.explain.shapley import is_exact, shapley_values
-from search import Candidates, Choice, Explorer, ExplorerState, History, Problem, problem_of
+from search import Explorer, ExplorerState, History, Problem, problem_of
 from search.candidates import sample
-from search.learning import Matrix
+from search.explorer import ROLES, ModelInput, trials_of
+from search.learning import CostModel, VetoModel
 from search.loop import Session
-from targets.base import Lowered
+from targets.base import Lowered, Measurements, Target
 from targets.errors import TilewrightError
-from targets.vta.target import VtaTarget
 from targets.workload import Workload
 
 _EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
 _BACKGROUND = 128
-_BATCH = 32
 Floats = NDArray[np.float64]
 
 
@@ -43,16 +40,16 @@ class Influence:
     `corrects` if the model learns only by how much an estimate is wrong."""
 
     names: tuple[str, ...]
-    x: Matrix
-    values: Matrix
+    x: Floats
+    values: Floats
     exact: bool
     corrects: bool
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Predictions beside what was simulated. `P` and `A` are (predicted, simulated) log2 cycles of
-    valid configs, shape (2, n); `V` is (chance, 1 where valid, simulated log2 cycles or NaN)."""
+    """Predictions beside what was measured. `P` and `A` are (predicted, simulated) log2 latency of
+    valid configs, shape (2, n); `V` is (chance, 1 where valid, simulated log2 latency or NaN)."""
 
     pairs: dict[str, Floats]
 
@@ -71,169 +68,111 @@ class Explained:
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
-    """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none."""
-    target = folder.target
+    """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none, or
+    asks them within its own search only."""
+    target, explorer = folder.target, folder.tuner_config.explorer
     problem = problem_of(target, workload, folder.seed)
-    explorer, learners = traced(folder.tuner_config, target, problem)
     session = Session(target, problem, explorer, ExplorerState())
     before: dict[str, list[Floats]] = {}
     for done in folder.rounds(workload):
-        rows = target.lower(workload, done.configs)
         if session.state.models:
-            asked = _asked(explorer, learners, problem, session.state, session.history, rows)
-            known = np.where(done.measured.valid, done.measured.cycles, 0)
-            for role, pair in _judged(asked, known).items():
+            rows = target.lower(workload, done.configs)
+            asked = _asked(explorer, problem, session.state, session.history, rows)
+            for role, pair in _judged(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
         session.restore(done)
-    models = {role: m for role, m in session.state.models.items() if role in ROLES}
-    if not models:
+    state, history = session.state, session.history
+    if not set(ROLES) & set(state.models):
         raise ExplainError(
-            f"'{folder.tuner_config.tuner}' learned no model of {workload} in "
-            f"{len(session.history)} trials: there is nothing to explain; tune with 'default' or 'ml2tuner', or longer"
+            f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "
+            "nothing to explain; tune with 'default' or 'ml2tuner', or longer"
         )
-    unseen, cycles = _unseen(target, problem, session.history, samples, seed)
-    asked = _asked(explorer, learners, problem, session.state, session.history, unseen)
+    unseen, measured = _unseen(target, problem, history, samples, seed)
+    asked = _asked(explorer, problem, state, history, unseen)
     if not asked:
         raise ExplainError(
-            f"'{folder.tuner_config.tuner}' asks its models only within its own search, never "
-            "about configs put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
+            f"'{explorer.name}' asks its models only within its own search, never about configs "
+            "put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
         )
+    learned = _asked(explorer, problem, state, history, trials_of(problem, history))
     return Explained(
         workload=workload,
-        trials=len(session.history),
-        valid_share=float((cycles > 0).mean()) if len(cycles) else 1.0,
-        influences={role: _influence(models[role], each, seed) for role, each in asked.items()},
+        trials=len(history),
+        valid_share=float(measured.valid.mean()) if len(measured) else 1.0,
+        influences={
+            role: _influence(state.models[role], each, learned[role], seed)
+            for role, each in asked.items()
+        },
         before=Judged({role: np.concatenate(each, axis=1) for role, each in before.items()}),
-        unseen=Judged(_judged(asked, cycles)),
-        threshold=_threshold(models, folder),
+        unseen=Judged(_judged(asked, measured)),
+        threshold=_threshold(state, explorer),
     )
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a model was asked about `rows` of some configs: their features, and what the tuner took
-    from its `own` answer (with estimates added, where it learns only how wrong these are)."""
+    """What a model was asked about some configs, and its answer, what the tuner adds included."""
 
-    rows: NDArray[np.int64]
-    x: Matrix
-    own: Floats
+    input: ModelInput
     said: Floats
 
 
 def _asked(
     explorer: Explorer,
-    learners: TracedLearners,
     problem: Problem,
     state: ExplorerState,
     history: History,
     lowered: Lowered,
 ) -> dict[str, _Asked]:
-    """Put configs to the tuner, a batch at a time, as if all of them were to be measured."""
-    parts: dict[str, list[_Asked]] = {}
-    for begin in range(0, len(lowered), _BATCH):
-        part = lowered.rows(np.arange(begin, min(begin + _BATCH, len(lowered))))
-        for role, each in _overheard(explorer, learners, problem, state, history, part).items():
-            parts.setdefault(role, []).append(replace(each, rows=each.rows + begin))
+    """Put configs to P, V and A as the tuner would."""
+    inputs = explorer.model_inputs(problem, state, history, lowered)
     return {
-        role: _Asked(*(np.concatenate([getattr(e, f.name) for e in each]) for f in fields(_Asked)))
-        for role, each in parts.items()
-    }
+        role: _Asked(inputs[role], state.models[role].predict(inputs[role].features)
+                     + inputs[role].offset)
+        for role in ROLES
+        if role in inputs
+    }  # fmt: skip
 
 
-def _overheard(
-    explorer: Explorer,
-    learners: TracedLearners,
-    problem: Problem,
-    state: ExplorerState,
-    history: History,
-    lowered: Lowered,
-) -> dict[str, _Asked]:
-    """What models are asked when the tuner chooses among these configs, and what comes of it."""
-    n = len(lowered)
-    models = {
-        role: model
-        for role, model in state.models.items()
-        if role in ROLES and isinstance(model, TracedModel)
-    }
-    for model in models.values():
-        model.queries.clear()
-    with learners.asking():
-        choice = explorer.choose(problem, state, history, lowered, n)
-        heard = {role: _question(model, lowered, choice, role) for role, model in models.items()}
-        if "V" in models and (heard["V"] is None or len(heard["V"].rows) < n):
-            # This tuner asks V earlier, of everything.
-            explorer.veto(problem, state, history, Candidates(lowered.configs), n)
-            heard["V"] = _question(models["V"], lowered, None, "V")
-    return {role: each for role, each in heard.items() if each is not None}
-
-
-def _question(
-    model: TracedModel, lowered: Lowered, choice: Choice | None, role: str
-) -> _Asked | None:
-    """The question put to a model that is about all rows, or about all that compiled, or about
-    those chosen in their order; the last are told from the others by the very same answers."""
-    every, compiled = np.arange(len(lowered)), np.flatnonzero(lowered.ok)
-    scores = choice.scores.get(role) if choice is not None else None
-    for answer in reversed(model.queries):
-        if choice is not None and scores is not None and np.array_equal(answer.predicted, scores):
-            return _Asked(choice.rows, answer.x, answer.predicted, answer.predicted)
-        for rows in (every, compiled):
-            if len(answer.x) == len(rows) and len(rows):
-                asked = _Asked(rows, answer.x, answer.predicted, answer.predicted)
-                return _rescored(asked, choice, scores) if choice and scores is not None else asked
-    return None
-
-
-def _rescored(asked: _Asked, choice: Choice, scores: Floats) -> _Asked:
-    """Of the rows that were chosen, with what the tuner made of the answer."""
-    place = np.full(int(asked.rows.max()) + 1, -1, np.int64)
-    known = choice.rows <= asked.rows.max()
-    place[choice.rows[known]] = np.flatnonzero(known)
-    scored = place[asked.rows] >= 0
-    said = scores[place[asked.rows[scored]]]
-    return _Asked(asked.rows[scored], asked.x[scored], asked.own[scored], said)
-
-
-def _judged(asked: dict[str, _Asked], cycles: NDArray[np.int64]) -> dict[str, Floats]:
-    """`cycles` of all configs that were put to the tuner, 0 where one is not valid."""
+def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
+    """Answers beside the `measured` truth about all configs that were put to the tuner."""
     pairs = {}
     for role, each in asked.items():
-        truth = cycles[each.rows]
-        valid = truth > 0
-        simulated = np.where(valid, np.log2(np.maximum(truth, 1)), np.nan)
+        valid = measured.valid[each.input.rows]
+        truth = np.log2(np.where(valid, measured.latency[each.input.rows], np.nan))
         if role == "V":
-            pairs[role] = np.stack([each.said, valid.astype(np.float64), simulated])
+            pairs[role] = np.stack([each.said, valid.astype(np.float64), truth])
         else:
-            pairs[role] = np.stack([each.said[valid], simulated[valid]])
+            pairs[role] = np.stack([each.said[valid], truth[valid]])
     return pairs
 
 
 def _unseen(
-    target: VtaTarget, problem: Problem, history: History, samples: int, seed: int
-) -> tuple[Lowered, NDArray[np.int64]]:
-    """Random configs that were never tried, and their cycles, 0 where not valid."""
+    target: Target, problem: Problem, history: History, samples: int, seed: int
+) -> tuple[Lowered, Measurements]:
+    """Random configs that were never tried, and what they do."""
     rng = np.random.default_rng(seed)
     flat = sample(problem.space, samples, history.tried(problem.space), rng)
     lowered = target.lower(problem.workload, problem.space.unravel(flat))
-    measured = target.measure(lowered)
-    return lowered, np.where(measured.valid, measured.cycles, 0)
+    return lowered, target.measure(lowered)
 
 
-def _influence(model: Any, asked: _Asked, seed: int) -> Influence:
-    fit_record = model.fit_record
-    exact = is_exact(model.inner)
+def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> Influence:
+    """Of the features on the model's answers; `learned` is what it was fitted on."""
+    exact, features = is_exact(model), asked.input.features
     rng = np.random.default_rng(seed)
-    x = np.nan_to_num(asked.x) if not exact else asked.x
-    x = x[rng.permutation(len(x))[: _EXPLAINED[exact]]]
-    background = fit_record.x[rng.permutation(len(fit_record.x))[:_BACKGROUND]]
-    values = shapley_values(model.inner, x, np.nan_to_num(background), seed)
-    corrects = bool(np.abs(asked.said - asked.own).max(initial=0.0) > 1e-6)
-    return Influence(fit_record.names, x, values, exact, corrects)
+    some = features.rows(rng.permutation(len(features))[: _EXPLAINED[exact]])
+    known = learned.input.features
+    background = known.rows(rng.permutation(len(known))[:_BACKGROUND])
+    values = shapley_values(model, some, background, seed)
+    corrects = bool(np.abs(asked.input.offset).max(initial=0.0) > 1e-6)
+    return Influence(features.names, some.matrix, values, exact, corrects)
 
 
-def _threshold(models: dict[str, Any], folder: TunedFolder) -> float:
-    own = float(getattr(models.get("V"), "threshold", 0.0) or 0.0)
-    return own or float(getattr(folder.tuner_config.explorer.options, "veto", 0.0))
+def _threshold(state: ExplorerState, explorer: Explorer) -> float:
+    model = state.models.get("V")
+    own = model.threshold if isinstance(model, VetoModel) else 0.0
+    return own or float(explorer.options.model_dump().get("veto", 0.0))
 
 
 # -- figures over workloads ----------------------------------------------------------------------
@@ -282,7 +221,7 @@ def pooled(judged: Sequence[Judged], role: str) -> Floats:
 
 
 def rmse(pair: Floats) -> float:
-    """In log2 cycles; NaN without rows."""
+    """In log2 latency; NaN without rows."""
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, ModelInput, Problem
 from search.learning import Learners, Surrogate
 from search.registry import Options, register
-from targets.base import Configs, Space
+from targets.base import Configs, Lowered, Space
 from targets.features import Features
 
 
@@ -60,6 +60,12 @@ class Baco(BaseExplorer):
         forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
         forest.fit(x, valid.astype(np.float64))
         return ExplorerState({"P": performance, "V": forest})
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        known = ModelInput.plain(_knobs(problem.space, lowered.configs))
+        return dict.fromkeys(state.models, known)
 
 
 def _knobs(space: Space, configs: Configs) -> Features:

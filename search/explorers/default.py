@@ -26,6 +26,7 @@ from search.explorer import (
     Choice,
     ExplorerState,
     History,
+    ModelInput,
     Problem,
     Scores,
 )
@@ -212,6 +213,22 @@ class Default(BaseExplorer):
                 models["A"] = self.learners.surrogate(problem.seed)
                 models["A"].fit(features, target)
         return ExplorerState(models, state.arrays)
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
+        prior, every = self._prior(problem, configs), np.arange(len(configs))
+        features = self._features(problem, configs, prior)
+        asked = {
+            "V": ModelInput.plain(self._tree_features(problem, configs, prior)),
+            "P": ModelInput(every, features, _rows(prior, every)),
+        }
+        if {"A", "draft"} <= set(state.models):
+            asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
+            features = self._with_hidden(state, history, features, lowered.hidden)
+            asked["A"] = ModelInput(compiled, features.rows(compiled), _rows(prior, compiled))
+        return {role: each for role, each in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
         """Failed compiles that V learns from: no more than there are trials. What compiled without

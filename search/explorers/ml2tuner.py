@@ -15,6 +15,7 @@ from search.explorer import (
     Choice,
     ExplorerState,
     History,
+    ModelInput,
     Problem,
     Scores,
 )
@@ -121,6 +122,18 @@ class ML2Tuner(BaseExplorer):
                 hidden = history.hidden.rows(valid)
                 models["A"].fit(self._with_hidden(problem, history.configs[valid], hidden), target)
         return ExplorerState(models if "P" in models else {})
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        known = self.learners.tree_features(problem, lowered.configs)
+        asked: dict[str, ModelInput] = {
+            role: ModelInput.plain(known) for role in ("P", "V") if role in state.models
+        }
+        if "A" in state.models:
+            features = self._with_hidden(problem, lowered.configs, lowered.hidden)
+            asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
+        return asked
 
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
         return self.learners.tree_features(problem, configs).beside(hidden.named("hidden"))

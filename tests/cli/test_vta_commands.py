@@ -12,8 +12,8 @@ import pytest
 import targets.vta as vta
 from targets import make_target
 from targets.vta.lowering.tensors import random_tensors
-from targets.vta.verify import program_with_data
 from targets.vta.spec import VtaSpec
+from targets.vta.verify import program_with_data
 from targets.workload import parse_workload
 from tests.flows.conftest import Place
 

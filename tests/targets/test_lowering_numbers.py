@@ -13,8 +13,8 @@ from targets.vta.lint import lint
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.tensors import random_tensors, reference, unpack_output
-from targets.vta.verify import mismatches, program_with_data
 from targets.vta.spec import VtaSpec
+from targets.vta.verify import mismatches, program_with_data
 from targets.workload import Workload, parse_epilogue
 
 SPECS = [

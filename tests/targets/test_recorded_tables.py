@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from targets.table import TableError
-from targets.vta.stack_table import read_stack_table
 from targets.vta.recorded import recorded_target
+from targets.vta.stack_table import read_stack_table
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 

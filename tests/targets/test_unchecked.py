@@ -9,8 +9,8 @@ import pytest
 from targets import make_target
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.unchecked import fits
-from targets.vta.verify import mismatches, wrong_rows
 from targets.vta.spec import VtaSpec
+from targets.vta.verify import mismatches, wrong_rows
 from targets.workload import parse_workload
 
 SPEC = VtaSpec.load("evta-zcu102")

@@ -1,0 +1,63 @@
+"""What explorers put to their models is named, and is what they asked when they chose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models import make_explorer
+from search import ExplorerState, problem_of
+from search.explorer import trials_of
+from search.loop import Session
+from targets import Target, make_target
+from targets.workload import parse_workload
+
+WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
+SUMS = {"hidden bytes", "hidden exposed", "hidden work per iteration", "draft"}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return make_target("vta-pynq", "template")
+
+
+@pytest.mark.parametrize("tuner", ["ml2tuner", "default", "default-blind"])
+def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
+    problem = problem_of(target, WORKLOAD, 0)
+    explorer = make_explorer(tuner)
+    session = Session(target, problem, explorer, ExplorerState())
+    while len(session.history) < 48:
+        session.advance(16)
+    trials = trials_of(problem, session.history)
+    asked = explorer.model_inputs(problem, session.state, session.history, trials)
+    assert {"P", "V", "A"} <= set(asked)
+    counts = {f"hidden {name}" for name in session.history.hidden.names}
+    for role in "PVA":
+        names = asked[role].features.names
+        assert names == session.state.models[role].columns
+        assert len(set(names)) == len(names)
+        assert any("tile_h" in name for name in names)
+        revealed = counts if tuner == "ml2tuner" else SUMS
+        assert (revealed <= set(names)) == (role == "A")
+    estimated = any(name.startswith("estimated") for name in asked["P"].features.names)
+    assert estimated == (tuner == "default")
+
+
+def test_a_column_holds_what_it_is_named_after(target: Target) -> None:
+    problem = problem_of(target, WORKLOAD, 0)
+    explorer = make_explorer("ml2tuner")
+    session = Session(target, problem, explorer, ExplorerState())
+    while len(session.history) < 48:
+        session.advance(16)
+    history = session.history
+    trials = trials_of(problem, history)
+    features = explorer.model_inputs(problem, session.state, history, trials)["A"].features
+    values = problem.space.values(history.configs[history.valid])
+    knob = [knob.name for knob in problem.space.knobs].index("tile_w")
+    np.testing.assert_allclose(
+        features.matrix[:, features.names.index("log2_tile_w")], np.log2(values[:, knob])
+    )
+    np.testing.assert_array_equal(
+        features.matrix[:, features.names.index("hidden wgt_bytes")],
+        history.hidden.matrix[history.valid][:, history.hidden.names.index("wgt_bytes")],
+    )
