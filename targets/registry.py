@@ -38,6 +38,10 @@ def _reads_nothing(path: Path) -> bool:
     return False
 
 
+def _nothing_to_say(preset: str) -> str:
+    return ""
+
+
 def _nothing_to_check(text: str) -> None:
     return None
 
@@ -56,8 +60,9 @@ class TargetKind:
 
     `make(text, space)` takes a preset, a file's path or what follows `name:`, and one of `spaces`
     ("" if there are none). `check(text)` raises what `make` would, quickly and without loading
-    anything heavy. `rebuild(specification, space)` makes a target from what `HasSpecification`
-    gave. `warm_up()` compiles what would otherwise be compiled by the first run.
+    anything heavy. `describe(preset)` is a line about it. `rebuild(specification, space)` makes a
+    target from what `HasSpecification` gave. `warm_up()` compiles what would otherwise be compiled
+    by the first run.
     """
 
     name: str
@@ -67,6 +72,7 @@ class TargetKind:
     presets: Callable[[], Sequence[str]] = _no_presets
     reads: Callable[[Path], bool] = _reads_nothing
     check: Callable[[str], None] = _nothing_to_check
+    describe: Callable[[str], str] = _nothing_to_say
     rebuild: Callable[[dict[str, Any], str], Target] = _cannot_rebuild
     warm_up: Callable[[], None] = _nothing_to_warm_up
 

@@ -13,6 +13,8 @@ from targets.base import Target
 from targets.registry import TargetKind
 from targets.vta.spec import VtaSpec, preset_files
 
+STOCK = "stock"
+"""The template space with the stock compiler's own restrictions."""
 _TABLES = (".csv", ".gz", ".parquet")
 
 
@@ -29,17 +31,29 @@ def _check(text: str) -> None:
 
 
 def _make(text: str, space: str) -> Target:
-    from targets.vta.lowering.batch import SpaceName
-    from targets.vta.target import VtaTarget
-
-    return VtaTarget(VtaSpec.load(text), cast(SpaceName, space))
+    return _target(VtaSpec.load(text), space)
 
 
 def _rebuild(specification: dict[str, Any], space: str) -> Target:
+    return _target(VtaSpec.model_validate(specification), space)
+
+
+def _target(spec: VtaSpec, space: str) -> Target:
     from targets.vta.lowering.batch import SpaceName
     from targets.vta.target import VtaTarget
 
-    return VtaTarget(VtaSpec.model_validate(specification), cast(SpaceName, space))
+    if space == STOCK:
+        return VtaTarget(spec, "template", stock=True)
+    return VtaTarget(spec, cast(SpaceName, space))
+
+
+def _describe(preset: str) -> str:
+    spec = VtaSpec.load(preset)
+    blocks = f"{spec.batch}×{spec.block_in}×{spec.block_out}"
+    return (
+        f"{blocks:10} {spec.bus_bits:4}-bit bus, bursts of {spec.max_burst_beats}, "
+        f"{spec.clock_mhz:g} MHz"
+    )
 
 
 def _warm_up() -> None:
@@ -52,10 +66,11 @@ KIND = TargetKind(
     name="vta",
     summary="the VTA accelerator, on a simulator that agrees with its RTL cycle for cycle",
     make=_make,
-    spaces=("extended", "template", "unchecked"),
+    spaces=("extended", "template", "unchecked", STOCK),
     presets=_presets,
     reads=_reads,
     check=_check,
+    describe=_describe,
     rebuild=_rebuild,
     warm_up=_warm_up,
 )

@@ -1,0 +1,96 @@
+"""Every target keeps the contract, also one in another process; broken ones are found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from search.conformance import ToyTarget
+from targets import Lowered, Measurements, Target, make_target
+from targets.conformance import CHECKS
+from targets.features import Features
+from targets.isolated import NAMED, IsolatedTarget
+from targets.workload import Workload, parse_workload
+
+DENSE = parse_workload("dense:n=1,c=32,o=48")
+CONV = parse_workload("conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=2,p=1")
+TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
+
+
+def _isolated() -> Target:
+    name = {"text": "vta-pynq", "space": "template"}
+    return IsolatedTarget(NAMED, name, beside=make_target("vta-pynq", "template"))
+
+
+def _replay() -> Target:
+    return make_target(f"replay:{TABLE}")
+
+
+def _replayed_workload() -> Workload:
+    return next(iter(_replay().workloads.values()))  # type: ignore[attr-defined]
+
+
+TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
+    "toy": (ToyTarget, CONV),
+    "replay": (_replay, _replayed_workload()),
+    "isolated": (_isolated, DENSE),
+    **{
+        f"vta-pynq {space}": (lambda space=space: make_target("vta-pynq", space), work)
+        for space in ("extended", "template", "unchecked", "stock")
+        for work in (CONV,)
+    },
+    "huge dense": (lambda: make_target("huge"), DENSE),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_target_keeps_the_contract(name: str, check: str) -> None:
+    make, workload = TARGETS[name]
+    CHECKS[check](make, workload)
+
+
+class Forgetful(ToyTarget):
+    """Reveals something about configs that did not compile."""
+
+    def lower(self, workload: Workload, configs: np.ndarray) -> Lowered:
+        lowered = super().lower(workload, configs)
+        numbers = np.nan_to_num(lowered.hidden.matrix)
+        return replace(lowered, hidden=Features(numbers, lowered.hidden.columns))
+
+
+class Optimist(ToyTarget):
+    """Calls everything valid."""
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        measured = super().measure(lowered)
+        measured.status[:] = "valid"
+        return measured
+
+
+class Moody(ToyTarget):
+    """Measures something else every time, and says it does not."""
+
+    calls = 0
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        measured = super().measure(lowered)
+        Moody.calls += 1
+        return replace(measured, cycles=np.where(measured.valid, 100 + Moody.calls, -1))
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Forgetful, "types_its_failures"),
+        (Optimist, "measures_honestly"),
+        (Moody, "measures_what_was_lowered"),
+    ],
+)
+def test_a_broken_target_is_found_out(broken: type[ToyTarget], check: str) -> None:
+    with pytest.raises(AssertionError):
+        CHECKS[check](broken, CONV)
