@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from networks.extract import Blocks, Decision, collect, decide, site_macs
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
+from targets.files import Json
 from targets.workload import Workload
 
 Status = Literal["offloaded", "cpu", "unsupported"]
@@ -79,7 +80,7 @@ class ModelReport:
     def by_status(self, status: Status) -> list[OperatorReport]:
         return [operator for operator in self.operators if operator.status == status]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Lists, numbers and strings only."""
         return asdict(self)
 

@@ -1,5 +1,6 @@
 """Which tuners there are. A new one is a file in `search/explorers/` and one line at its end:
-`register("name", MyExplorer, MyOptions)`."""
+`register("name", MyExplorer, MyOptions)`; or a module of another package that ends so, named by an
+entry point of the group `tilewright.tuners`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from search.explorer import Explorer
 from search.learning import Learners
 from targets.errors import TilewrightError, UnknownName
+
+ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
@@ -24,6 +29,10 @@ class Options(BaseModel):
 
 class MissingExtra(TilewrightError):
     """A tuner that needs an optional dependency which is not installed."""
+
+
+class TunerError(TilewrightError):
+    """A tuner of another package that cannot be loaded."""
 
 
 class OptionError(TilewrightError):
@@ -71,12 +80,25 @@ def register(
 
 
 def tuners() -> dict[str, Registration]:
-    """All registered tuners by name."""
+    """All registered tuners by name. Raises `TunerError` for an entry point that does not load."""
+    _load_all()
+    return dict(sorted(_REGISTRY.items()))
+
+
+@cache
+def _load_all() -> None:
     from search import explorers
 
     for module in pkgutil.iter_modules(explorers.__path__):
         importlib.import_module(f"{explorers.__name__}.{module.name}")
-    return dict(sorted(_REGISTRY.items()))
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except Exception as error:
+            raise TunerError(
+                f"the tuner '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
+                "uninstall the package that brings it"
+            ) from error
 
 
 def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:

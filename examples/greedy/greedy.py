@@ -1,0 +1,48 @@
+"""A tuner of your own: measures what is next to the best it has found.
+
+Install it and tune with it; nothing else of Tilewright knows of it:
+
+    pip install --no-deps --no-build-isolation ./examples/greedy
+    tilewright tune digits_cnn --tuner greedy --trials 24
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from search import candidates
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
+from search.learning import Learners
+from search.registry import Options, register
+
+
+class GreedyOptions(Options):
+    """What `--option NAME=VALUE` sets."""
+
+    first: int = Field(8, ge=1, description="random trials before the walk begins")
+    around: int = Field(3, ge=1, description="best trials whose neighbours are measured")
+
+
+class Greedy(BaseExplorer):
+    """Neighbours of the fastest trials, in random order; learns nothing."""
+
+    def __init__(self, name: str, options: GreedyOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        space, tried = problem.space, history.tried(problem.space)
+        rng = problem.rng(history.round, "generate")
+        near = np.empty(0, np.int64)
+        if len(history) >= self.table.first:
+            best = history.configs[history.fastest(self.table.around)]
+            near = candidates.without(candidates.neighbours(space, best), tried)
+        near = rng.permutation(near)[:n]
+        rest = candidates.sample(space, n - len(near), np.union1d(tried, near), rng)
+        return Candidates(space.unravel(np.concatenate([near, rest])))
+
+
+register("greedy", Greedy, GreedyOptions)

@@ -1,0 +1,83 @@
+"""Every example runs as its text says, and packages of others need no edit here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TILEWRIGHT = Path(sys.executable).with_name("tilewright")
+
+
+def run(folder: Path, *command: str, packages: Path | None = None) -> str:
+    drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+    paths = [str(packages)] * bool(packages) + [kept.get("PYTHONPATH", "")]
+    environment = kept | {
+        "TILEWRIGHT_HOME": str(folder / "home"),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def installed(name: str, folder: Path) -> Path:
+    """A folder that holds an example's modules and its metadata, as an installer would leave it."""
+    place = folder / f"installed-{name}"
+    shutil.copytree(EXAMPLES / name, place)
+    subprocess.run(
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"],
+        cwd=place, check=True, capture_output=True,
+    )  # fmt: skip
+    return place
+
+
+def test_every_example_is_run_here() -> None:
+    known = {"README.md", "tune_a_layer.py", "my_vta.json", "roofline", "greedy"}
+    assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == known
+
+
+def test_a_layer_is_tuned_from_python(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, str(EXAMPLES / "tune_a_layer.py"))
+    assert "round 2:" in printed
+    assert "tile_h" in printed
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_target_of_another_package_is_tuned(tmp_path: Path, bare: bool) -> None:
+    packages = installed("roofline", tmp_path)
+    assert "roofline" in run(tmp_path, str(TILEWRIGHT), "targets", packages=packages)
+    command = [str(TILEWRIGHT), "tune", "digits_cnn", "--target", "roofline", "--trials", "24"]
+    printed = run(tmp_path, *command, "--out", "out", *["--bare"] * bare, packages=packages)
+    assert "out" in printed
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["target"] == "roofline"
+    trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
+    valid = trials[trials["status"] == "valid"]
+    assert (valid["seconds"] > 0).all()
+    assert {"compile_error", "run_error"} & set(trials["status"])
+    first = valid.groupby("workload", sort=False)["seconds"].first()
+    best = valid.groupby("workload", sort=False)["seconds"].min()
+    assert np.exp(np.log(best / first).mean()) < 0.8
+
+
+def test_a_tuner_of_another_package_tunes(tmp_path: Path) -> None:
+    packages = installed("greedy", tmp_path)
+    assert "greedy" in run(tmp_path, str(TILEWRIGHT), "tuners", packages=packages)
+    target = str(EXAMPLES / "my_vta.json")
+    command = [str(TILEWRIGHT), "tune", "digits_cnn", "--target", target, "--tuner", "greedy"]
+    run(tmp_path, *command, "--trials", "24", "--bare", "--out", "out", packages=packages)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["total"]["tuned_cycles"] <= summary["total"]["default_cycles"]
