@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from networks.extract import Blocks, Decision, collect, decide, site_macs
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
-from targets.files import Json
 from targets.workload import Workload
 
 Status = Literal["offloaded", "cpu", "unsupported"]
@@ -80,7 +79,7 @@ class ModelReport:
     def by_status(self, status: Status) -> list[OperatorReport]:
         return [operator for operator in self.operators if operator.status == status]
 
-    def to_dict(self) -> dict[str, Json]:
+    def to_dict(self) -> dict[str, Any]:
         """Lists, numbers and strings only."""
         return asdict(self)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ class HasSpecification(Protocol):
     """Can be written down and built again (`targets.registry.rebuild`)."""
 
     @property
-    def specification(self) -> dict[str, Json]:
+    def specification(self) -> dict[str, Any]:
         """As JSON."""
         ...
 

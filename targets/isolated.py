@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +83,11 @@ class IsolatedTarget:
     def __init__(
         self,
         factory: str,
-        arguments: Mapping[str, Json] | None = None,
+        arguments: dict[str, Any] | None = None,
         limits: Limits | None = None,
         beside: Target | None = None,
     ) -> None:
-        recipe = [factory, json.dumps(dict(arguments or {}))]
+        recipe = [factory, json.dumps(arguments or {})]
         self._child = RpcProcess("targets.worker", recipe, limits or Limits())
         self._beside = beside
         self._about = self._describe()

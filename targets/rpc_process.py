@@ -26,9 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import TilewrightError
-from targets.files import Json, read_json
 
-Header = dict[str, Json]
+Header = dict[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
 Frame = tuple[Header, dict[str, NDArray[Any]]]
 MAX_FRAME_BYTES = 1 << 30
@@ -247,7 +246,7 @@ def _decode(receive: Callable[[int], bytes]) -> Frame:
     if head > MAX_FRAME_BYTES or payload > MAX_FRAME_BYTES:
         raise RpcNonsense("the process answered with an impossible length")
     try:
-        header = read_json(receive(head))
+        header = json.loads(receive(head))
         arrays = {}
         if payload:
             with np.load(io.BytesIO(receive(payload)), allow_pickle=False) as archive:

@@ -7,6 +7,7 @@ keyword arguments as JSON. Programs travel with the calls that need them, as pla
 from __future__ import annotations
 
 import importlib
+import json
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +21,7 @@ from targets.errors import WorkloadError
 from targets.features import Features
 from targets.registry import make_target
 from targets.rpc_process import Arrays, Header, arguments, serve
-from targets.workload import Workload
+from targets.workload import EpilogueOp, Workload
 
 SMALL = Workload("dense", 1, 16, 1, 1, 16)
 _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
@@ -29,7 +30,7 @@ _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 class Worker:
     """Answers one call after another with a target of its own."""
 
-    def __init__(self, factory: str, keywords: Mapping[str, Json]) -> None:
+    def __init__(self, factory: str, keywords: dict[str, Any]) -> None:
         module, _, name = factory.partition(":")
         self.target: Target = getattr(importlib.import_module(module), name)(**keywords)
 
@@ -122,24 +123,20 @@ def read_programs(arrays: Arrays) -> dict[str, Ragged]:
     return found
 
 
-def write_columns(features: Features) -> list[Json]:
+def write_columns(features: Features) -> list[dict[str, str]]:
     """The columns as JSON."""
     return [asdict(column) for column in features.columns]
 
 
-def write_workload(workload: Workload) -> dict[str, Json]:
+def write_workload(workload: Workload) -> dict[str, Any]:
     """As JSON."""
     return asdict(workload)
 
 
-def read_workload(values: Json) -> Workload:
+def read_workload(values: dict[str, Any]) -> Workload:
     """What `write_workload` wrote. Raises `WorkloadError` for sizes that make no sense."""
-    return _workloads().validate_python(values)
-
-
-@cache
-def _workloads() -> TypeAdapter[Workload]:
-    return TypeAdapter(Workload)
+    epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
+    return Workload(**(values | {"epilogue": epilogue}))
 
 
 def write_space(space: Space) -> Header:
@@ -153,4 +150,4 @@ def write_space(space: Space) -> Header:
 
 if __name__ == "__main__":
     factory, keywords = arguments()
-    serve(Worker(factory, as_object(read_json(keywords))).answer)
+    serve(Worker(factory, json.loads(keywords)).answer)

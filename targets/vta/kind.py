@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from targets.base import Target
 from targets.registry import TargetKind
@@ -34,7 +34,7 @@ def _make(text: str, space: str) -> Target:
     return _target(VtaSpec.load(text), space)
 
 
-def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+def _rebuild(specification: dict[str, Any], space: str) -> Target:
     return _target(VtaSpec.model_validate(specification), space)
 
 

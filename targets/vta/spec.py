@@ -111,7 +111,7 @@ class VtaSpec(BaseModel):
     # -- reading ---------------------------------------------------------------------------
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
+    def from_mapping(cls, values: dict[str, Any]) -> VtaSpec:
         """From the keys of `vta_config.json` (and the port's). Raises `SpecError`."""
         values = dict(values)
         block = values.pop("LOG_BLOCK", values.pop("log_block", None))
@@ -134,13 +134,14 @@ class VtaSpec(BaseModel):
         """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
         presets = preset_files()
         if name_or_path in presets:
-            keys = as_object(read_json(presets[name_or_path].read_text()))
-            return cls.from_mapping({"name": name_or_path} | keys)
+            return cls.from_mapping(
+                {"name": name_or_path} | json.loads(presets[name_or_path].read_text())
+            )
         path = Path(name_or_path)
         if path.suffix != ".json":
             raise UnknownName("target", name_or_path, [*presets, "a path to a .json file"])
         try:
-            values = read_json(path.read_text())
+            values = json.loads(path.read_text())
         except OSError as error:
             raise SpecError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:

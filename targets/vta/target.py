@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +152,7 @@ class VtaTarget:
         return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
 
     @property
-    def specification(self) -> dict[str, Json]:
+    def specification(self) -> dict[str, Any]:
         """The keys of `vta_config.json`."""
         return self.spec.model_dump(by_alias=True, exclude={"source"})
 
