@@ -1,7 +1,7 @@
-"""Sites → workloads for an accelerator of given block sizes, or the reason why one stays behind.
+"""Fused calls → workloads for an accelerator of given block sizes, or why one stays behind.
 
 An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
-channels are padded up to whole blocks. A site is offloaded where at most `max_waste` of its padded
+channels are padded up to whole blocks. A call is offloaded where at most `max_waste` of its padded
 multiplications would be by zeros: 1000 outputs or 24 channels are padded, a first layer with 3
 channels of 16 is left to the CPU, as stock VTA flows do (`max_waste=1` pads it too). The batch
 does not count in that decision: it is the same for every layer. A grouped convolution is `groups`
@@ -36,12 +36,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one site: `calls` calls of `workload`, or None and the reason.
+    """What becomes of one fused call: `calls` calls of `workload`, or None and the reason.
 
     `waste` is the share of the padded multiply-accumulates that are by zeros.
     """
 
-    site: FusedCall
+    fused: FusedCall
     workload: Workload | None
     calls: int
     waste: float
@@ -57,29 +57,29 @@ class ExtractedWorkload(NamedTuple):
     names: tuple[str, ...]
 
 
-def decide(site: FusedCall, blocks: Blocks) -> Decision:
-    """Offload the site or leave it to the CPU."""
-    group_in, group_out = _channels(site)
+def decide(call: FusedCall, blocks: Blocks) -> Decision:
+    """Offload the call or leave it to the CPU."""
+    group_in, group_out = _channels(call)
     channel_waste = 1 - group_in * group_out / (
         _up(group_in, blocks.block_in) * _up(group_out, blocks.block_out)
     )
-    rows = _rows(site)
+    rows = _rows(call)
     waste = 1 - (1 - channel_waste) * rows / _up(rows, blocks.batch)
-    if site.groups > 1 and group_in == 1:
+    if call.groups > 1 and group_in == 1:
         reason = (
             f"depthwise: each group has one input channel and cannot fill a block of "
             f"{blocks.block_in}"
         )
-        return Decision(site, None, 0, waste, reason)
-    if found := int8.obstacle(site):
-        return Decision(site, None, 0, waste, *found)
+        return Decision(call, None, 0, waste, reason)
+    if found := int8.obstacle(call):
+        return Decision(call, None, 0, waste, *found)
     if channel_waste > blocks.max_waste:
         reason = (
             f"{group_in} → {group_out} channels fill {1 - channel_waste:.0%} of the "
             f"{blocks.block_in}×{blocks.block_out} blocks"
         )
-        return Decision(site, None, 0, waste, reason, "raise max_waste to pad it all the same")
-    return Decision(site, _workload(site, blocks), site.groups, waste, _remarks(site, blocks))
+        return Decision(call, None, 0, waste, reason, "raise max_waste to pad it all the same")
+    return Decision(call, _workload(call, blocks), call.groups, waste, _remarks(call, blocks))
 
 
 def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
@@ -89,72 +89,72 @@ def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
     for decision in decisions:
         if decision.workload is not None:
             counts[decision.workload] = counts.get(decision.workload, 0) + decision.calls
-            names.setdefault(decision.workload, []).append(decision.site.node)
+            names.setdefault(decision.workload, []).append(decision.fused.node)
     return [ExtractedWorkload(w, count, tuple(names[w])) for w, count in counts.items()]
 
 
-def site_macs(site: FusedCall) -> int:
-    """Multiply-accumulates of the site as the model has it, unpadded."""
-    taps = math.prod(site.weight_shape[1:]) if site.operator == "conv2d" else site.weight_shape[0]
-    return math.prod(site.output_shape) * taps
+def macs_of(call: FusedCall) -> int:
+    """Multiply-accumulates of the call as the model has it, unpadded."""
+    taps = math.prod(call.weight_shape[1:]) if call.operator == "conv2d" else call.weight_shape[0]
+    return math.prod(call.output_shape) * taps
 
 
-def _workload(site: FusedCall, blocks: Blocks) -> Workload:
-    group_in, group_out = _channels(site)
-    epilogue = int8.epilogue(site, blocks.epilogue)
+def _workload(call: FusedCall, blocks: Blocks) -> Workload:
+    group_in, group_out = _channels(call)
+    epilogue = int8.epilogue(call, blocks.epilogue)
     sizes = {
-        "batch": _up(_rows(site), blocks.batch),
+        "batch": _up(_rows(call), blocks.batch),
         "in_channels": _up(group_in, blocks.block_in),
         "out_channels": _up(group_out, blocks.block_out),
     }
-    if site.operator == "dense":
+    if call.operator == "dense":
         return Workload("dense", height=1, width=1, epilogue=epilogue, **sizes)
-    top, left, bottom, right = site.padding
+    top, left, bottom, right = call.padding
     return Workload(
         "conv2d",
-        height=site.data_shape[2],
-        width=site.data_shape[3],
-        kernel_h=site.weight_shape[2],
-        kernel_w=site.weight_shape[3],
-        stride_h=site.strides[0],
-        stride_w=site.strides[1],
+        height=call.data_shape[2],
+        width=call.data_shape[3],
+        kernel_h=call.weight_shape[2],
+        kernel_w=call.weight_shape[3],
+        stride_h=call.strides[0],
+        stride_w=call.strides[1],
         pad_top=top,
         pad_left=left,
         pad_bottom=bottom,
         pad_right=right,
-        dilation_h=site.dilation[0],
-        dilation_w=site.dilation[1],
+        dilation_h=call.dilation[0],
+        dilation_w=call.dilation[1],
         epilogue=epilogue,
         **sizes,
     )
 
 
-def _remarks(site: FusedCall, blocks: Blocks) -> str:
-    group_in, group_out = _channels(site)
+def _remarks(call: FusedCall, blocks: Blocks) -> str:
+    group_in, group_out = _channels(call)
     remarks = []
-    if site.groups > 1:
-        remarks.append(f"{site.groups} groups, one call each")
+    if call.groups > 1:
+        remarks.append(f"{call.groups} groups, one call each")
     for role, size, block in (
         ("input", group_in, blocks.block_in),
         ("output", group_out, blocks.block_out),
     ):
         if size % block:
             remarks.append(f"{size} {role} channels padded to {_up(size, block)}")
-    if _rows(site) % blocks.batch:
-        remarks.append(f"{_rows(site)} rows padded to {_up(_rows(site), blocks.batch)}")
-    return "; ".join(remarks + int8.notes(site))
+    if _rows(call) % blocks.batch:
+        remarks.append(f"{_rows(call)} rows padded to {_up(_rows(call), blocks.batch)}")
+    return "; ".join(remarks + int8.notes(call))
 
 
-def _channels(site: FusedCall) -> tuple[int, int]:
+def _channels(call: FusedCall) -> tuple[int, int]:
     """Input and output channels of one group."""
-    if site.operator == "dense":
-        return site.weight_shape[0], site.weight_shape[1]
-    return site.weight_shape[1], site.weight_shape[0] // site.groups
+    if call.operator == "dense":
+        return call.weight_shape[0], call.weight_shape[1]
+    return call.weight_shape[1], call.weight_shape[0] // call.groups
 
 
-def _rows(site: FusedCall) -> int:
+def _rows(call: FusedCall) -> int:
     """Images of a convolution, rows of a product."""
-    return site.data_shape[0] if site.operator == "conv2d" else math.prod(site.data_shape[:-1])
+    return call.data_shape[0] if call.operator == "conv2d" else math.prod(call.data_shape[:-1])
 
 
 def _up(size: int, block: int) -> int:

@@ -51,13 +51,18 @@ class FusedCall:
 
     @property
     def out_channels(self) -> int:
+        """Channels of the output, all groups together."""
         return self.weight_shape[0] if self.operator == "conv2d" else self.weight_shape[1]
 
 
 @dataclass(frozen=True)
 class Partitioned:
-    """What the importer says about a model: its sites in execution order, and the operators that
-    depend on weights alone and so run once, when the model is loaded."""
+    """What the importer says about a model: its fused calls in execution order, and the operators
+    that depend on weights alone and so run once, when the model is loaded."""
 
-    sites: tuple[FusedCall, ...]
+    fused_calls: tuple[FusedCall, ...]
     constant_nodes: frozenset[str]
+
+
+NOTHING = Partitioned((), frozenset())
+"""What is said of a model that cannot be imported."""

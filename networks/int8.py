@@ -12,12 +12,12 @@ shift is log2(s_out / (s_data · s_weight)), exact where that is a whole number.
 
 Two ways to write the workload down:
 
-- `plain` (the default): every call site gets the benchmark's epilogue `>> 8, min 127, max 0`, so
+- `plain` (the default): every fused call gets the benchmark's epilogue `>> 8, min 127, max 0`, so
   one shape is one workload. It is defined for every network, and it is what published results
   tuned.
 - `full`: the epilogue as fused. A residual must then arrive as int32 at the accumulator's scale,
-  which a float model does not fix; call sites that differ by a bias or residual become workloads of
-  their own.
+  which a float model does not fix; fused calls that differ by a bias or residual become workloads
+  of their own.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ FLOAT_SHIFT = 8
 MAX_SHIFT = 31
 
 
-def epilogue(site: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
+def epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     """The operations on the accumulator, by the rule above."""
     if mode == "plain":
         return DEFAULT_EPILOGUE
-    kinds = [step.kind for step in site.steps]
+    kinds = [step.kind for step in call.steps]
     additions = [EpilogueOp(kind) for kind in ("bias", "add") if kind in kinds]
-    if "bias" not in kinds and (_data_zero(site) or _out_zero(site)):
+    if "bias" not in kinds and (_data_zero(call) or _out_zero(call)):
         additions.insert(0, EpilogueOp("bias"))
-    low = _out_zero(site) if {"relu", "clip"} & set(kinds) else -128
-    shift, _ = requantise_shift(site)
+    low = _out_zero(call) if {"relu", "clip"} & set(kinds) else -128
+    shift, _ = requantise_shift(call)
     return (*additions, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
 
 
-def requantise_shift(site: FusedCall) -> tuple[int, bool]:
+def requantise_shift(call: FusedCall) -> tuple[int, bool]:
     """The right shift from the accumulator's scale to the output's, and whether it is exact."""
-    data, weight, out = site.data_quantisation, site.weight_quantisation, _output(site)
+    data, weight, out = call.data_quantisation, call.weight_quantisation, _output(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
     factors = [out.scale[0] / (data.scale[0] * scale) for scale in weight.scale if scale > 0]
@@ -60,20 +60,20 @@ def requantise_shift(site: FusedCall) -> tuple[int, bool]:
     return nearest, all(abs(exponent - nearest) < 1e-6 for exponent in exponents)
 
 
-def obstacle(site: FusedCall) -> tuple[str, str] | None:
-    """Why an int8 accelerator without zero points cannot run the site, and what to do about it."""
+def obstacle(call: FusedCall) -> tuple[str, str] | None:
+    """Why an int8 accelerator without zero points cannot run the call, and what to do about it."""
     for role, quantisation in (
-        ("data", site.data_quantisation),
-        ("weights", site.weight_quantisation),
+        ("data", call.data_quantisation),
+        ("weights", call.weight_quantisation),
     ):
         if quantisation is not None and quantisation.dtype not in ("int8", "uint8"):
             return f"its {role} are {quantisation.dtype}, not int8", "quantise it to int8"
-    if site.weight_quantisation and any(_zeros(site.weight_quantisation)):
+    if call.weight_quantisation and any(_zeros(call.weight_quantisation)):
         return (
             "its weights have a zero point, the accelerator multiplies plain int8",
             "quantise weights symmetrically (onnxruntime: WeightSymmetric)",
         )
-    if _data_zero(site) and any(site.padding):
+    if _data_zero(call) and any(call.padding):
         return (
             "its data have a zero point, but the accelerator pads with 0",
             "quantise activations symmetrically (onnxruntime: ActivationSymmetric)",
@@ -81,22 +81,22 @@ def obstacle(site: FusedCall) -> tuple[str, str] | None:
     return None
 
 
-def notes(site: FusedCall) -> list[str]:
+def notes(call: FusedCall) -> list[str]:
     """What the int8 form changes, worth a word in a report."""
     found = []
-    shift, exact = requantise_shift(site)
+    shift, exact = requantise_shift(call)
     if not exact:
         found.append(
             f"its requantisation is no power of two, the accelerator shifts: nearest is >> {shift}"
         )
-    if _data_zero(site) or _out_zero(site):
+    if _data_zero(call) or _out_zero(call):
         found.append("zero points go into the bias")
     return found
 
 
-def _output(site: FusedCall) -> Quantisation | None:
-    """The scale the site writes: of its last quantisation, since a relu behind it keeps it."""
-    return next((s.quantisation for s in reversed(site.steps) if s.kind == "quantise"), None)
+def _output(call: FusedCall) -> Quantisation | None:
+    """The scale the call writes: of its last quantisation, since a relu behind it keeps it."""
+    return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:
@@ -105,10 +105,10 @@ def _zeros(quantisation: Quantisation) -> list[int]:
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
 
-def _data_zero(site: FusedCall) -> int:
-    return _zeros(site.data_quantisation)[0] if site.data_quantisation else 0
+def _data_zero(call: FusedCall) -> int:
+    return _zeros(call.data_quantisation)[0] if call.data_quantisation else 0
 
 
-def _out_zero(site: FusedCall) -> int:
-    out = _output(site)
+def _out_zero(call: FusedCall) -> int:
+    out = _output(call)
     return _zeros(out)[0] if out else 0

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from networks import report, zoo
-from networks.errors import DynamicShapeError
 from networks.extract import MAX_WASTE, Blocks, ExtractedWorkload, collect, decide
 from networks.int8 import EpilogueMode
-from networks.onnx_file import load_weights, read
 from networks.onnx_source import OnnxSource, refuse_unsupported
 from networks.report import Examined, ModelReport
+from networks.sandbox import SandboxedSource
+from networks.sources import InputShapes, Source, read_source
 from targets.errors import UnknownName
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
-
-InputShapes = Mapping[str, Sequence[int]]
-
-TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
-
-
-class Source(Protocol):
-    """Where a network comes from."""
-
-    name: str
-
-    def examine(self) -> Examined: ...
-
-    def compile(self) -> CompiledModule: ...
 
 
 class Network:
@@ -84,7 +70,7 @@ class Network:
         """
         refuse_unsupported(self.name, self.examined.unsupported)
         blocks = Blocks(block_in, block_out, batch, epilogue, max_waste)
-        return collect(decide(site, blocks) for site in self.examined.found.sites)
+        return collect(decide(call, blocks) for call in self.examined.found.fused_calls)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""
@@ -101,28 +87,17 @@ def load(
     """A built-in network by name (`seed` draws its weights), an ONNX file, or a torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
-    `ModelFileError` or `UnknownName`. `sandbox`, for files of strangers, leaves reading to a child
-    process with limits, once the network is examined (`networks.sandbox`).
+    `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
+    reading to a child process with limits, once the network is examined (`networks.sandbox`).
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
         name = str(source)
-        skeleton = zoo.build(name, seed, weights=False)
-        return Network(OnnxSource(name, skeleton, lambda: zoo.build(name, seed), shapes))
+        weightless = zoo.build(name, seed, weights=False)
+        return Network(OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes))
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if sandbox:
-        from networks.sandbox import SandboxedSource
-
         return Network(SandboxedSource(path, shapes))
-    if path.suffix in TORCH_SUFFIXES:
-        from networks.torch_source import TorchSource
-
-        if shapes:
-            raise DynamicShapeError(
-                "a torch.export file fixes its own shapes; export it again with other inputs"
-            )
-        return Network(TorchSource(path))
-    model = read(path)
-    return Network(OnnxSource(str(path), model, lambda: load_weights(model, path.parent), shapes))
+    return Network(read_source(path, shapes))

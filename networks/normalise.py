@@ -1,5 +1,5 @@
-"""Brings an ONNX graph into the one form the importer reads: static shapes, explicit pads, folded
-BatchNorm, no constants computed at run time.
+"""Brings an ONNX graph into the one form the importer reads: static shapes, explicit pads, no
+constants computed at run time.
 
 Works on graphs whose weights have no data too (`networks.onnx_file.stub`), so a report on a
 half-gigabyte model costs kilobytes. Every operator of the original keeps its name, and every one
@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, inliner, numpy_helper
 
 from networks.graph import Absorbed, NormalGraph, Operator, Shape
-from networks.onnx_file import is_stub, stub
+from networks.onnx_file import is_stub
 from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
 
 # operators whose auto_pad follows from the size of their input
@@ -41,7 +41,6 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _remove_pass_through(normal)
     _make_pads_explicit(normal)
     _merge_pads(normal)
-    _fold_batch_norm(normal)
     _drop_unused(normal)
     infer_shapes(normal)
     return normal
@@ -187,53 +186,6 @@ def _replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None)
         node.attribute.remove(attribute)
     if value is not None:
         node.attribute.append(helper.make_attribute(name, value))
-
-
-def _fold_batch_norm(normal: NormalGraph) -> None:
-    """Conv → BatchNormalization becomes one Conv with bias (Jacob et al., CVPR 2018, eq. 14)."""
-    users, tensors = normal.users(), normal.tensors()
-    producers = {node.output[0]: node for node in normal.graph.node if node.op_type == "Conv"}
-    folded: dict[str, str] = {}
-    for norm in [node for node in normal.graph.node if node.op_type == "BatchNormalization"]:
-        conv = producers.get(norm.input[0])
-        if conv is None or users[norm.input[0]] != 1 or len(norm.output) > 1:
-            continue
-        if any(name not in tensors for name in (*conv.input[1:], *norm.input[1:]) if name):
-            continue
-        weight, bias = _folded(conv, norm, tensors)
-        weight.name, bias.name = f"{norm.name}/folded_weight", f"{norm.name}/folded_bias"
-        for tensor in (weight, bias):
-            tensors[tensor.name] = tensor
-            normal.add_tensor(tensor)
-        del conv.input[1:]
-        conv.input.extend([weight.name, bias.name])
-        conv.output[0] = norm.output[0]
-        folded[norm.name] = conv.name
-    normal.remove(folded, Absorbed(None, ""))
-    for name, into in folded.items():
-        normal.absorbed[name] = Absorbed(into, "folded into the convolution's weights")
-
-
-def _folded(
-    conv: onnx.NodeProto, norm: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
-) -> tuple[onnx.TensorProto, onnx.TensorProto]:
-    """w' = w·γ/√(σ²+ε), b' = (b − μ)·γ/√(σ²+ε) + β, in float64 and rounded once."""
-    weight = tensors[conv.input[1]]
-    parts = [tensors[name] for name in norm.input[1:]]
-    bias = tensors[conv.input[2]] if len(conv.input) > 2 and conv.input[2] else None
-    if any(is_stub(tensor) for tensor in (weight, *parts, *([bias] if bias else []))):
-        return stub("", weight.dims, weight.data_type), stub("", parts[0].dims, weight.data_type)
-    epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
-    gamma, beta, mean, variance = (numpy_helper.to_array(p).astype(np.float64) for p in parts)
-    factor = gamma / np.sqrt(variance + epsilon)
-    values = numpy_helper.to_array(weight)
-    scaled = values * factor.reshape(-1, *[1] * (values.ndim - 1))
-    offset = numpy_helper.to_array(bias).astype(np.float64) if bias else np.zeros_like(mean)
-    shifted = (offset - mean) * factor + beta
-    return (
-        numpy_helper.from_array(scaled.astype(values.dtype)),
-        numpy_helper.from_array(shifted.astype(values.dtype)),
-    )
 
 
 def _drop_unused(normal: NormalGraph) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from networks.errors import ModelFileError, UnsupportedOperatorError
-from networks.fused_calls import Partitioned
+from networks.fused_calls import NOTHING, Partitioned
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from networks.normalise import normalise
 from networks.report import Examined
@@ -16,9 +16,6 @@ from networks.weightless import weights_as_inputs, without_operators, without_we
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
-
-
-NOTHING = Partitioned((), frozenset())
 
 
 class OnnxSource:
@@ -46,9 +43,9 @@ class OnnxSource:
             ) from None
 
     def _examine(self) -> Examined:
-        skeleton = without_weights(self._model)
-        _check(skeleton)
-        normal = normalise(skeleton, self._input_shapes)
+        weightless = without_weights(self._model)
+        _check(weightless)
+        normal = normalise(weightless, self._input_shapes)
         unsupported = _unsupported(normal)
         model = normal.model
         if unsupported:

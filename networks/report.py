@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from networks.extract import Blocks, Decision, collect, decide, site_macs
+from networks.extract import Blocks, Decision, collect, decide, macs_of
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
 from targets.workload import Workload
@@ -85,8 +85,8 @@ class ModelReport:
 
 
 def build(examined: Examined, blocks: Blocks) -> ModelReport:
-    """Decide every site and say what becomes of every operator."""
-    decisions = [decide(site, blocks) for site in examined.found.sites]
+    """Decide every fused call and say what becomes of every operator."""
+    decisions = [decide(call, blocks) for call in examined.found.fused_calls]
     reports = _operators(examined, decisions)
     return ModelReport(
         model=examined.name,
@@ -94,14 +94,14 @@ def build(examined: Examined, blocks: Blocks) -> ModelReport:
         block_in=blocks.block_in,
         block_out=blocks.block_out,
         batch=blocks.batch,
-        quantised=any(site.data_quantisation for site in examined.found.sites),
+        quantised=any(call.data_quantisation for call in examined.found.fused_calls),
         operators=reports,
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in collect(decisions)
         ),
-        total_macs=sum(site_macs(decision.site) for decision in decisions),
-        offloaded_macs=sum(site_macs(d.site) for d in decisions if d.workload is not None),
+        total_macs=sum(macs_of(decision.fused) for decision in decisions),
+        offloaded_macs=sum(macs_of(d.fused) for d in decisions if d.workload is not None),
     )
 
 
@@ -113,9 +113,9 @@ def epilogue_text(workload: Workload) -> str:
 def _operators(examined: Examined, decisions: list[Decision]) -> tuple[OperatorReport, ...]:
     reports: dict[str, OperatorReport] = {}
     for decision in decisions:
-        reports.setdefault(decision.site.node, _anchor(decision))
+        reports.setdefault(decision.fused.node, _anchor(decision))
     for decision in decisions:
-        for step in decision.site.steps:
+        for step in decision.fused.steps:
             reports.setdefault(step.node, _follower(step.node, decision))
     for operator in reversed(examined.operators):  # readers before what they read
         if operator.name not in reports and operator.name not in examined.absorbed:
@@ -140,12 +140,12 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
 def _anchor(decision: Decision) -> OperatorReport:
     workload = decision.workload
     return OperatorReport(
-        name=decision.site.node,
+        name=decision.fused.node,
         op_type="",
         status="cpu" if workload is None else "offloaded",
         reason=decision.reason,
         next_step=decision.next_step,
-        macs=site_macs(decision.site),
+        macs=macs_of(decision.fused),
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
         workload_id=None if workload is None else workload.id,
@@ -153,7 +153,7 @@ def _anchor(decision: Decision) -> OperatorReport:
 
 
 def _follower(name: str, decision: Decision) -> OperatorReport:
-    anchor = decision.site.node
+    anchor = decision.fused.node
     if decision.workload is None:
         return OperatorReport(name, "", "cpu", f"follows '{anchor}', which is left to the CPU")
     return OperatorReport(name, "", "offloaded", f"in the epilogue of '{anchor}'")
@@ -175,10 +175,10 @@ def _other(
     if name in examined.found.constant_nodes:
         return OperatorReport(name, "", "cpu", "no work: computed once, from weights alone")
     readers = examined.readers.get(name, ())
-    into_sites = readers and all(
+    int8_read = readers and all(
         reader in reports and reports[reader].status == "offloaded" for reader in readers
     )
-    if operator.op_type == "DequantizeLinear" and into_sites:
+    if operator.op_type == "DequantizeLinear" and int8_read:
         return OperatorReport(name, "", "offloaded", "the accelerator reads the int8 data itself")
     return OperatorReport(name, "", "cpu", CPU_REASONS.get(operator.op_type, NOT_A_PRODUCT))
 
@@ -209,7 +209,9 @@ CPU_REASONS: Mapping[str, str] = {
             "Softmax", "LogSoftmax", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "Erf",
             "Exp", "Elu", "LeakyRelu", "LRN", "LayerNormalization",
         )),
-        ("no convolution directly before it to fold it into", ("BatchNormalization",)),
+        ("no convolution directly before it to fold it into", (
+            "BatchNormalization", "_native_batch_norm_legit_no_training",
+        )),
         (OTHER_CONVOLUTION, ("Conv", "convolution")),
         ("transposed convolutions have no schedule here", ("ConvTranspose",)),
         (NO_CONSTANT, ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "mm", "bmm", "addmm")),

@@ -8,7 +8,6 @@ Run as `python -m networks.sandbox`, this module is that child.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from networks import errors
 from networks.report import Examined
+from networks.sources import InputShapes, read_source
 from targets.errors import TilewrightError
 from targets.rpc_process import Header, Limits, RpcFailed, RpcProcess, RpcTimeout, arguments, serve
 
@@ -31,9 +31,7 @@ class SandboxedSource:
     """A model file that only a child process reads. `compile`, which runs the model on this
     machine, trusts it: it reads the file here."""
 
-    def __init__(
-        self, path: Path, input_shapes: Mapping[str, Sequence[int]], limits: Limits = READING
-    ) -> None:
+    def __init__(self, path: Path, input_shapes: InputShapes, limits: Limits = READING) -> None:
         self.name = str(path)
         self._path = path
         self._shapes = {name: [int(size) for size in s] for name, s in input_shapes.items()}
@@ -71,9 +69,7 @@ class SandboxedSource:
             ) from None
 
     def compile(self) -> CompiledModule:
-        from networks.network import load
-
-        return load(self.name, self._shapes).compiled
+        return read_source(self._path, self._shapes).compile()
 
 
 def _told(name: str, kind: str, message: str) -> TilewrightError:
@@ -95,9 +91,7 @@ def _examined() -> TypeAdapter[Examined]:
 
 
 def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
-    from networks.network import load
-
-    examined = load(header["path"], header["shapes"]).examined
+    examined = read_source(Path(header["path"]), header["shapes"]).examine()
     return {"examined": _examined().dump_python(examined, mode="json")}, {}
 
 

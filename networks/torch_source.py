@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from networks.fused_calls import Partitioned
+from networks.fused_calls import NOTHING
 from networks.onnx_source import refuse_unsupported
 from networks.report import Examined
 from networks.torch_file import read_exported
@@ -42,7 +42,9 @@ class TorchSource:
             first = next(iter(unsupported))
             behind = (f"not examined: the import stops at '{first}'", f"replace '{first}' first")
             unsupported |= {o.name: behind for o in program.operators if o.name not in unsupported}
-        found = Partitioned((), frozenset()) if unsupported else partition(program.flat()).found
+            found = NOTHING
+        else:
+            found = partition(program.flat(weights_as_parameters=True)).found
         return Examined(
             name=self.name,
             inputs=program.inputs,
@@ -63,4 +65,5 @@ class TorchSource:
             self.name,
             {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
         )
-        return CompiledModule(program.module(), list(program.inputs), program.outputs)
+        flat = program.flat(weights_as_parameters=False)
+        return CompiledModule(flat.module, list(program.inputs), program.outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ class Binding:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
+        """The result's static shape, None where it has none."""
         return shape_of(self.var)
 
 
@@ -55,6 +57,10 @@ class FlatGraph:
         """Whether a value depends on weights alone."""
         return isinstance(value, GenericConst) or value in self.constants
 
+    def is_weight(self, value: Any) -> bool:
+        """Whether a value is a parameter that holds a weight."""
+        return value in self.constants and value not in self.by_var
+
     def sole_user(self, var: Any) -> Binding | None:
         """The one binding that reads `var`, once; None where there are none or several."""
         found = self.users.get(var, [])
@@ -86,6 +92,15 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
         if any(size is None for size in sizes)
         else tuple(int(s) for s in sizes if s is not None)
     )
+
+
+def is_per_channel(whole: tuple[int, ...] | None, shape: tuple[int, ...] | None, axis: int) -> bool:
+    """Whether a shape broadcasts along every dimension of `whole` but its channels on `axis`."""
+    if shape is None or whole is None or len(shape) > len(whole):
+        return False
+    aligned = (1,) * (len(whole) - len(shape)) + shape
+    size = math.prod(shape)
+    return size == 1 or aligned[axis] == whole[axis] == size
 
 
 def _spread(raw: Sequence[Any], owners: Mapping[Any, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
 
+BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
 Clip with constant bounds becomes `relax.clip` (stock: two TIR calls nothing can match); the integer
 operators of the ONNX standard and of onnxruntime become the dequantise–compute–quantise form that
 QDQ models have, exact while sums stay below 2²⁴.
@@ -35,6 +36,16 @@ def _clip(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     if str(inputs[0].ty.dtype) != "float32" or any(bound != bound for bound in bounds):
         return None
     return relax.op.clip(inputs[0], *bounds)
+
+
+def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """At inference; None (the stock converter) in training mode."""
+    if attrs.get("training_mode", 0):
+        return None
+    norm = relax.op.nn.batch_norm(
+        *inputs[:5], axis=1, epsilon=attrs.get("epsilon", 1e-5), training=False
+    )
+    return relax.TupleGetItem(bb.emit(norm), 0)
 
 
 def _dequantise(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
@@ -141,6 +152,7 @@ def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> An
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "BatchNormalization"): _batch_norm,
     ("", "Clip"): _clip,
     ("", "QLinearConv"): _q_linear_conv,
     ("", "ConvInteger"): _conv_integer,

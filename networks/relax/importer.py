@@ -17,6 +17,7 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from networks.errors import ImportFailedError
+from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
 from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 
@@ -38,7 +39,7 @@ def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
     """The Relax module of a normalised model; graph inputs that are not among `inputs` are weights.
 
-    Raises `ImportFailedError`, naming the operator.
+    BatchNorms are folded. Raises `ImportFailedError`, naming the operator.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD), default=13)
     importer = _Importer()
@@ -53,7 +54,7 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
                 "export the model again, or leave this operator out"
             ) from error
     data = [importer.variable(name) for name in inputs]
-    return flatten(module, data, importer.owners)
+    return fold_batch_norm(flatten(module, data, importer.owners))
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]

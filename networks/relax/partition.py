@@ -3,28 +3,26 @@
 First the chain behind every convolution and product is walked as far as an accelerator's
 accumulator could follow (`chain_behind`); the distinct chains become the patterns that TVM's
 `FuseOpsByPattern` partitions the module with, longest first. Weights and scales stay arguments
-(`bind_constants=False`), so equal subgraphs share one function and a site is one call of it.
+(`bind_constants=False`), so equal subgraphs share one function and a fused call is a call of it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GenericConst
-from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
+from tvm.relax.dpl import is_op, wildcard
 
 from networks.errors import ImportFailedError
 from networks.fused_calls import FusedCall, Partitioned, Quantisation, Step, StepKind
-from networks.relax.bindings import Binding, FlatGraph, shape_of
+from networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
 
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
-NORM, ITEM = "relax.nn.batch_norm", "TupleGetItem"
 COMPOSITE = "tilewright.accumulate"
 
 # the order an accumulator can take them in; quantisation may stand between two, but before no bias
@@ -68,17 +66,17 @@ def partition(flat: FlatGraph) -> Partition:
         (COMPOSITE, _pattern(signature), {}, accept) for signature in _signatures(flat, chains)
     ]
     fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
-    sites = [
-        _site(flat, flat.by_var[anchor], chain[: lengths[anchor]])
+    calls = [
+        _fused_call(flat, flat.by_var[anchor], chain[: lengths[anchor]])
         for anchor, chain in chains.items()
         if anchor in lengths
     ]
-    if _calls(fused) != len(sites):
+    if _calls(fused) != len(calls):
         raise ImportFailedError(
-            f"TVM fused {_calls(fused)} subgraphs where {len(sites)} were found; "
+            f"TVM fused {_calls(fused)} subgraphs where {len(calls)} were found; "
             "please report this model, it should not happen"
         )
-    return Partition(fused, Partitioned(tuple(sites), _constant_nodes(flat)))
+    return Partition(fused, Partitioned(tuple(calls), _constant_nodes(flat)))
 
 
 def is_anchor(flat: FlatGraph, binding: Binding) -> bool:
@@ -126,16 +124,14 @@ def _follows(link: Link, chain: Sequence[Link]) -> bool:
 
 def _is_end(link: Link) -> bool:
     """Whether a chain may stop here: not on a value the accelerator never writes."""
-    return link.kind != "dequantise" and link.binding.op != NORM
+    return link.kind != "dequantise"
 
 
 def _link(flat: FlatGraph, head: Binding, user: Binding, channel_axis: int) -> Link | None:
     position = next((i for i, arg in enumerate(user.args) if arg.same_as(head.var)), -1)
-    if head.op == NORM:
-        return Link(user, 0, "bias") if user.op == ITEM and user.value.index == 0 else None
     if user.op == ADD:
         other = user.args[1 - position]
-        if flat.is_constant(other) and _is_per_channel(head, shape_of(other), channel_axis):
+        if flat.is_constant(other) and is_per_channel(head.shape, shape_of(other), channel_axis):
             return Link(user, position, "bias")
         same = shape_of(other) == head.shape == user.shape
         return Link(user, position, "add") if same else None
@@ -143,26 +139,12 @@ def _link(flat: FlatGraph, head: Binding, user: Binding, channel_axis: int) -> L
         return None
     if user.op == RELU:
         return Link(user, 0, "relu")
-    if user.op == NORM:  # its scale goes into the weights, its offset into the bias
-        constant = all(flat.is_constant(arg) for arg in user.args[1:])
-        folds = constant and not user.value.attrs.training and user.value.attrs.axis == 1
-        return Link(user, 0, "bias") if folds else None
     if user.op == CLIP:
         low, high = (_number(arg) for arg in user.args[1:])
         return Link(user, 0, "clip") if low == 0 and high is not None and high > 0 else None
     if user.op in (QUANTISE, DEQUANTISE) and all(flat.is_constant(arg) for arg in user.args[1:]):
         return Link(user, 0, "quantise" if user.op == QUANTISE else "dequantise")
     return None
-
-
-def _is_per_channel(head: Binding, shape: tuple[int, ...] | None, axis: int) -> bool:
-    """Whether a shape broadcasts along every dimension of `head` but its channels."""
-    if shape is None or head.shape is None or len(shape) > len(head.shape):
-        return False
-    aligned = (1,) * (len(head.shape) - len(shape)) + shape
-    return math.prod(shape) == 1 or (
-        aligned[axis] == head.shape[axis] and math.prod(shape) == head.shape[axis]
-    )
 
 
 def _number(arg: Any) -> float | None:
@@ -197,8 +179,6 @@ def _pattern(signature: Signature) -> Any:
         if op == ADD:
             sides = (pattern, wildcard()) if position == 0 else (wildcard(), pattern)
             pattern = is_op(op)(*sides)
-        elif op == ITEM:
-            pattern = is_tuple_get_item(pattern, 0)
         else:
             pattern = is_op(op)(pattern, varg_default_wildcard=True)
     return pattern
@@ -217,7 +197,7 @@ def _calls(module: Any) -> int:
     )
 
 
-def _site(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> FusedCall:
+def _fused_call(flat: FlatGraph, anchor: Binding, chain: tuple[Link, ...]) -> FusedCall:
     data, weight = anchor.args[:2]
     attrs = anchor.value.attrs
     shape: dict[str, Any] = {}

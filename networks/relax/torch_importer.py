@@ -12,6 +12,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from networks.errors import ImportFailedError
 from networks.graph import Operator, Shape
+from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
 
 
@@ -48,13 +49,10 @@ class TorchProgram:
             if node.target.__name__ not in known
         }
 
-    def module(self) -> Any:
-        """The Relax module with its weights bound."""
-        return self._import(weights_as_parameters=False)[0]
-
-    def flat(self) -> FlatGraph:
-        """The flat view of the module with weights as parameters."""
-        module, importer = self._import(weights_as_parameters=True)
+    def flat(self, *, weights_as_parameters: bool) -> FlatGraph:
+        """The flat view of the Relax module, BatchNorms folded; its weights are parameters of it or
+        bound. Raises `ImportFailedError`."""
+        module, importer = self._import(weights_as_parameters)
         module = relax.transform.DeadCodeElimination()(module)
         names = {}
         for node in self._nodes:
@@ -63,7 +61,8 @@ class TorchProgram:
                 names[variable.name] = self._names[node]
         bindings = [b.var for block in module["main"].body.blocks for b in block.bindings]
         owners = {var: names[var.name] for var in bindings if var.name in names}
-        return flatten(module, module["main"].params[: len(self.inputs)], owners)
+        data = module["main"].params[: len(self.inputs)]
+        return fold_batch_norm(flatten(module, data, owners))
 
     def _import(self, weights_as_parameters: bool) -> tuple[Any, Any]:
         importer = ExportedProgramImporter()

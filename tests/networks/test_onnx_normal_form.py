@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -17,35 +16,6 @@ from networks.weightless import without_weights
 
 def _types(source: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in source.graph.node]
-
-
-def _batch_norm(bias: bool) -> onnx.ModelProto:
-    tensors = {
-        "w": normal(4, 3, 3, 3), "gamma": normal(4, seed=1), "beta": normal(4, seed=2),
-        "mean": normal(4, seed=3), "var": np.abs(normal(4, seed=4)) + 0.1, "b": normal(4, seed=5),
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"], pads=[1] * 4),
-        helper.make_node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"]),
-    ]
-    return model(nodes, tensors, (1, 3, 6, 6), "y")
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_batch_norm_folds_into_the_convolution(bias: bool) -> None:
-    source = _batch_norm(bias)
-    folded = normalise(source, {})
-    assert _types(folded.model) == ["Conv"]
-    assert folded.absorbed["BatchNormalization_1"].into == "Conv_0"
-    x = normal(1, 3, 6, 6, seed=9)
-    np.testing.assert_allclose(reference(folded.model, x), reference(source, x), atol=1e-5)
-
-
-def test_batch_norm_stays_where_the_convolution_has_another_reader() -> None:
-    source = _batch_norm(bias=False)
-    source.graph.node.append(helper.make_node("Relu", ["c"], ["r"]))
-    source.graph.output.append(onnx.ValueInfoProto(name="r"))
-    assert "BatchNormalization" in _types(normalise(source, {}).model)
 
 
 @settings(max_examples=25)

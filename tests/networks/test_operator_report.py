@@ -66,8 +66,8 @@ def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
         helper.make_node("Add", ["a", "b"], ["y"], name="sum"),
     ]
     network = save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y"))
-    sites = {site.node: [s.kind for s in site.steps] for site in network.examined.found.sites}
-    assert sites == {"a": ["add"], "b": []}
+    calls = {call.node: [s.kind for s in call.steps] for call in network.examined.found.fused_calls}
+    assert calls == {"a": ["add"], "b": []}
     assert _by_name(network)["sum"].reason == "in the epilogue of 'a'"
     (_, calls, names), *rest = network.workloads(16, 16)
     assert (calls, names, rest) == (2, ("a", "b"), [])
@@ -210,7 +210,7 @@ STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
     )
 )
 def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int, int]]) -> None:
-    """Random graphs: every convolution is a site, and no operator belongs to two."""
+    """Random graphs: every convolution is a fused call, and no operator belongs to two."""
     tensors = {
         "w": normal(16, 16, 1, 1), "b": normal(1, 16, 1, 1), "zero": np.float32(0),
         "six": np.float32(6),
@@ -230,10 +230,10 @@ def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int,
         values.append(f"v{i}")
     source = model(nodes, {k: np.asarray(v) for k, v in tensors.items()}, (1, 16, 2, 2), values[-1])
     network = Network(OnnxSource("random", source, lambda: source, {}))
-    sites = network.examined.found.sites
+    calls = network.examined.found.fused_calls
     used = [o for o in network.report(16, 16).operators if "not used" not in o.reason]
-    assert [site.node for site in sites] == [o.name for o in used if o.op_type == "Conv"]
-    members = [name for site in sites for name in (site.node, *(s.node for s in site.steps))]
+    assert [call.node for call in calls] == [o.name for o in used if o.op_type == "Conv"]
+    members = [name for call in calls for name in (call.node, *(s.node for s in call.steps))]
     assert len(members) == len(set(members))
     report = network.report(16, 16)
     assert {o.name for o in report.by_status("offloaded")} == set(members)

@@ -144,7 +144,7 @@ def test_integer_operators_are_products_too() -> None:
     assert "weights have a zero point" in conv.reason
 
 
-def _site(*steps: Step) -> FusedCall:
+def _call(*steps: Step) -> FusedCall:
     scales = Quantisation("int8", (0.5,), (0,))
     return FusedCall(
         "dense", "d", (1, 16), (16, 16), (1, 16), steps=steps,
@@ -155,5 +155,5 @@ def _site(*steps: Step) -> FusedCall:
 def test_a_relu_behind_the_quantisation_keeps_its_scale() -> None:
     out = Quantisation("int8", (4.0,), (3,))
     steps = (Step("quantise", "q", out), Step("dequantise", "dq", out), Step("relu", "r"))
-    ops = int8.epilogue(_site(*steps), "full")
+    ops = int8.epilogue(_call(*steps), "full")
     assert [str(op) for op in ops] == ["bias", ">> 4", "min 127", "max 3"]

@@ -16,7 +16,7 @@ from networks.zoo import digits
 from targets.errors import UnknownName
 from targets.workload import DEFAULT_EPILOGUE, parse_workload
 
-# the ten convolutions of ResNet-18 that published VTA tuners report, and their call sites
+# the ten convolutions of ResNet-18 that published VTA tuners report, and their calls
 RESNET18 = {
     "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1": 4,
     "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0": 1,

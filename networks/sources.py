@@ -1,0 +1,50 @@
+"""Where a network comes from: one contract, and the reader of model files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from networks.errors import DynamicShapeError
+from networks.onnx_file import load_weights, read
+from networks.onnx_source import OnnxSource
+from networks.report import Examined
+
+if TYPE_CHECKING:
+    from networks.relax.execute import CompiledModule
+
+InputShapes = Mapping[str, Sequence[int]]
+
+TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+
+
+class Source(Protocol):
+    """A model that can be examined without its weights, and compiled with them."""
+
+    name: str
+
+    def examine(self) -> Examined:
+        """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
+        `ImportFailedError`; operators that cannot be imported are part of it."""
+
+    def compile(self) -> CompiledModule:
+        """The whole network, built for this machine's CPU. Raises as `examine`, and
+        `UnsupportedOperatorError`."""
+
+
+def read_source(path: Path, input_shapes: InputShapes) -> Source:
+    """An ONNX or torch.export file, read and checked in this process.
+
+    Raises `ModelFileError`, and `DynamicShapeError` where a torch.export file is given shapes.
+    """
+    if path.suffix in TORCH_SUFFIXES:
+        from networks.torch_source import TorchSource
+
+        if input_shapes:
+            raise DynamicShapeError(
+                "a torch.export file fixes its own shapes; export it again with other inputs"
+            )
+        return TorchSource(path)
+    model = read(path)
+    return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)

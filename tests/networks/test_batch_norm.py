@@ -1,0 +1,66 @@
+"""BatchNorm goes into the weights before it, and not one number of the network changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_graphs import model, normal, reference
+
+import networks
+from networks.graph import data_inputs
+from networks.normalise import normalise
+from networks.relax.importer import import_onnx
+from networks.weightless import weights_as_inputs, without_weights
+
+CHANNELS = 16
+
+
+def _model(operator: str, bias: bool, *, both_read: bool = False) -> onnx.ModelProto:
+    """A convolution or product of 16 outputs and a BatchNorm."""
+    shapes = {"Conv": (CHANNELS, 16, 3, 3), "Gemm": (CHANNELS, 16)}
+    tensors = {
+        "w": normal(*shapes[operator]), "b": normal(CHANNELS, seed=5),
+        "gamma": normal(CHANNELS, seed=1), "beta": normal(CHANNELS, seed=2),
+        "mean": normal(CHANNELS, seed=3), "var": np.abs(normal(CHANNELS, seed=4)) + 0.1,
+    }  # fmt: skip
+    attributes = {"pads": [1] * 4} if operator == "Conv" else {"transB": 1}
+    inputs = ["x", "w", *(["b"] if bias else [])]
+    nodes = [
+        helper.make_node(operator, inputs, ["c"], name="head", **attributes),
+        helper.make_node(
+            "BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["n"], name="norm"
+        ),
+        helper.make_node("Add", ["n", "c" if both_read else "n"], ["y"], name="last"),
+    ]
+    return model(nodes, tensors, (1, 16, 6, 6) if operator == "Conv" else (1, 16), "y")
+
+
+def _operators(source: onnx.ModelProto) -> list[str]:
+    imported = normalise(source, {}).model
+    inputs = [info.name for info in data_inputs(imported)]
+    return [b.op for b in import_onnx(weights_as_inputs(imported), inputs).bindings]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("operator", ["Conv", "Gemm"])
+def test_it_folds_into_convolutions_and_products(operator: str, bias: bool, tmp_path: Path) -> None:
+    source = _model(operator, bias)
+    assert "relax.nn.batch_norm" not in _operators(source)
+    assert "relax.nn.batch_norm" not in _operators(without_weights(source))
+    (tmp_path / "model.onnx").write_bytes(source.SerializeToString())
+    network = networks.load(tmp_path / "model.onnx")
+    found = {o.name: o for o in network.report(16, 16).operators}
+    assert found["norm"].reason == "in the epilogue of 'head'"
+    ((workload, _, _),) = network.workloads(16, 16, epilogue="full")
+    assert str(workload.epilogue[0]) == "bias"
+    x = normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)
+    (ours,) = network.run({"x": x}).values()
+    np.testing.assert_allclose(ours, reference(source, x), rtol=1e-5, atol=1e-4)
+
+
+def test_it_stays_where_what_it_takes_has_another_reader() -> None:
+    assert "relax.nn.batch_norm" in _operators(_model("Conv", bias=False, both_read=True))
