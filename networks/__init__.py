@@ -1,6 +1,7 @@
 """The model: import, normalisation, operator report, workload extraction, and the built-in zoo.
 
-    network = networks.load("resnet18")            # or an ONNX file, or a torch.export file
+    network = networks.load("resnet18")             # or an ONNX file, or a torch.export file
+    network = networks.load("m.onnx", sandbox=True) # a file of a stranger, read in a child process
     network.report(block_in=16, block_out=16)       # what becomes of every operator
     network.workloads(block_in=16, block_out=16)    # (workload, calls, operator names)
 

@@ -23,3 +23,13 @@ class UnsupportedOperatorError(TilewrightError):
 
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says, or the kind of error where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def last_line(error: Exception) -> str:
+    """The last line of what a library says, where TVM and ONNX put the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

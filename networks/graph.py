@@ -14,6 +14,9 @@ from networks.onnx_file import MAX_TENSOR_ELEMENTS
 
 Shape = tuple[int, ...]
 
+STANDARD_DOMAINS = ("", "ai.onnx")
+"""What an operator of the ONNX standard gives as its domain."""
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -43,6 +46,7 @@ class NormalGraph:
 
     @property
     def graph(self) -> onnx.GraphProto:
+        """The model's graph, to be changed in place."""
         return self.model.graph
 
     def tensors(self) -> dict[str, onnx.TensorProto]:
@@ -71,6 +75,7 @@ class NormalGraph:
         self.absorbed.update(dict.fromkeys(names, why))
 
     def add_tensor(self, tensor: onnx.TensorProto) -> None:
+        """Add an initializer."""
         self.graph.initializer.append(tensor)
 
 

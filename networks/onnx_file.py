@@ -6,8 +6,6 @@ A tensor may lack its data ("stub"): its shape is all that workload extraction n
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, external_data_helper, helper
 
 from networks.errors import ModelFileError
+from targets.files import write_atomically
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf's own limit
 MAX_TENSOR_ELEMENTS = 2**30
@@ -52,17 +51,8 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 
 def write(model: onnx.ModelProto, path: Path) -> Path:
-    """Write the model whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(model.SerializeToString())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the model whole or not at all; returns `path`."""
+    write_atomically(path, model.SerializeToString())
     return path
 
 
@@ -74,6 +64,7 @@ def stub(name: str, shape: Sequence[int], data_type: int) -> onnx.TensorProto:
 
 
 def is_stub(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor lacks its data."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from networks.errors import ModelFileError, UnsupportedOperatorError
+from networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from networks.fused_calls import NOTHING, Partitioned
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from networks.normalise import normalise
@@ -114,7 +114,7 @@ def _check(model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(weights_as_inputs(model))
     except onnx.checker.ValidationError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ModelFileError(f"the model is not valid ONNX: {reason}; export it again") from error
 
 

@@ -77,6 +77,7 @@ class ModelReport:
     offloaded_macs: int
 
     def by_status(self, status: Status) -> list[OperatorReport]:
+        """The operators that share a fate, in the model's order."""
         return [operator for operator in self.operators if operator.status == status]
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,8 +11,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from networks.errors import DynamicShapeError, ModelFileError
-from networks.graph import Absorbed, NormalGraph, Shape, data_inputs, refuse_absurd, static_shape
+from networks.errors import DynamicShapeError, ModelFileError, last_line
+from networks.graph import (
+    STANDARD_DOMAINS,
+    Absorbed,
+    NormalGraph,
+    Shape,
+    data_inputs,
+    refuse_absurd,
+    static_shape,
+)
 from networks.onnx_file import is_stub
 
 FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
@@ -26,7 +34,8 @@ SHAPE_ARITHMETIC = frozenset(
 
 
 def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the inputs the shapes asked for; raises `DynamicShapeError` where one stays dynamic."""
+    """Give the inputs the shapes asked for. Raises `DynamicShapeError` where one stays dynamic or a
+    shape fits no input, `ModelFileError` where one is no tensor or would exhaust memory."""
     inputs = {info.name: info for info in data_inputs(normal.model)}
     for name, shape in input_shapes.items():
         if name not in inputs:
@@ -54,7 +63,7 @@ def infer_shapes(normal: NormalGraph) -> None:
     try:
         model = shape_inference.infer_shapes(normal.model, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = last_line(error)
         raise ModelFileError(f"the model contradicts itself: {reason}; export it again") from error
     for info in model.graph.value_info:
         refuse_absurd(info.name, static_shape(info) or ())
@@ -66,7 +75,7 @@ def fold_shape_arithmetic(normal: NormalGraph) -> None:
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
     for node in normal.graph.node:
-        if node.op_type not in SHAPE_ARITHMETIC or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in SHAPE_ARITHMETIC or node.domain not in STANDARD_DOMAINS:
             continue
         values = _shape_of(node, shapes) or _evaluate(node, shapes, tensors, normal.model)
         if values is None:

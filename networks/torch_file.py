@@ -15,7 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from networks.errors import DynamicShapeError, ModelFileError, UnsupportedOperatorError
+from networks.errors import (
+    DynamicShapeError,
+    ModelFileError,
+    UnsupportedOperatorError,
+    first_line,
+)
 from networks.onnx_file import MAX_NODES
 
 if TYPE_CHECKING:
@@ -46,9 +51,8 @@ def read_exported(path: Path) -> ExportedProgram:
     try:
         return torch.export.load(archive)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelFileError(
-            f"torch {torch.__version__} cannot load '{path}': {reason}; "
+            f"torch {torch.__version__} cannot load '{path}': {first_line(error)}; "
             "export the model again with this version"
         ) from error
 

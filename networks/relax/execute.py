@@ -10,11 +10,14 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from networks.errors import ImportFailedError, InputError
+from networks.errors import ImportFailedError, InputError, first_line, last_line
 
 
 class CompiledModule:
-    """`main` of a module without open weights, compiled by LLVM for this machine."""
+    """`main` of a module without open weights, compiled by LLVM for this machine.
+
+    Raises `ImportFailedError` where the module cannot be compiled.
+    """
 
     def __init__(self, module: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         self.inputs = tuple(inputs)
@@ -22,9 +25,8 @@ class CompiledModule:
         try:
             executable = tvm.compile(module, target="llvm")
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ImportFailedError(
-                f"the model cannot be compiled for the CPU: {reason}; simplify the model"
+                f"the model cannot be compiled for the CPU: {last_line(error)}; simplify the model"
             ) from error
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
@@ -39,7 +41,7 @@ class CompiledModule:
         try:
             result = self._machine["main"](*arrays)
         except (ValueError, TypeError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise InputError(f"the network cannot run on these arrays: {reason}") from error
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}

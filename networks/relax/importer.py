@@ -16,12 +16,12 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from networks.errors import ImportFailedError
+from networks.errors import ImportFailedError, last_line
+from networks.graph import STANDARD_DOMAINS
 from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
 from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 
-STANDARD = ("", "ai.onnx")
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
 
 
@@ -30,7 +30,7 @@ def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     stock = set(onnx_frontend._get_convert_map()) | {"Constant"}
     missing = []
     for node in nodes:
-        known = node.op_type in stock and node.domain in (*STANDARD, MICROSOFT)
+        known = node.op_type in stock and node.domain in (*STANDARD_DOMAINS, MICROSOFT)
         if not known and (_domain(node), node.op_type) not in CONVERTERS:
             missing.append(node)
     return missing
@@ -41,16 +41,15 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 
     BatchNorms are folded. Raises `ImportFailedError`, naming the operator.
     """
-    opset = max((o.version for o in model.opset_import if o.domain in STANDARD), default=13)
+    opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=13)
     importer = _Importer()
     with _quiet():
         try:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
             importer.close()
-            reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ImportFailedError(
-                f"operator '{importer.node}' cannot be imported: {reason[-1]}; "
+                f"operator '{importer.node}' cannot be imported: {last_line(error)}; "
                 "export the model again, or leave this operator out"
             ) from error
     data = [importer.variable(name) for name in inputs]
@@ -103,4 +102,4 @@ def _quiet() -> Iterator[None]:
 
 
 def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain in STANDARD else node.domain
+    return "" if node.domain in STANDARD_DOMAINS else node.domain

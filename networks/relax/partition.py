@@ -47,7 +47,10 @@ class Partition:
 
 
 def partition(flat: FlatGraph) -> Partition:
-    """Fuse every chain in a flat view of a module that is not yet partitioned."""
+    """Fuse every chain in a flat view of a module that is not yet partitioned.
+
+    Raises `ImportFailedError` where TVM fuses other subgraphs than were found.
+    """
     chains = {b.var: chain_behind(flat, b) for b in flat.bindings if is_anchor(flat, b)}
     lengths: dict[Any, int] = {}
 

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from networks.errors import ImportFailedError
+from networks.errors import ImportFailedError, last_line
 from networks.graph import Operator, Shape
 from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
@@ -75,9 +75,8 @@ class TorchProgram:
                 custom_convert_map=None,
             )
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ImportFailedError(
-                f"the exported program cannot be imported: {reason}; "
+                f"the exported program cannot be imported: {last_line(error)}; "
                 "export the model to ONNX instead"
             ) from error
         return module, importer

@@ -16,6 +16,7 @@ CONVOLUTIONS = (
 
 
 def alexnet(net: Builder) -> str:
+    """Five convolutions and three products; 224×224 images, 1000 classes."""
     x = net.input
     for index, channels, kernel, stride, pad, pooled in CONVOLUTIONS:
         x = net.conv(x, f"features.{index}", channels, kernel, stride, pad, bias=True)

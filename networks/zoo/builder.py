@@ -24,7 +24,10 @@ Pair = int | tuple[int, int]
 
 
 class Builder:
-    """A graph under construction. Methods take and return tensor names; a node is a layer."""
+    """A graph under construction. Methods take and return tensor names; a node is a layer.
+
+    Images are (batch, channels, height, width) in elements, kernels and strides in rows or columns.
+    """
 
     def __init__(self, name: str, input_shape: Sequence[int], seed: int, weights: bool) -> None:
         self.name = name
@@ -75,6 +78,7 @@ class Builder:
         )  # fmt: skip
 
     def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
+        """Scales and shifts each channel; statistics near 0 and 1."""
         channels = (self.shapes[x][1],)
         inputs = [
             x,
@@ -86,30 +90,38 @@ class Builder:
         return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
 
     def relu(self, x: str, name: str) -> str:
+        """max(x, 0)."""
         return self._node("Relu", [x], name, self.shapes[x])
 
     def relu6(self, x: str, name: str) -> str:
+        """x cut to 0 … 6."""
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
     def add(self, x: str, y: str, name: str) -> str:
+        """The sum of two tensors of one shape."""
         return self._node("Add", [x, y], name, self.shapes[x])
 
     def concat(self, xs: Sequence[str], name: str) -> str:
+        """Images beside each other along their channels."""
         batch, _, height, width = self.shapes[xs[0]]
         channels = sum(self.shapes[x][1] for x in xs)
         return self._node("Concat", list(xs), name, (batch, channels, height, width), axis=1)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """The maximum of each window."""
         return self._pool("MaxPool", x, name, kernel, stride, pad)
 
     def average_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """The mean of each window, padding counted in."""
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:
+        """The mean of each channel: (batch, channels, 1, 1)."""
         return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
 
     def flatten(self, x: str, name: str) -> str:
+        """All but the batch in one dimension: (batch, features)."""
         batch, *rest = self.shapes[x]
         return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
 
@@ -121,7 +133,7 @@ class Builder:
         return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """An initializer that always has its data; the same name gives the same tensor."""
+        """An initializer of any shape that keeps its data; the same name gives the same tensor."""
         if all(tensor.name != name for tensor in self._tensors):
             self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
         return name

@@ -25,6 +25,7 @@ Parameters = dict[str, Array]
 
 
 def digits_cnn(net: Builder) -> str:
+    """Three convolutions and a product; 8×8 images, ten classes, trained weights."""
     net.values = train(net.seed) if net.weights else {}
     x = net.input
     for i, (name, _, channels, stride) in enumerate(CONVOLUTIONS, start=1):
@@ -42,7 +43,7 @@ def held_out() -> tuple[Array, NDArray[np.int64]]:
 
 @lru_cache(maxsize=4)
 def train(seed: int) -> Parameters:
-    """The trained weights by tensor name."""
+    """Trained weights by tensor name: OIHW of convolutions, (10, 128) of `fc`; biases (n,)."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # the products are small, and one thread sums in one order

@@ -18,6 +18,7 @@ V2_STAGES = (
 
 
 def mobilenet_v1(net: Builder) -> str:
+    """Thirteen separable layers (V1_LAYERS); 224×224 images, 1000 classes."""
     x = _conv_v1(net, net.input, "conv1", 32, kernel=3, stride=2)
     for i, (channels, stride) in enumerate(V1_LAYERS, start=2):
         depth = net.shapes[x][1]
@@ -28,6 +29,7 @@ def mobilenet_v1(net: Builder) -> str:
 
 
 def mobilenet_v2(net: Builder) -> str:
+    """Seventeen inverted residuals (V2_STAGES); 224×224 images, 1000 classes."""
     x = _conv_v2(net, net.input, "features.0", 32, kernel=3, stride=2)
     index = 1
     for expansion, channels, repeats, first_stride in V2_STAGES:

@@ -9,14 +9,17 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18(net: Builder) -> str:
+    """Eight blocks of two convolutions; 224×224 images, 1000 classes."""
     return _resnet(net, depths=(2, 2, 2, 2), bottleneck=False)
 
 
 def resnet34(net: Builder) -> str:
+    """Sixteen blocks of two convolutions; 224×224 images, 1000 classes."""
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=False)
 
 
 def resnet50(net: Builder) -> str:
+    """Sixteen bottlenecks of three convolutions; 224×224 images, 1000 classes."""
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=True)
 
 

@@ -9,18 +9,22 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 def vgg11(net: Builder) -> str:
+    """Configuration A: eight convolutions, three products; 224×224 images."""
     return _vgg(net, (1, 1, 2, 2, 2))
 
 
 def vgg13(net: Builder) -> str:
+    """Configuration B: ten convolutions, three products; 224×224 images."""
     return _vgg(net, (2, 2, 2, 2, 2))
 
 
 def vgg16(net: Builder) -> str:
+    """Configuration D: thirteen convolutions, three products; 224×224 images."""
     return _vgg(net, (2, 2, 3, 3, 3))
 
 
 def vgg19(net: Builder) -> str:
+    """Configuration E: sixteen convolutions, three products; 224×224 images."""
     return _vgg(net, (2, 2, 4, 4, 4))
 
 

@@ -45,7 +45,8 @@ class FaultyTarget:
     """Tiles an image onto one scratchpad; `faults` maps flat indices of the space to faults.
 
     Where there is no fault, every answer follows from the config in closed form: too large a tile
-    does not compile, threads on an odd tile give wrong numbers, all else is valid.
+    does not compile, threads on an odd tile give wrong numbers, all else is valid. Configs are
+    (n, knobs). Raises `TilewrightError` for a fault that is unknown.
     """
 
     name = "faulty"
@@ -141,7 +142,7 @@ def misbehave(fault: str, late_seconds: float) -> None:
 
 
 def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
-    """What faults, one a row, make of an honest answer."""
+    """What faults (n,), one a row, make of an honest answer."""
     nonsense, liar = faults == "nonsense", faults == "liar"
     measured.status[nonsense] = "valid"
     measured.status[liar] = "splendid"

@@ -105,6 +105,7 @@ class VtaSpec(BaseModel):
     source: str = ""
 
     def model_post_init(self, context: Any) -> None:
+        """Raises `SpecError` for a machine whose instructions cannot address its scratchpads."""
         for problem in self._encoding_problems():
             raise SpecError(f"specification '{self.name}' cannot be encoded: {problem}")
 
@@ -154,18 +155,22 @@ class VtaSpec(BaseModel):
 
     @property
     def batch(self) -> int:
+        """Rows of an input element."""
         return 1 << self.log_batch
 
     @property
     def block_in(self) -> int:
+        """Input channels of a block."""
         return 1 << self.log_block_in
 
     @property
     def block_out(self) -> int:
+        """Output channels of a block."""
         return 1 << self.log_block_out
 
     @property
     def macs_per_cycle(self) -> int:
+        """Multiply-accumulates of one GEMM iteration, which takes a cycle."""
         return self.batch * self.block_in * self.block_out
 
     @cached_property
@@ -176,6 +181,7 @@ class VtaSpec(BaseModel):
 
     @cached_property
     def machine(self) -> Machine:
+        """The numbers that compiled code needs."""
         u, i, w, a = self._depth_logs()
         element = self._element_bytes()
         return Machine(

@@ -102,7 +102,8 @@ def _scattered(
 
 @nb.njit(cache=True, nogil=True)
 def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
-    """One iteration of the functional simulator's SHR by a tensor, on elements of `size` lanes."""
+    """One iteration of the functional simulator's SHR by a tensor: the elements `d` and `s` of
+    `acc` (depth · size,), `size` lanes each."""
     alu_tile(acc, d * size, d * size, s * size, 0, 0, ALU_SHR, _BY_SIGN, 31, LANES, size // LANES)
     if acc_bits < 32:
         truncate(acc, d * size, size, acc_bits)

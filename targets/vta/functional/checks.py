@@ -46,6 +46,8 @@ def check(
 ) -> int:  # fmt: skip
     """The number of faults of one instruction; their records are in `found[1:]`.
 
+    `lo` and `hi` are its two words, `image_bytes` the size of the memory image at address `base`;
+    `queues_of_flags` (3, 4) as in `order`, `found` (MOST_FAULTS + 1, 4).
     Takes time with the micro-ops, not with the iterations (hazards do: see `first_hazard`).
     """
     found[0, 0] = 0

@@ -209,7 +209,7 @@ def _reset(
 
 @nb.njit(cache=True, nogil=True)
 def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
-    """Bring accumulators back to their width (narrower than 32 bits)."""
+    """Bring `lanes` accumulators of a flat array (n,) back to `bits` (fewer than 32)."""
     unused = 32 - bits
     for lane in range(first, first + lanes):
         acc[lane] = np.int32(acc[lane] << unused) >> unused

@@ -136,7 +136,11 @@ def execute_one(
     m: Machine, lay: Layout, rules: Rules, pads: Scratchpads, lo: int, hi: int,
     dram: NDArray[np.uint8], base: int, counters: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """One instruction, whatever it holds; stays inside the scratchpads and the image."""
+    """One instruction, whatever it holds; stays inside the scratchpads and the image.
+
+    `dram` (n,) lies at address `base`; `counters` (len(COUNTER_NAMES),) grow by bytes moved and
+    iterations done.
+    """
     opcode = get(lo, hi, 0, 3)
     if opcode in (LOAD, STORE):
         t = transfer_of(lo, hi)

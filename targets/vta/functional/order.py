@@ -34,10 +34,11 @@ def issue_order(
     tokens: NDArray[np.int64],
     heads: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The instructions in the order they run; shorter than the program if it deadlocks.
+    """The instructions `insns` (n, 2) in the order they run; shorter if the program deadlocks.
 
-    `tokens` (4,) holds the tokens of each queue before and after; `heads` (3,) receives the
-    instruction each module is stuck at, or -1. Flags towards a missing neighbour are ignored.
+    `queues_of_flags` (3, 4) are queues by module and flag. `tokens` (4,) holds the tokens of each
+    queue before and after; `heads` (3,) receives the instruction each module is stuck at, or -1.
+    Flags towards a missing neighbour are ignored.
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -65,7 +66,10 @@ def issue_order(
 
 @nb.njit(cache=True, nogil=True)
 def wanted_queue(lo: int, queues: NDArray[np.int64], flag: int) -> int:
-    """The queue that flag number `flag` (0-1 pop, 2-3 push) of an instruction names, or -1."""
+    """The queue that flag number `flag` (0-1 pop, 2-3 push) of an instruction names, or -1.
+
+    `lo` is the instruction's low word, `queues` (4,) the queues of its module's flags.
+    """
     return queues[flag] if get(lo, np.uint64(0), 3 + flag, 1) else -1
 
 

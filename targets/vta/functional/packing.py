@@ -18,7 +18,8 @@ def unpack_rows(
     dram: NDArray[np.uint8], at: int, bits: int,
     target: NDArray[np.int32], first: int, pitch: int, width: int, rows: int,
 ) -> None:  # fmt: skip
-    """Signed values from byte `at`: `rows` rows of `width`, placed `pitch` items apart."""
+    """Signed values from byte `at` of `dram` (n,): `rows` rows of `width`, placed from item `first`
+    of `target` on, `pitch` items apart."""
     if bits == 8:
         source = dram[at : at + rows * width].view(np.int8)
         if width == pitch:
@@ -45,7 +46,8 @@ def unpack_weights(
     dram: NDArray[np.uint8], at: int, bits: int,
     wgt: NDArray[np.int16], first: int, block_out: int, block_in: int, elements: int,
 ) -> None:  # fmt: skip
-    """Weight elements, [output][input] in memory → tiles of [input pair][output][2] at `first`."""
+    """Weight elements of shape (block_out, block_in) in memory → tiles of [input pair][output][2]
+    from item `first` of `wgt` on."""
     in_tiles, out_tiles = -(-block_in // LANES), -(-block_out // LANES)
     for n in range(elements):
         element = first + n * in_tiles * out_tiles * TILE
@@ -68,7 +70,7 @@ def unpack_weights(
 def unpack_uops(
     dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
 ) -> None:
-    """`count` micro-ops of `size` bytes from byte `at`."""
+    """`count` micro-ops of `size` bytes from byte `at` → `uop` (depth,) from `first` on."""
     for n in range(count):
         word = np.uint64(0)
         for k in range(size):
@@ -81,7 +83,8 @@ def pack_rows(
     values: NDArray[np.int32], first: int, pitch: int, width: int, rows: int, bits: int,
     dram: NDArray[np.uint8], at: int,
 ) -> None:  # fmt: skip
-    """The low `bits` bits of `rows` rows of `width` values, densely from byte `at` on."""
+    """The low `bits` bits of `rows` rows of `width` values, densely from byte `at` of `dram` (n,);
+    rows begin at item `first`, `pitch` items apart."""
     if bits == 8 and width == pitch:
         narrow, source = dram[at : at + rows * width], values[first : first + rows * width]
         for k in range(rows * width):
@@ -102,7 +105,7 @@ def pack_rows(
 
 @nb.njit(cache=True, nogil=True)
 def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
-    """Clear `count` items."""
+    """Clear `count` items of a flat array (n,), from `first` on."""
     cleared = target[first : first + count]
     for k in range(count):
         cleared[k] = 0
@@ -110,7 +113,7 @@ def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
 
 @nb.njit(cache=True, nogil=True)
 def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
-    """The signed value of `bits` bits (a power of two), number `number` after byte `at`."""
+    """The signed value of `bits` bits (a power of two), number `number` after byte `at` of (n,)."""
     position = number * bits
     place = at + (position >> 3)
     raw = nb.int64(dram[place]) >> (position & 7)

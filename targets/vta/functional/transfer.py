@@ -74,7 +74,8 @@ def depth_of(rules: Rules, memory: int) -> int:
 def load(
     m: Machine, rules: Rules, pads: Scratchpads, dram: NDArray[np.uint8], base: int, t: Transfer
 ) -> None:
-    """One LOAD with its zero padding. Moves nothing if x_size = 0."""
+    """One LOAD with its zero padding, from `dram` (n,) at address `base`. Moves nothing if
+    x_size = 0."""
     if t.x_size == 0:
         return
     foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
@@ -140,7 +141,8 @@ def _input_window(
 def store(
     m: Machine, rules: Rules, pads: Scratchpads, dram: NDArray[np.uint8], base: int, t: Transfer
 ) -> None:
-    """One STORE: the low bits of accumulators, dense in the scratchpad, strided in memory."""
+    """One STORE: the low bits of accumulators, dense in the scratchpad, strided in `dram` (n,),
+    which lies at address `base`."""
     if t.x_size == 0:
         return
     foot, size = footprint_of(m, OUT, t), m.batch * pads.acc_row
@@ -173,7 +175,10 @@ def keep_stale_output(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8],
     first: int, count: int, size: int,
 ) -> None:  # fmt: skip
-    """Before `count` elements of `size` lanes change without their OUT copy: keep OUT's."""
+    """Before `count` elements of `size` lanes change without their OUT copy: keep OUT's.
+
+    `acc` and `out` are (depth · size,), `fresh` (depth,).
+    """
     for index in range(first, first + count):
         if fresh[index]:
             fresh[index] = 0

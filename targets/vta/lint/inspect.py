@@ -1,6 +1,7 @@
 """What a sound instruction does that not every implementation does alike.
 
-Each function looks at one instruction just before it runs, with the scratchpads as they are then.
+Each function looks at instruction `n` just before it runs, with the scratchpads as they are then;
+`clock` (3,) counts the instructions of each module that are surely over when it is.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ HLS_GEMM_PIPELINE = 4
 
 class Accesses(NamedTuple):
     """The last access to each element by module, as that module's count of instructions; 0: none.
+    Each array is (depth,) of its scratchpad.
 
     Only accesses that can race are kept: loads write inputs and weights that GEMM reads, compute
     writes accumulators that STORE reads.
@@ -68,7 +70,7 @@ def inspect_transfer(
     m: Machine, rules: Rules, pads: Scratchpads, is_store: bool, t: Transfer,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """A LOAD or STORE that moves something."""
+    """A LOAD or STORE that moves something; `clock` (3,)."""
     memory = OUT if is_store else t.memory
     foot = footprint_of(m, memory, t)
     if foot.wrapped:
@@ -138,7 +140,8 @@ def inspect_gemm(
     lay: Layout, rules: Rules, pads: Scratchpads, g: Loops, first_iteration: int,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """A GEMM that does something. `first_iteration` exceeds all before by the HLS pipeline."""
+    """A GEMM that does something; `clock` (3,). `first_iteration` exceeds all before by the HLS
+    pipeline."""
     outer, inner, uops = trips(rules, g)
     iteration = first_iteration
     reused = raced = False
@@ -170,7 +173,8 @@ def inspect_alu(
     lay: Layout, rules: Rules, pads: Scratchpads, g: Loops,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """An ALU instruction that does something, apart from the amounts of a shift by tensor."""
+    """An ALU instruction that does something; `clock` (3,). `run_tensor_shift` looks at the amounts
+    of a shift by tensor."""
     if g.use_imm and g.alu_opcode == ALU_SHR:
         if abs(g.imm) > 31:
             note(log, c.SHIFT_UNDEFINED, n, g.imm, 0, 0)

@@ -134,7 +134,8 @@ def check_finish(
 ) -> None:
     """Note the instructions that FINISH does not wait for, or that there is no FINISH.
 
-    `extra` tells transfers that move nothing.
+    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; `extra` tells
+    transfers that move nothing.
     """
     modules = modules_of(insns)
     finish = -1
@@ -164,6 +165,7 @@ def blocked_dispatch(
 ) -> int:
     """The instruction at which fetch waits for ever because its module's queue is full, or -1.
 
+    `insns` (n, 2), `queues_of_flags` (3, 4); `tokens` (4,) were there at the start.
     Fetch hands instructions out in program order; one for a full queue holds up all behind it,
     also the one that would free the queue (Chisel RTL, Fetch: `entries` with the running one).
     """

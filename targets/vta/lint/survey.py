@@ -51,6 +51,7 @@ def survey(
 ) -> None:
     """Note what is wrong with each instruction, in the order they run. Changes both images.
 
+    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; both images are (bytes,).
     Instructions beyond the work limit are noted and skipped.
     """
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)

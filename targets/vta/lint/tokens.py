@@ -12,8 +12,9 @@ from targets.vta.spec import VtaSpec
 def loses_tokens(
     insns: NDArray[np.uint64], spec: VtaSpec, tokens: tuple[int, int, int, int]
 ) -> bool:
-    """Whether a token counter ever exceeds `spec.token_limit` on this machine.
+    """Whether a token counter ever exceeds `spec.token_limit` when `insns` (n, 2) run on `spec`.
 
+    `tokens` are in the queues l2g, g2l, g2s, s2g at the start.
     A deadlock in time counts as lost tokens, and so does a program that cannot be timed: neither
     can be ruled out then.
     """

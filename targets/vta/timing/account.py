@@ -1,4 +1,7 @@
-"""Where the units' cycles go: every cycle before FINISH is put into one column."""
+"""Where the units' cycles go: every cycle before FINISH is put into one column.
+
+`breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from targets.vta.timing.port import compiled
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
-    """Account the cycles [begin, end) of a module, as far as they lie before FINISH."""
+    """Account the cycles [begin, end) of a module, as far as they lie before FINISH, in
+    `breakdown` (units, columns)."""
     if total >= 0:
         end = min(end, total)
     if end > begin:
@@ -42,7 +46,11 @@ def account_wait(
     total: int,
 ) -> int:
     """Account the cycles before a decision: for the instruction, then for its tokens, the cycle of
-    the decision itself. `first` and `second` are the token queues popped, -1 for none."""
+    the decision itself. Returns the cycle after it.
+
+    `breakdown` (units, columns). `first` and `second` are the token queues popped, -1 for none;
+    their tokens are there since `first_since` and `second_since`.
+    """
     begin = max(idle_since, visible)
     spend(breakdown, module, WAITING_INSTRUCTION, idle_since, begin, total)
     if first >= 0 and first_since > begin:
@@ -64,7 +72,10 @@ def account_end(
     end: int,
     total: int,
 ) -> int:
-    """Account the execute cycles of an instruction; a load's are its beats and waiting for them."""
+    """Account the execute cycles of an instruction; a load's are its beats and waiting for them.
+
+    `breakdown` (units, columns). Returns `end`.
+    """
     if client < 0:
         spend(breakdown, module, EXECUTING, begin, end, total)
     else:

@@ -46,6 +46,7 @@ def batch_size(max_burst_beats: int, pipelined: bool) -> int:
 
 @compiled
 def reset_fetch(fetch: NDArray[np.int64]) -> None:
+    """Nothing fetched yet; `fetch` (FETCH_FIELDS,)."""
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
     fetch[LEFT] = -NEVER
@@ -85,7 +86,8 @@ def dispatch(
     """Move arrived instructions into queues as long as there is known to be room.
 
     Called when a batch has arrived and, if that did not empty the unit, whenever an instruction
-    has ended. Returns the cycle after which the next batch can be asked for, NEVER if it is not
+    has ended. `insns` (n, 2), `fetch` (FETCH_FIELDS,), `queues` (3, power of two ≥ entries, 2),
+    `tails` (3,). Returns the cycle after which the next batch can be asked for, NEVER if it is not
     known yet.
     """
     mask = queues.shape[1] - 1

@@ -70,7 +70,10 @@ class Bus(NamedTuple):
 
 @compiled
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
-    """Begin an episode: nothing in flight, the memory's latency counter cleared."""
+    """Begin an episode: nothing in flight, the memory's latency counter cleared.
+
+    `clients` (CLIENTS, CLIENT_FIELDS), `port` (PORT_FIELDS,).
+    """
     for c in range(CLIENTS):
         clients[c, READY] = NEVER
         clients[c, AHEAD] = 0
@@ -158,6 +161,7 @@ def add_load(
 ) -> int:
     """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
 
+    `clients` (CLIENTS, CLIENT_FIELDS); `lo` and `hi` are the instruction's words.
     Returns OPEN, or ENDED if its end is known already, or STALE, and adds nothing, if data of its
     predecessor are still to come: the RTL would take them for its own.
     """
@@ -203,7 +207,10 @@ def add_load(
 
 @compiled
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
-    """A batch of `count` instructions whose read command is valid in cycle `origin` + 1."""
+    """A batch of `count` instructions whose read command is valid in cycle `origin` + 1.
+
+    `clients` (CLIENTS, CLIENT_FIELDS); `address` is in bytes.
+    """
     c = clients[FETCH_CLIENT]
     c[ROWS] = 0
     c[PAD_FIRST] = 0
@@ -258,8 +265,9 @@ def advance(
     """Grant bursts up to cycle `horizon`, or until a client's last one: its number, else -1.
 
     The client's end (first cycle after its execute state; for the fetch unit, the first cycle in
-    which instructions can leave its memory) stands in `clients[client, END]`. `bursts` is a ring of
-    the last bursts' (last beat, client, beats), a power of two of rows and more than the tags.
+    which instructions can leave its memory) stands in `clients[client, END]`. `clients` (CLIENTS,
+    CLIENT_FIELDS), `port` (PORT_FIELDS,); `bursts` (n, 3) is a ring of the last bursts' (last beat,
+    client, beats), n a power of two and more than the tags.
     """
     mask = bursts.shape[0] - 1
     grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
