@@ -40,6 +40,7 @@ from targets.workload import Workload
 
 
 def conv(channels: int, size: int, out: int, kernel: int, stride: int = 1) -> Workload:
+    """A convolution of a square image by a square kernel, padded to keep its size."""
     pad = kernel // 2
     return Workload(
         "conv2d", 1, channels, size, size, out, kernel, kernel, stride, stride, pad, pad, pad, pad
@@ -126,6 +127,7 @@ def speed_of_default(spec: VtaSpec, workload: Workload) -> float:
 
 
 def main() -> None:
+    """Print the peaks of the machine, then a row a layer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--schedules", type=int, default=12, help="schedules a layer")
     parser.add_argument("--target", default="vta-pynq")

@@ -58,6 +58,7 @@ def library_call(network: str, target_name: str, tuner: str, trials: int, out: P
 
 
 def timed(command: list[str], folder: Path) -> Cost:
+    """Seconds of a command in a folder, with no settings of a server in its environment."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
@@ -71,6 +72,7 @@ def timed(command: list[str], folder: Path) -> Cost:
 
 
 def main() -> None:
+    """Run both in turns and print what they cost."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--target", default="vta-pynq")
@@ -97,6 +99,7 @@ def main() -> None:
 
 
 def report(flow: list[Cost], library: list[Cost]) -> None:
+    """Print medians, and the share of the command's time that the library call does not take."""
     walls = [statistics.median(c.wall for c in costs) for costs in (flow, library)]
     cpus = [statistics.median(c.cpu for c in costs) for costs in (flow, library)]
     share = 1 - walls[1] / walls[0]

@@ -53,6 +53,7 @@ def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int
 
 
 def best_template(target: VtaTarget, workload: Workload) -> int:
+    """Cycles of the best schedule of the enumerated template space."""
     _, measured = target.enumerate(workload)
     return int(measured.cycles[measured.valid].min())
 

@@ -109,6 +109,7 @@ def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
 
 
 def main() -> None:
+    """Print rates, on one thread and on several."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", default="vta-pynq")
     parser.add_argument("--workload", default=WORKLOAD)

@@ -58,7 +58,10 @@ def most_work(
 
 
 def arrived(work: NDArray[np.int64], gemms: int, instructions: int, wait: int) -> int:
-    """Beats that can have arrived when the last of `gemms` GEMM instructions starts."""
+    """Beats that can have arrived when the last of `gemms` GEMM instructions starts.
+
+    `work` (beats + 1,) of `most_work`; `wait` are cycles in which nothing runs.
+    """
     beats = 0
     for stage in range(1, gemms + 1):
         # Over can be all but this GEMM, those after it, and the three of the last epilogue.
