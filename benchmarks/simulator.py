@@ -109,7 +109,7 @@ def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
 
 
 def main() -> None:
-    """Print rates, on one thread and on several."""
+    """Print programs and cycles a second: all, by length, by size of the batch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", default="vta-pynq")
     parser.add_argument("--workload", default=WORKLOAD)

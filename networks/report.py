@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from networks.extract import Blocks, Decision, collect, decide, macs_of
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
+from targets.files import Json
 from targets.workload import Workload
 
 Status = Literal["offloaded", "cpu", "unsupported"]
@@ -80,7 +81,7 @@ class ModelReport:
         """The operators that share a fate, in the model's order."""
         return [operator for operator in self.operators if operator.status == status]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Lists, numbers and strings only."""
         return asdict(self)
 

@@ -18,6 +18,7 @@ from networks import errors
 from networks.report import Examined
 from networks.sources import InputShapes, read_source
 from targets.errors import TilewrightError
+from targets.files import as_int, as_list, as_object, as_text
 from targets.rpc_process import Header, Limits, RpcFailed, RpcProcess, RpcTimeout, arguments, serve
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def _examined() -> TypeAdapter[Examined]:
 
 
 def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
-    examined = read_source(Path(header["path"]), header["shapes"]).examine()
+    shapes = as_object(header["shapes"])
+    sizes = {name: [as_int(size) for size in as_list(shape)] for name, shape in shapes.items()}
+    examined = read_source(Path(as_text(header["path"])), sizes).examine()
     return {"examined": _examined().dump_python(examined, mode="json")}, {}
 
 

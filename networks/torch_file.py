@@ -13,7 +13,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from networks.errors import (
     DynamicShapeError,
@@ -22,6 +22,7 @@ from networks.errors import (
     first_line,
 )
 from networks.onnx_file import MAX_NODES
+from targets.files import Json, as_list, as_object, as_text, read_json
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -71,16 +72,16 @@ def _rebuilt(path: Path) -> io.BytesIO:
                     "torch.export.save(torch.export.export(model.eval(), inputs), path)"
                 )
             root = parts[MODEL].removesuffix(MODEL)
-            _refuse_pickled([json.loads(source.read(parts[name])) for name in CONFIGS], path)
+            _refuse_pickled([read_json(source.read(parts[name])) for name in CONFIGS], path)
             for part, name in parts.items():
                 if part.startswith(KEPT):
                     target.writestr(name, source.read(name))
             target.writestr(root + SAMPLES, b"")
-            model = _checked_program(json.loads(source.read(parts[MODEL])), path)
+            model = _checked_program(as_object(read_json(source.read(parts[MODEL]))), path)
             target.writestr(root + MODEL, json.dumps(model))
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
-    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
+    except (zipfile.BadZipFile, ValueError, KeyError) as error:
         raise ModelFileError(
             f"'{path}' is no torch.export file, or is cut off; export or copy it again"
         ) from error
@@ -88,10 +89,11 @@ def _rebuilt(path: Path) -> io.BytesIO:
     return rebuilt
 
 
-def _refuse_pickled(configs: list[Any], path: Path) -> None:
+def _refuse_pickled(configs: list[Json], path: Path) -> None:
     for config in configs:
-        for name, payload in config["config"].items():
-            raw = payload["path_name"].startswith(("weight_", "tensor_"))
+        for name, described in as_object(as_object(config)["config"]).items():
+            payload = as_object(described)
+            raw = as_text(payload["path_name"]).startswith(("weight_", "tensor_"))
             if payload["use_pickle"] or not raw:
                 raise ModelFileError(
                     f"'{name}' in '{path}' is a pickled object, which may run any code; "
@@ -99,31 +101,33 @@ def _refuse_pickled(configs: list[Any], path: Path) -> None:
                 )
 
 
-def _checked_program(program: dict[str, Any], path: Path) -> dict[str, Any]:
+def _checked_program(program: dict[str, Json], path: Path) -> dict[str, Json]:
     """The program without code, traces and symbolic sizes; raises where it needs one of them."""
-    graph = program["graph_module"]["graph"]
-    if len(graph["nodes"]) > MAX_NODES:
+    graph = as_object(as_object(program["graph_module"])["graph"])
+    nodes = [as_object(node) for node in as_list(graph["nodes"])]
+    if len(nodes) > MAX_NODES:
         raise ModelFileError(f"'{path}' has more than {MAX_NODES} operators; split the model")
     if any("expr_str" in item for item in _mappings(program)):
         raise DynamicShapeError(
             f"'{path}' has dynamic shapes; export it without dynamic_shapes, with inputs of "
             "the size you will run"
         )
-    for node in graph["nodes"]:
-        if not node["target"].startswith("torch.ops.aten.") and node["target"] not in GETITEM:
+    for node in nodes:
+        target = as_text(node["target"])
+        if not target.startswith("torch.ops.aten.") and target not in GETITEM:
             raise UnsupportedOperatorError(
-                f"'{path}' calls {node['target']}, which is no operator of PyTorch's own; "
+                f"'{path}' calls {target}, which is no operator of PyTorch's own; "
                 "export a model of standard layers"
             )
-        stack = node["metadata"].get("nn_module_stack")
+        stack = as_object(node["metadata"]).get("nn_module_stack")
         node["metadata"] = {} if stack is None else {"nn_module_stack": stack}
     program["guards_code"] = []
     return program
 
 
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
+def _mappings(value: Json) -> Iterator[dict[str, Json]]:
     """Every JSON object inside a value."""
-    stack = [value]
+    stack: list[Json] = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, dict):

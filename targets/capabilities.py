@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space, Target
 from targets.features import Features
+from targets.files import Json
 from targets.workload import Workload
 
 C = TypeVar("C")
@@ -133,7 +134,7 @@ class HasSpecification(Protocol):
     """Can be written down and built again (`targets.registry.rebuild`)."""
 
     @property
-    def specification(self) -> dict[str, Any]:
+    def specification(self) -> dict[str, Json]:
         """As JSON."""
         ...
 

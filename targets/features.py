@@ -6,11 +6,15 @@ A target says what a column is about; models go by that and never by a target's 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from targets.files import Json
 
 Meaning = Literal[
     "",
@@ -98,3 +102,18 @@ class Features:
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Their sum, shape (rows,); NaN counts as 0, and so does a meaning no column has."""
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))
+
+
+def write_columns(columns: Sequence[Feature]) -> list[Json]:
+    """Columns as JSON."""
+    return [asdict(column) for column in columns]
+
+
+def read_columns(value: Json) -> tuple[Feature, ...]:
+    """What `write_columns` wrote. Raises `ValueError`."""
+    return _columns().validate_python(value)
+
+
+@cache
+def _columns() -> TypeAdapter[tuple[Feature, ...]]:
+    return TypeAdapter(tuple[Feature, ...])

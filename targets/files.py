@@ -7,18 +7,61 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Json = Any
-"""A value of JSON: None, bool, int, float, str, or lists and string-keyed dicts of them."""
+JsonScalar: TypeAlias = bool | int | float | str | None
+Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
+"""A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
+`as_object`, `as_list` and their like."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def read_json(text: str | bytes) -> Json:
+    """The value of a JSON text: objects are dicts, arrays lists. Raises `ValueError`."""
+    value: Json = json.loads(text)
+    return value
+
+
+def as_object(value: Json) -> dict[str, Json]:
+    """A value that must be an object. Raises `ValueError`, as all of these do."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.80} is no JSON object")
+    return value
+
+
+def as_list(value: Json) -> list[Json]:
+    """A value that must be an array."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.80} is no JSON array")
+    return value
+
+
+def as_text(value: Json) -> str:
+    """A value that must be a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.80} is no text")
+    return value
+
+
+def as_int(value: Json) -> int:
+    """A value that must be a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is no whole number")
+    return value
+
+
+def as_number(value: Json) -> float:
+    """A value that must be a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is no number")
+    return value
 
 
 def canonical(value: Json) -> bytes:
@@ -59,11 +102,12 @@ def pack_files(files: Mapping[str, bytes]) -> bytes:
 
 
 def pack_arrays(arrays: Arrays) -> bytes:
-    """An NPZ file with fixed time stamps; arrays of objects are refused."""
+    """An NPZ file with fixed time stamps, of arrays of any shape; those of objects are refused."""
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()})
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects."""
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 

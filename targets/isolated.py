@@ -15,10 +15,10 @@ for that of a later call: its process is gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from targets.base import (
     STATUSES,
     Configs,
-    Knob,
     Lowered,
     Measurements,
     Ragged,
@@ -36,9 +35,10 @@ from targets.base import (
 )
 from targets.capabilities import Enumerates, capability
 from targets.errors import TilewrightError, WorkloadError
-from targets.features import Feature, Features
+from targets.features import Features, read_columns
+from targets.files import Json, as_number, as_object
 from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcNonsense, RpcProcess
-from targets.worker import read_programs, write_programs, write_workload
+from targets.worker import read_programs, read_space, write_programs, write_workload
 from targets.workload import Workload
 
 PARTS = 8
@@ -83,11 +83,11 @@ class IsolatedTarget:
     def __init__(
         self,
         factory: str,
-        arguments: dict[str, Any] | None = None,
+        arguments: Mapping[str, Json] | None = None,
         limits: Limits | None = None,
         beside: Target | None = None,
     ) -> None:
-        recipe = [factory, json.dumps(arguments or {})]
+        recipe = [factory, json.dumps(dict(arguments or {}))]
         self._child = RpcProcess("targets.worker", recipe, limits or Limits())
         self._beside = beside
         self._about = self._describe()
@@ -111,7 +111,8 @@ class IsolatedTarget:
         return self._child.starts
 
     def hardware_features(self) -> dict[str, float]:
-        return {str(name): float(value) for name, value in self._about["hardware"].items()}
+        hardware = as_object(self._about["hardware"])
+        return {name: as_number(value) for name, value in hardware.items()}
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
         def ask(rows: NDArray[np.int64]) -> Lowered:
@@ -154,16 +155,14 @@ class IsolatedTarget:
         header = self._must({"call": "space", "workload": write_workload(workload)})
         if "error" in header:
             raise WorkloadError(str(header["message"]))
-        knobs = tuple(Knob(str(name), tuple(values)) for name, values in header["knobs"])
-        listed = header["listed"]
-        return Space(str(header["space"]), knobs, None if listed is None else tuple(listed))
+        return read_space(header)
 
     def _estimate(self, workload: Workload, configs: Configs) -> Features:
         try:
             header, arrays = self._call("estimate", workload, configs)
         except RpcFailed as error:
             raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
-        return Features(arrays["table"], tuple(Feature(**each) for each in header["columns"]))
+        return Features(arrays["table"], read_columns(header["columns"]))
 
     def _call(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
@@ -242,9 +241,7 @@ def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Array
         raise RpcNonsense("the target lowered to arrays of the wrong shape")
     failures, reasons = (text.astype(object) for text in texts)
     try:
-        features = Features(
-            hidden.astype(np.float64), tuple(Feature(**column) for column in columns)
-        )
+        features = Features(hidden.astype(np.float64), read_columns(columns))
         programs = read_programs(arrays)
     except (ValueError, KeyError, TypeError):
         raise RpcNonsense("the target lowered to arrays that are no programs") from None

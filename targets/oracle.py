@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from targets.base import Lowered, Measurements, Space, Target
 from targets.capabilities import Enumerates, Estimates, capability
-from targets.features import Feature, Features
-from targets.files import write_atomically
+from targets.features import Features, read_columns, write_columns
+from targets.files import read_json, write_atomically
 from targets.replay import ReplayTarget
 from targets.table import Table
 from targets.workload import Workload
@@ -127,7 +127,7 @@ def _write(path: Path, table: Table) -> None:
         _HIDDEN + name: pa.array(np.ascontiguousarray(table.hidden.matrix[:, k]))
         for k, name in enumerate(table.hidden.names)
     }
-    about = json.dumps([asdict(column) for column in table.hidden.columns])
+    about = json.dumps(write_columns(table.hidden.columns))
     notes = {_DIGEST: table.digest, _COLUMNS: about}
     data = pa.table(columns | hidden).replace_schema_metadata(notes)
     buffer = io.BytesIO()
@@ -136,7 +136,7 @@ def _write(path: Path, table: Table) -> None:
 
 
 def _decoded(found: pa.Table, workload: Workload, space: Space) -> Table:
-    columns = tuple(Feature(**each) for each in json.loads(found.schema.metadata[_COLUMNS]))
+    columns = read_columns(read_json(found.schema.metadata[_COLUMNS]))
     hidden = np.empty((found.num_rows, len(columns)))
     for k, column in enumerate(columns):
         hidden[:, k] = found[_HIDDEN + column.name].to_numpy()

@@ -12,15 +12,15 @@ that names a `TargetKind`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from targets.base import Target
 from targets.errors import TilewrightError, UnknownName
+from targets.files import Json
 
 BUILT_IN = ("targets.vta.kind:KIND", "targets.vta.replay_kind:KIND")
 ENTRY_POINTS = "tilewright.targets"
@@ -50,7 +50,7 @@ def _nothing_to_warm_up() -> None:
     return None
 
 
-def _cannot_rebuild(specification: dict[str, Any], space: str) -> Target:
+def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
     raise TargetError("targets of this kind cannot be built from what a run has written down")
 
 
@@ -73,7 +73,7 @@ class TargetKind:
     reads: Callable[[Path], bool] = _reads_nothing
     check: Callable[[str], None] = _nothing_to_check
     describe: Callable[[str], str] = _nothing_to_say
-    rebuild: Callable[[dict[str, Any], str], Target] = _cannot_rebuild
+    rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
     warm_up: Callable[[], None] = _nothing_to_warm_up
 
     def space_named(self, space: str) -> str:
@@ -145,7 +145,7 @@ def check_target(text: str, space: str = "") -> None:
     kind.check(rest)
 
 
-def rebuild(kind: str, specification: dict[str, Any], space: str) -> Target:
+def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
     """A target from what a run wrote down about it. Raises `UnknownName`, `TargetError`, or an
     error of its kind."""
     kinds = target_kinds()

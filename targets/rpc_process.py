@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import TilewrightError
+from targets.files import Json, read_json
 
-Header = dict[str, Any]
+Header = dict[str, Json]
 Arrays = Mapping[str, NDArray[Any]]
 Frame = tuple[Header, dict[str, NDArray[Any]]]
 MAX_FRAME_BYTES = 1 << 30
@@ -246,7 +247,7 @@ def _decode(receive: Callable[[int], bytes]) -> Frame:
     if head > MAX_FRAME_BYTES or payload > MAX_FRAME_BYTES:
         raise RpcNonsense("the process answered with an impossible length")
     try:
-        header = json.loads(receive(head))
+        header = read_json(receive(head))
         arrays = {}
         if payload:
             with np.load(io.BytesIO(receive(payload)), allow_pickle=False) as archive:

@@ -7,21 +7,24 @@ keyword arguments as JSON. Programs travel with the calls that need them, as pla
 from __future__ import annotations
 
 import importlib
-import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from targets.base import Lowered, Programs, Ragged, Space, Target
+from targets.base import Knob, Lowered, Programs, Ragged, Space, Target
 from targets.capabilities import Estimates, capability
 from targets.errors import WorkloadError
-from targets.features import Features
+from targets.features import Features, write_columns
+from targets.files import Json, as_int, as_list, as_object, as_text, read_json
 from targets.registry import make_target
 from targets.rpc_process import Arrays, Header, arguments, serve
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 SMALL = Workload("dense", 1, 16, 1, 1, 16)
 _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
@@ -30,7 +33,7 @@ _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 class Worker:
     """Answers one call after another with a target of its own."""
 
-    def __init__(self, factory: str, keywords: dict[str, Any]) -> None:
+    def __init__(self, factory: str, keywords: Mapping[str, Json]) -> None:
         module, _, name = factory.partition(":")
         self.target: Target = getattr(importlib.import_module(module), name)(**keywords)
 
@@ -53,10 +56,10 @@ class Worker:
         if call == "estimate":
             assert estimates is not None
             table = estimates.estimate(workload, configs)
-            return {"columns": write_columns(table)}, {"table": table.matrix}
+            return {"columns": write_columns(table.columns)}, {"table": table.matrix}
         if call == "lower":
             lowered = self.target.lower(workload, configs)
-            return {"columns": write_columns(lowered.hidden)}, {
+            return {"columns": write_columns(lowered.hidden.columns)}, {
                 "failures": lowered.failures,
                 "reasons": lowered.reasons,
                 "hidden": lowered.hidden.matrix,
@@ -123,20 +126,19 @@ def read_programs(arrays: Arrays) -> dict[str, Ragged]:
     return found
 
 
-def write_columns(features: Features) -> list[dict[str, str]]:
-    """The columns as JSON."""
-    return [asdict(column) for column in features.columns]
-
-
-def write_workload(workload: Workload) -> dict[str, Any]:
+def write_workload(workload: Workload) -> dict[str, Json]:
     """As JSON."""
     return asdict(workload)
 
 
-def read_workload(values: dict[str, Any]) -> Workload:
+def read_workload(values: Json) -> Workload:
     """What `write_workload` wrote. Raises `WorkloadError` for sizes that make no sense."""
-    epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
-    return Workload(**(values | {"epilogue": epilogue}))
+    return _workloads().validate_python(values)
+
+
+@cache
+def _workloads() -> TypeAdapter[Workload]:
+    return TypeAdapter(Workload)
 
 
 def write_space(space: Space) -> Header:
@@ -148,6 +150,18 @@ def write_space(space: Space) -> Header:
     }
 
 
+def read_space(values: Mapping[str, Json]) -> Space:
+    """What `write_space` wrote. Raises `ValueError`."""
+    pairs = [as_list(pair) for pair in as_list(values["knobs"])]
+    knobs = tuple(Knob(as_text(name), _ints(numbers)) for name, numbers in pairs)
+    listed = values["listed"]
+    return Space(as_text(values["space"]), knobs, None if listed is None else _ints(listed))
+
+
+def _ints(value: Json) -> tuple[int, ...]:
+    return tuple(map(as_int, as_list(value)))
+
+
 if __name__ == "__main__":
     factory, keywords = arguments()
-    serve(Worker(factory, json.loads(keywords)).answer)
+    serve(Worker(factory, as_object(read_json(keywords))).answer)

@@ -5,11 +5,12 @@ Nothing heavy is imported before a target is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from targets.base import Target
+from targets.files import Json
 from targets.registry import TargetKind
 from targets.vta.spec import VtaSpec, preset_files
 
@@ -34,7 +35,7 @@ def _make(text: str, space: str) -> Target:
     return _target(VtaSpec.load(text), space)
 
 
-def _rebuild(specification: dict[str, Any], space: str) -> Target:
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
     return _target(VtaSpec.model_validate(specification), space)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from targets.errors import SpecError, UnknownName
+from targets.files import as_object, read_json
 
 INSTRUCTION_BITS = 128
 LOOP_FIELD_BITS = 14  # iter_out, iter_in
@@ -112,7 +114,7 @@ class VtaSpec(BaseModel):
     # -- reading ---------------------------------------------------------------------------
 
     @classmethod
-    def from_mapping(cls, values: dict[str, Any]) -> VtaSpec:
+    def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
         """From the keys of `vta_config.json` (and the port's). Raises `SpecError`."""
         values = dict(values)
         block = values.pop("LOG_BLOCK", values.pop("log_block", None))
@@ -135,14 +137,13 @@ class VtaSpec(BaseModel):
         """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
         presets = preset_files()
         if name_or_path in presets:
-            return cls.from_mapping(
-                {"name": name_or_path} | json.loads(presets[name_or_path].read_text())
-            )
+            keys = as_object(read_json(presets[name_or_path].read_text()))
+            return cls.from_mapping({"name": name_or_path, **keys})
         path = Path(name_or_path)
         if path.suffix != ".json":
             raise UnknownName("target", name_or_path, [*presets, "a path to a .json file"])
         try:
-            values = json.loads(path.read_text())
+            values = read_json(path.read_text())
         except OSError as error:
             raise SpecError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
 from targets.capabilities import Blocks, Latency, UntunedSchedule
 from targets.features import Features
+from targets.files import Json
 from targets.vta.area import area_of
 from targets.vta.baseline import baseline_of, roofline_cycles
 from targets.vta.estimates import ESTIMATES, OF_SPACE
@@ -152,7 +152,7 @@ class VtaTarget:
         return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
 
     @property
-    def specification(self) -> dict[str, Any]:
+    def specification(self) -> dict[str, Json]:
         """The keys of `vta_config.json`."""
         return self.spec.model_dump(by_alias=True, exclude={"source"})
 

@@ -27,7 +27,8 @@ from targets.workload import Workload
 def program_with_data(
     lowering: Lowering, values: NDArray[np.int64], tensors: Tensors
 ) -> Program | None:
-    """The program of one config (knob *values*) with its DRAM image, or None if it has none."""
+    """The program of one config (knob values, shape (knobs,)) with its DRAM image, or None if it
+    has none."""
     code, insns, uops, _ = lowering.program(values)
     if code:
         return None

@@ -8,7 +8,6 @@ simulator can be.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
+from targets.files import as_int, as_list, as_object, as_text, read_json
 from targets.vta.estimates import CYCLES, estimate_template
 from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
@@ -98,7 +98,11 @@ def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pa
 @cache
 def _tophub() -> dict[str, tuple[int, ...]]:
     text = (resources.files("targets.vta.baseline") / "tophub.json").read_text()
-    return {s["workload"]: tuple(s["knobs"].values()) for s in json.loads(text)["schedules"]}
+    schedules = map(as_object, as_list(as_object(read_json(text))["schedules"]))
+    return {
+        as_text(s["workload"]): tuple(map(as_int, as_object(s["knobs"]).values()))
+        for s in schedules
+    }
 
 
 def _published(workload: Workload, spec: VtaSpec) -> NDArray[np.int64] | None:
