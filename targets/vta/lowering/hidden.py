@@ -26,7 +26,7 @@ _HIDDEN: tuple[tuple[str, int, Meaning, Unit, str], ...] = (
     ),
     ("wgt_bytes", emit.WGT_BYTES, "bytes", "load", "weight bytes read from DRAM"),
     ("acc_bytes", emit.ACC_BYTES, "bytes", "compute", "bias and residual bytes read from DRAM"),
-    ("out_bytes", emit.OUT_BYTES, "bytes", "compute", "output bytes written to DRAM"),
+    ("out_bytes", emit.OUT_BYTES, "bytes", "store", "output bytes written to DRAM"),
     (
         "gemm_iterations",
         emit.GEMM_ITERATIONS,
@@ -37,7 +37,7 @@ _HIDDEN: tuple[tuple[str, int, Meaning, Unit, str], ...] = (
     ("reset_iterations", emit.RESET_ITERATIONS, "work", "compute", "accumulator elements reset"),
     ("alu_iterations", emit.ALU_ITERATIONS, "work", "compute", "micro-ops executed by the ALU"),
     ("inp_rows", emit.INP_ROWS, "", "load", "DMA rows of all input loads"),
-    ("out_rows", emit.OUT_ROWS, "", "compute", "DMA rows of all stores (each starts a burst)"),
+    ("out_rows", emit.OUT_ROWS, "", "store", "DMA rows of all stores (each starts a burst)"),
     ("padded", emit.PADDED, "padding", "load", "zero elements written by input loads"),
     ("tiles", emit.TILES, "", "", "output tiles"),
     ("steps", emit.STEPS, "", "", "reduction steps of all tiles"),
@@ -68,11 +68,7 @@ _HIDDEN: tuple[tuple[str, int, Meaning, Unit, str], ...] = (
     ),
     ("last_work", emit.LAST_ITERATIONS, "last work", "", "micro-ops executed after the last load"),
 )
-"""Name, place in the emitter's state, meaning, unit kept busy, text with unit. All are counts.
-
-Outputs count for compute: on an extended schedule stores run while compute goes on, and what is
-left of them in the open is counted apart.
-"""
+"""Name, place in the emitter's state, meaning, unit kept busy, text with unit. All are counts."""
 
 HIDDEN = tuple(Feature(name, meaning, unit, text) for name, _, meaning, unit, text in _HIDDEN)
 HIDDEN_SLOTS = tuple(slot for _, slot, _, _, _ in _HIDDEN)
