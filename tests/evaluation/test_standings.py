@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.compare.runs import Run
+from evaluation.compare.runs import TunerRun
 from evaluation.compare.standings import (
     Interval,
     band,
@@ -23,14 +23,16 @@ from reports.figures import count, duration, percent, ranged
 OPTIMUM = {"one": 100, "two": 1000}
 
 
-def _run(tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0) -> Run:
+def _run(
+    tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0
+) -> TunerRun:
     best, known = [], None
     for each in cycles:
         known = each if known is None else min(known, each or known)
         best.append(known)
     statuses = ["valid" if each else "run_error" for each in cycles]
     elapsed = [0.5 * (k + 1) for k in range(len(cycles))]
-    return Run(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
+    return TunerRun(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
 
 
 RUNS = [
