@@ -71,4 +71,4 @@ def ranged(interval: Interval, form: Callable[[float], str]) -> str:
     low, high = form(interval.low), form(interval.high)
     if low == high:
         return ""
-    return f"{low.removesuffix(' %') if high.endswith(' %') else low}–{high}"
+    return f"{low.removesuffix(_PERCENT) if high.endswith(_PERCENT) else low}–{high}"
