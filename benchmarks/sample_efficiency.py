@@ -25,10 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from cli.comparison import run_comparison, standings_table
+from cli.views.comparison import comparing, standings_table
+from evaluation.compare.comparison import run_comparison
 from evaluation.compare.plan import GOAL, parse_tuner_configs, plan
 from evaluation.compare.standings import RESAMPLES, Floats, Results
 from evaluation.compare.test_bed import OracleTestBed, TestBed, recorded_test_bed
+from reports.compare.report import write_report
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 TUNERS = "default,default-blind,ml2tuner,p,p+v,p+a,autotvm,ga,baco,optuna,tps,random,grid"
@@ -55,7 +57,9 @@ def main(
     what = plan(ground, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
     folder = out / (where + "-live" * live)
     console = Console(width=120)
-    compared = run_comparison(what, folder, console, processes=jobs)
+    with comparing(console) as progress:
+        compared = run_comparison(what, folder, processes=jobs, progress=progress)
+    write_report(compared, folder)
     console.print(standings_table(compared.standings, console.width))
     share = {name: _invalid_share(ground, name) for name, _ in ground.workloads}
     console.print(_by_layer(compared.results, share))

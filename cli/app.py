@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import compare, enumerate, explain, networks, servers, trials, tune, vta
+from cli.commands import compare, enumerate, explain, networks, servers, set_up, trials, tune, vta
 from targets.errors import TilewrightError
 
 INTERRUPTED = 130
@@ -43,7 +43,7 @@ def _options(
     pass
 
 
-for _group in (tune, compare, explain, trials, networks, servers, vta, enumerate):
+for _group in (tune, compare, explain, trials, networks, servers, set_up, vta, enumerate):
     _group.register(app)
 
 

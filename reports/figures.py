@@ -1,17 +1,22 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, on pages and in the terminal alike."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from evaluation.compare.standings import Interval
+if TYPE_CHECKING:
+    from evaluation.compare.standings import Interval
 
+UNKNOWN = "–"
 _PERCENT = "\N{NO-BREAK SPACE}%"
 
 
 def percent(share: float) -> str:
-    """`0 %`, `<0.1 %`, `1.3 %`, `214 %`; an infinite regret is `none valid`."""
+    """`0 %`, `<0.1 %`, `1.3 %`, `214 %`; an infinite regret is `none valid`, NaN a dash."""
+    if math.isnan(share):
+        return UNKNOWN
     if math.isinf(share):
         return "none valid"
     if 0 < share < 0.0005:
@@ -23,6 +28,33 @@ def percent(share: float) -> str:
 def count(number: float) -> str:
     """Three digits are enough: `7.4`, `74`, `1,234`."""
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:,.0f}"
+
+
+def decimal(number: float) -> str:
+    """`0.13`; NaN is a dash."""
+    return UNKNOWN if math.isnan(number) else f"{number:.2f}"
+
+
+def whole(number: int | None) -> str:
+    """`1,234,567`; empty for what is not known yet."""
+    return "" if number is None else f"{number:,}"
+
+
+def speedup(before: int | None, after: int | None) -> str:
+    """`1.83×` of two latencies; empty while one of them is not known."""
+    return "" if before is None or after is None else f"{before / after:.2f}×"
+
+
+def mega(number: int) -> str:
+    """In millions, `115.6` or `0.016`; empty for nothing."""
+    if not number:
+        return ""
+    return f"{number / 1e6:.1f}" if number >= 100_000 else f"{number / 1e6:.3f}"
+
+
+def plural(number: float, noun: str) -> str:
+    """The noun, with an s unless there is one."""
+    return noun if number == 1 else f"{noun}s"
 
 
 def duration(seconds: float) -> str:
@@ -39,4 +71,4 @@ def ranged(interval: Interval, form: Callable[[float], str]) -> str:
     low, high = form(interval.low), form(interval.high)
     if low == high:
         return ""
-    return f"{low.removesuffix(' %') if high.endswith(' %') else low}–{high}"
+    return f"{low.removesuffix(_PERCENT) if high.endswith(_PERCENT) else low}–{high}"

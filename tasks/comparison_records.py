@@ -21,7 +21,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFL
 from numpy.typing import NDArray
 
 from evaluation.compare.plan import ComparisonPlan, TunerConfig
-from evaluation.compare.runs import Run
+from evaluation.compare.runs import TunerRun
 from evaluation.compare.standings import Floats, Results
 from services.home import current_home
 from targets.files import Json
@@ -43,7 +43,7 @@ class LoggedComparison:
 def log_comparison(
     plan: ComparisonPlan,
     results: Results,
-    runs: list[Run],
+    runs: list[TunerRun],
     files: list[Path],
     progress: Callable[[int], None] = lambda done: None,
 ) -> LoggedComparison:
@@ -99,7 +99,7 @@ def _tuner_metrics(results: Results, k: int) -> list[Metric]:
 
 
 def _seed_metrics(
-    plan: ComparisonPlan, results: Results, k: int, s: int, runs: list[Run]
+    plan: ComparisonPlan, results: Results, k: int, s: int, runs: list[TunerRun]
 ) -> list[Metric]:
     steps = _steps(results)
     metrics = _curve("regret", steps, results.overall[k, s])

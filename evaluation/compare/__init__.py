@@ -1,4 +1,4 @@
 """Tuners against each other: who meets whom on what, the runs, and what they come to.
 
-contest, arena → runs (kept in kept_runs) → standings → report, plots, records in MLflow, champion
+selection → test bed → plan → runs (in processes, kept on disk) → results → standings → verdict
 """

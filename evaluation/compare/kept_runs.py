@@ -17,7 +17,7 @@ import models
 import search
 import targets
 from evaluation.compare.plan import ComparisonPlan, Job
-from evaluation.compare.runs import Run
+from evaluation.compare.runs import TunerRun
 from targets.files import Json, canonical, digest
 
 RUNS = "runs.jsonl"
@@ -25,7 +25,7 @@ _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
 
 
 class KeptRuns:
-    """The runs in a folder that are still those this code would give."""
+    """The runs in a folder that are still those this code would give. With `fresh` none are."""
 
     def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
         self.path = folder / RUNS
@@ -34,15 +34,16 @@ class KeptRuns:
             self.path.unlink(missing_ok=True)
         self._runs = _read(self.path)
 
-    def find(self, job: Job) -> Run | None:
+    def find(self, job: Job) -> TunerRun | None:
+        """The run this job came to, or None if it is still to be done."""
         entry = self._runs.get(self._key(job))
         if entry is None:
             return None
         # Settings can be written in more than one way, workloads named anew.
-        return Run(**(entry | {"tuner": job.tuner_config.label, "workload": job.workload}))
+        return TunerRun(**(entry | {"tuner": job.tuner_config.label, "workload": job.workload}))
 
-    def add(self, run: Run) -> None:
-        """Write a run to disk."""
+    def add(self, run: TunerRun) -> None:
+        """Write a run to disk, synced. Raises `OSError`."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = Job(label[run.tuner], run.workload, run.seed)
         line = canonical({"key": self._key(job), "run": vars(run)}) + b"\n"
@@ -70,7 +71,8 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Of the packages a run's result depends on, and the versions of the libraries they call."""
+    """Digest of the packages that a run's result depends on, and of the versions of the libraries
+    they call: 16 hex digits."""
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:
@@ -88,7 +90,7 @@ def _read(path: Path) -> dict[str, dict[str, Json]]:
     for line in lines:
         try:
             entry = json.loads(line)
-            Run(**entry["run"])
+            TunerRun(**entry["run"])
             found[str(entry["key"])] = entry["run"]
         except (ValueError, KeyError, TypeError):
             continue

@@ -33,13 +33,15 @@ class TunerConfig:
 
     @property
     def explorer(self) -> Explorer:
+        """The tuner itself. Raises `UnknownName` or `OptionError`."""
         return _explorer(self)
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Every entrant meets every workload of the arena once a seed, with the same budget. A run that
-    has come within `GOAL` of the optimum ends after `enough` trials, if that is given."""
+    """Every tuner meets every workload of the test bed once a seed, with the same budget: `trials`
+    measurements in batches of `batch`. A run that has come within `GOAL` of the optimum ends after
+    `enough` trials, if that is given."""
 
     test_bed: TestBed
     tuner_configs: tuple[TunerConfig, ...]
@@ -61,7 +63,7 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a contest."""
+    """One run of a comparison, still to be done; `workload` is its name in the test bed."""
 
     tuner_config: TunerConfig
     workload: str
@@ -76,13 +78,14 @@ def plan(
     batch: int,
     enough: int | None = None,
 ) -> ComparisonPlan:
-    """Raises `PlanError` if the budget or the batch is below 1."""
+    """All of these tuners, workloads and seeds. Raises `PlanError` if the budget or the batch is
+    below 1."""
     check_budget(trials, batch)
     return ComparisonPlan(test_bed, tuple(tuner_configs), tuple(seeds), trials, batch, enough)
 
 
 def check_budget(trials: int, batch: int) -> None:
-    """Raises `PlanError`."""
+    """Raises `PlanError` unless a run has at least 1 trial and a round at least 1 config."""
     if trials < 1:
         raise PlanError(f"--trials {trials}: give every run at least 1 measurement")
     if batch < 1:
@@ -90,8 +93,8 @@ def check_budget(trials: int, batch: int) -> None:
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
-    """`default,autotvm,ml2tuner:alpha=2:veto=0.3`. Raises `PlanError`, `UnknownName` or
-    `OptionError`."""
+    """`default,autotvm,ml2tuner:alpha=2:veto=0.3` as three tuners. Raises `PlanError` if the text
+    cannot be read, `UnknownName` for a tuner there is not, or `OptionError` for its options."""
     labels = [part.strip() for part in text.split(",") if part.strip()]
     if not labels:
         known = ", ".join(tuners())
@@ -105,7 +108,7 @@ def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0-19` or `0,3,7-9` → ascending, each once. Raises `PlanError`."""
+    """`0-19` or `0,3,7-9`: ascending, each once. Raises `PlanError`."""
     seeds: set[int] = set()
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))

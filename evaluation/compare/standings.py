@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.compare.plan import GOAL
-from evaluation.compare.runs import Run
+from evaluation.compare.runs import TunerRun
 
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
@@ -38,8 +38,10 @@ class Interval:
 class Results:
     """Runs as arrays; axes are always (tuner, workload, seed), then trial.
 
-    `regret` is infinite before the first valid trial; `invalid` counts invalid trials so far. A run
-    that exhausted its space stays where it ended.
+    Curves, shape (tuners, workloads, seeds, trials): `regret` is infinite before the first valid
+    trial, `invalid` counts the invalid trials so far, `elapsed` the seconds. A run that exhausted
+    its space stays where it ended. Figures of a run, shape (tuners, workloads, seeds): trials it
+    `spent`, configs `lowered` beyond them, compiles that `failed` among those, and `seconds`.
     """
 
     tuners: tuple[str, ...]
@@ -48,7 +50,7 @@ class Results:
     trials: int
     regret: Floats
     invalid: Floats
-    spent: NDArray[np.int64]  # trials a run had
+    spent: NDArray[np.int64]
     lowered: NDArray[np.int64]
     failed: NDArray[np.int64]
     seconds: Floats
@@ -56,13 +58,14 @@ class Results:
 
     @cached_property
     def trials_to_goal(self) -> NDArray[np.int64]:
-        """Trials to come within `GOAL`; the whole budget where a run never did (see `reached`)."""
+        """Trials to come within `GOAL`, shape (tuners, workloads, seeds); the whole budget where a
+        run never did (see `reached`)."""
         first = np.argmax(self._near, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
-        """Which runs came within `GOAL`."""
+        """Which runs came within `GOAL`, shape (tuners, workloads, seeds)."""
         return self._near[..., -1]
 
     @cached_property
@@ -71,17 +74,19 @@ class Results:
         return np.asarray(self.regret <= GOAL + 1e-9)
 
     def at_goal(self, curve: Floats) -> Floats:
-        """A per-trial curve's value at the trial where the goal was reached, or at the end."""
+        """The value of a curve (tuners, workloads, seeds, trials) at the trial where the goal was
+        reached, or at the end; shape (tuners, workloads, seeds)."""
         return np.take_along_axis(curve, self.trials_to_goal[..., None] - 1, -1)[..., 0]
 
     @cached_property
     def overall(self) -> Floats:
-        """Regret of a seed over all workloads, shape (tuner, seed, trial)."""
+        """Regret of a seed over all workloads, shape (tuners, seeds, trials)."""
         return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
 
 
-def results_of(runs: Sequence[Run], optimum: dict[str, int], trials: int) -> Results:
-    """`runs` in the order of `evaluation.compare.runs.ordered`."""
+def results_of(runs: Sequence[TunerRun], optimum: dict[str, int], trials: int) -> Results:
+    """The arrays of `runs`, which are in the order of `evaluation.compare.runs.ordered`. `optimum`
+    is in cycles, by workload; `trials` the budget of a run."""
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
     seeds = tuple(dict.fromkeys(run.seed for run in runs))
@@ -115,7 +120,8 @@ def interval(figures: Floats) -> Interval:
 
 
 def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Floats, Floats]:
-    """Low end, median and high end over the first axis (seeds), each of the remaining shape.
+    """Low end, median and high end of the 95 % interval over the first axis (seeds), each of the
+    remaining shape.
 
     Infinite figures are allowed; resampling is seeded, so equal runs give equal reports."""
     middle = np.median(figures, axis=0)
@@ -149,7 +155,7 @@ class Standing:
 
 
 def standings(results: Results) -> list[Standing]:
-    """Best first: by regret at the end, then by trials to the goal."""
+    """A line for each tuner, best first: by regret at the end, then by trials to the goal."""
     rows = [_standing(results, k) for k in range(len(results.tuners))]
     return sorted(rows, key=lambda row: (round(row.regret.middle, 4), row.trials.middle))
 
@@ -189,12 +195,12 @@ def _standing(results: Results, k: int) -> Standing:
 # -- one run -------------------------------------------------------------------------------------
 
 
-def _regret(run: Run, optimum: int, trials: int) -> Floats:
+def _regret(run: TunerRun, optimum: int, trials: int) -> Floats:
     best = [np.inf if cycles is None else cycles / optimum - 1.0 for cycles in run.best_cycles]
     return _held(best, trials, np.inf)
 
 
-def _invalid(run: Run, trials: int) -> Floats:
+def _invalid(run: TunerRun, trials: int) -> Floats:
     return _held(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a comparison, as SVG to be put into a page.
+"""Pictures of a comparison, as SVG to be put into a page; draw them within `house_style`.
 
 A tuner keeps its colour in all of them. Lines are medians over seeds, bands their 95 % intervals.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -25,9 +26,16 @@ FLOOR = 1e-3
 _CEILING = 20.0
 _POINTS = 120  # of a curve that are drawn
 _COLUMNS = 3
+ATTEMPTS = (
+    ("valid trials", "#2f7d5c"),
+    ("invalid trials", "#c0562f"),
+    ("lowered beyond them", "#a9bccb"),
+    ("of those, failed", "#dcb6a4"),
+)
+"""What a run compiles, and the colour of its bar."""
 
 
-def convergence(results: Results) -> str:
+def convergence(results: Results) -> Markup:
     """Regret over trials, all workloads together."""
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -38,8 +46,8 @@ def convergence(results: Results) -> str:
     return _svg(figure, "convergence")
 
 
-def convergence_by_workload(results: Results, titles: Sequence[str]) -> str:
-    """The same, a panel a workload."""
+def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
+    """The same, a panel a workload; `titles` in the order of the workloads."""
     rows = -(-len(titles) // _COLUMNS)
     figure = Figure(figsize=(10.4, 0.5 + 2.35 * rows), layout="constrained")
     grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True)
@@ -56,7 +64,7 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> str:
     return _svg(figure, "by-workload")
 
 
-def final_regret(results: Results, rows: Sequence[Standing]) -> str:
+def final_regret(results: Results, rows: Sequence[Standing]) -> Markup:
     """Where each seed ended, and the median with its interval."""
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
@@ -72,7 +80,7 @@ def final_regret(results: Results, rows: Sequence[Standing]) -> str:
     return _svg(figure, "final")
 
 
-def invalid_trials(results: Results) -> str:
+def invalid_trials(results: Results) -> Markup:
     """Trials spent on invalid configs, over trials; the diagonal is a tuner that learns nothing of
     a space in which nothing is valid."""
     figure = Figure(figsize=(5.1, 3.6), layout="constrained")
@@ -89,7 +97,7 @@ def invalid_trials(results: Results) -> str:
     return _svg(figure, "invalid")
 
 
-def attempts(results: Results, rows: Sequence[Standing]) -> str:
+def attempts(results: Results, rows: Sequence[Standing]) -> Markup:
     """What a run compiles: trials that were valid, trials that were not, and what was lowered only
     to be looked at."""
     figure, axes = _rows_figure(rows, height=0.42)
@@ -98,17 +106,15 @@ def attempts(results: Results, rows: Sequence[Standing]) -> str:
         spent, invalid = results.spent[k].mean(), results.invalid[k, :, :, -1].mean()
         lowered, failed = results.lowered[k].mean(), results.failed[k].mean()
         left = 0.0
-        for width, colour in (
-            (spent - invalid, "#2f7d5c"), (invalid, "#c0562f"),
-            (lowered - failed, "#a9bccb"), (failed, "#dcb6a4"),
-        ):  # fmt: skip
+        widths = (spent - invalid, invalid, lowered - failed, failed)
+        for width, (_, colour) in zip(widths, ATTEMPTS, strict=True):
             axes.barh(place, width, left=left, height=0.62, color=colour, lw=0)
             left += width
     axes.set_xlabel("configs a run")
     return _svg(figure, "attempts")
 
 
-def seconds(results: Results, rows: Sequence[Standing]) -> str:
+def seconds(results: Results, rows: Sequence[Standing]) -> Markup:
     """Wall clock of a run, and until the goal: hollow."""
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
@@ -195,11 +201,11 @@ def _steps(trials: int) -> NDArray[np.int64]:
     return np.unique(np.geomspace(1, trials, min(trials * 2, 2 * _POINTS)).round().astype(np.int64))
 
 
-def _svg(figure: Figure, name: str) -> str:
+def _svg(figure: Figure, name: str) -> Markup:
     """Without prologue; names within it do not meet those of another picture."""
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return Markup(text[text.index("<svg") :])

@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.stats import rankdata
 from sklearn.calibration import calibration_curve
 
-from evaluation.compare.trace import ROLES
 from evaluation.explain.workloads import Explained, Floats, Judged, pooled, ranked
 from reports.figures import percent
 from reports.styles import GRID, INK, MUTED, house_style
+from search.explorer import ROLES
 
 FEATURES = 10
 _DOTS = 600  # a feature

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.app import app
-from cli.comparison import run_comparison
+from evaluation.compare.comparison import COMPARISON, run_comparison
 from evaluation.compare.kept_runs import RUNS
 from evaluation.compare.plan import ComparisonPlan, parse_seeds, parse_tuner_configs, plan
-from evaluation.compare.runs import COMPARISON, run_jobs
+from evaluation.compare.processes import run_jobs
 from evaluation.compare.test_bed import recorded_test_bed
-from reports.compare.report import REPORT
+from reports.compare.report import REPORT, write_report
 from targets.errors import TilewrightError
 from targets.vta.stack_table import read_stack_table
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 16, (0, 1)
@@ -36,7 +35,7 @@ def _plan(tuners: str = "default,random,ml2tuner:first=8:alpha=2") -> Comparison
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compared")
-    run_comparison(_plan(), out, Console(quiet=True), processes=1)
+    write_report(run_comparison(_plan(), out, processes=1), out)
     return out
 
 
@@ -91,18 +90,18 @@ def test_finished_runs_are_kept_and_not_repeated(
     (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # torn by a crash
     asked = []
     monkeypatch.setattr(
-        "cli.comparison.run_jobs",
+        "evaluation.compare.comparison.run_jobs",
         lambda what, jobs, processes: asked.extend(jobs) or run_jobs(what, jobs, processes),
     )
-    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1)
+    run_comparison(_plan(), tmp_path, processes=1)
     assert len(asked) == 2
     again, before = (json.loads((out / COMPARISON).read_text()) for out in (tmp_path, folder))
     for run in again["runs"] + before["runs"]:
         del run["wall_seconds"]
     assert again == before
-    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1)
+    run_comparison(_plan(), tmp_path, processes=1)
     assert len(asked) == 2
-    run_comparison(_plan(), tmp_path, Console(quiet=True), processes=1, fresh=True)
+    run_comparison(_plan(), tmp_path, processes=1, fresh=True)
     assert len(asked) == 2 + len(before["runs"])
 
 

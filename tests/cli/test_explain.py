@@ -10,32 +10,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.app import app
-from cli.explanation import run_explanation
 from evaluation.explain.folder import read_folder
+from evaluation.explain.run import explain_run
 from evaluation.explain.workloads import Explained, rank_correlation, ranked, rmse
 from targets.errors import TilewrightError
-from tests.flows.conftest import Tuned
+from tests.cli.conftest import Tuned
 
 
 @pytest.fixture(scope="module")
-def explained(
-    tuned: Tuned, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[Explained], Path]:
-    out = tmp_path_factory.mktemp("explained")
-    return run_explanation(tuned.out, out, Console(quiet=True), samples=96, seed=0), out
+def explained(tuned: Tuned) -> list[Explained]:
+    return explain_run(read_folder(tuned.out), samples=96, seed=0)
 
 
-def test_every_workload_and_model_is_explained(
-    explained: tuple[list[Explained], Path], tuned: Tuned
-) -> None:
-    found, _ = explained
-    assert [each.workload for each in found] == list(read_folder(tuned.out).workloads)
-    assert len(found) == 3
-    for each in found:
+def test_every_workload_and_model_is_explained(explained: list[Explained], tuned: Tuned) -> None:
+    assert [each.workload for each in explained] == list(read_folder(tuned.out).workloads)
+    assert len(explained) == 3
+    for each in explained:
         assert each.trials == 40
         assert set(each.influences) == {"P", "V", "A"}
         for influence in each.influences.values():
@@ -44,37 +37,36 @@ def test_every_workload_and_model_is_explained(
             assert influence.values.shape[1] == len(influence.names)
 
 
-def test_influences_are_shares_of_named_features(explained: tuple[list[Explained], Path]) -> None:
-    found, _ = explained
+def test_influences_are_shares_of_named_features(explained: list[Explained]) -> None:
     # Everything is valid in this space: V has learned a constant.
-    assert {row.share for row in ranked(found, "V")} == {0.0}
+    assert {row.share for row in ranked(explained, "V")} == {0.0}
     for role in "PA":
-        rows = ranked(found, role)
+        rows = ranked(explained, role)
         assert sum(row.share for row in rows) == pytest.approx(1.0)
         assert [row.share for row in rows] == sorted((row.share for row in rows), reverse=True)
         assert all(-1.0 <= row.direction <= 1.0 for row in rows)
-    names = {row.name for row in ranked(found, "A")}
+    names = {row.name for row in ranked(explained, "A")}
     assert "log2_tile_h" in names
     assert "hidden instructions" in names
-    assert not any(name.startswith("hidden") for name in (row.name for row in ranked(found, "P")))
+    assert not any(
+        name.startswith("hidden") for name in (row.name for row in ranked(explained, "P"))
+    )
 
 
 def test_a_workload_where_a_model_learned_a_constant_does_not_count(
-    explained: tuple[list[Explained], Path],
+    explained: list[Explained],
 ) -> None:
-    found, _ = explained
-    p = found[0].influences["P"]
+    p = explained[0].influences["P"]
     constant = replace(p, values=np.zeros_like(p.values))
-    flat = replace(found[0], influences={"P": constant})
-    assert ranked([found[0], flat], "P") == ranked([found[0]], "P")
+    flat = replace(explained[0], influences={"P": constant})
+    assert ranked([explained[0], flat], "P") == ranked([explained[0]], "P")
 
 
 def test_predictions_are_of_configs_never_tried_and_agree_with_the_simulator(
-    explained: tuple[list[Explained], Path], tuned: Tuned
+    explained: list[Explained], tuned: Tuned
 ) -> None:
-    found, _ = explained
     folder = read_folder(tuned.out)
-    for each in found[:2]:
+    for each in explained[:2]:
         space = folder.target.space(each.workload)
         _, measured = folder.target.enumerate(each.workload)
         simulated = set(np.log2(measured.cycles[measured.valid]).tolist())
@@ -111,7 +103,7 @@ def test_other_trials_give_another_explanation(tuned: Tuned, tmp_path: Path) -> 
     first = read_folder(folder).workloads[0]
     assert len(read_folder(folder).rounds(first)) < len(read_folder(tuned.out).rounds(first))
     with pytest.raises(TilewrightError, match=r"ledger\.jsonl has no trial of"):
-        run_explanation(folder, tmp_path, Console(quiet=True), samples=8, seed=0)
+        explain_run(read_folder(folder), samples=8, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.compare.runs import Run
+from evaluation.compare.runs import TunerRun
+from evaluation.compare.space_facts import space_facts
 from evaluation.compare.standings import (
-    Interval,
     band,
     interval,
     relative_trials,
     results_of,
     standings,
 )
-from reports.figures import count, duration, percent, ranged
+from evaluation.compare.test_bed import recorded_test_bed
+from evaluation.compare.verdict import verdict
 
+TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 OPTIMUM = {"one": 100, "two": 1000}
 
 
-def _run(tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0) -> Run:
+def _run(
+    tuner: str, workload: str, seed: int, cycles: list[int | None], lowered: int = 0
+) -> TunerRun:
     best, known = [], None
     for each in cycles:
         known = each if known is None else min(known, each or known)
         best.append(known)
     statuses = ["valid" if each else "run_error" for each in cycles]
     elapsed = [0.5 * (k + 1) for k in range(len(cycles))]
-    return Run(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
+    return TunerRun(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
 
 
 RUNS = [
@@ -102,13 +108,29 @@ def test_bands_of_infinite_curves_are_infinite_not_undefined() -> None:
     assert low[1] == 1.0
 
 
-def test_numbers_read_as_people_write_them() -> None:
-    texts = [percent(x).replace("\N{NO-BREAK SPACE}", " ") for x in (0, 2e-4, 0.01, 0.013, 2.14)]
-    assert texts == ["0 %", "<0.1 %", "1 %", "1.3 %", "214 %"]
-    assert percent(math.inf) == "none valid"
-    assert [count(x) for x in (7.0, 7.42, 1234.4)] == ["7", "7.4", "1,234"]
-    assert [duration(x) for x in (0.0451, 1.234, 45.2, 185.0)] == [
-        "45 ms", "1.2 s", "45 s", "3:05 min",
-    ]  # fmt: skip
-    assert ranged(Interval(8, 7, 12), count) == "7–12"
-    assert ranged(Interval(8, 8, 8), count) == ""
+def test_a_verdict_names_the_best_its_rivals_and_the_share_of_the_yardstick() -> None:
+    runs = [replace(run, tuner={"poor": "autotvm"}.get(run.tuner, run.tuner)) for run in RUNS]
+    results = results_of(runs, OPTIMUM, 4)
+    found = verdict(results, standings(results))
+    assert found.best.tuner == "good"
+    assert [row.tuner for row in found.rivals] == ["autotvm"]
+    assert found.relative is not None
+    assert found.relative.share == relative_trials(results, "good", "autotvm")
+    assert found.relative.at_most  # the yardstick did not always come to the goal
+
+
+def test_a_verdict_of_one_tuner_or_without_a_yardstick_compares_nothing() -> None:
+    results = results_of(RUNS, OPTIMUM, 4)
+    assert verdict(results, standings(results)).relative is None
+    alone = results_of(RUNS[:4], OPTIMUM, 4)
+    assert verdict(alone, standings(alone)).rivals == ()
+
+
+def test_facts_of_a_space_count_what_is_valid_and_near_the_optimum() -> None:
+    table = recorded_test_bed([TABLES / "C10.csv.gz"]).table("C10")
+    valid = [c for c, s in zip(table.cycles, table.status, strict=True) if s == "valid"]
+    facts = space_facts("C10", table)
+    assert facts.title == "C10 · 1×1/2 256→512 @14"
+    assert (facts.configs, facts.valid) == (len(table.status), len(valid))
+    assert facts.optimum_cycles == min(valid) == 37_817
+    assert facts.near == sum(c <= 1.01 * 37_817 for c in valid)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reports.timeline_plot import KIND_COLOURS, kinds, plot_timeline, stalls
+from reports.timeline.picture import KIND_COLOURS, draw_timeline
+from reports.timeline.plot import write_plot
+from reports.timeline.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
 from targets.vta.spec import VtaSpec
@@ -111,17 +115,24 @@ def test_every_instruction_has_a_colour() -> None:
 
 def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
     report = reports()[0]
-    plot_timeline(report, tmp_path / "t.png", title="a & b")
+    write_plot(tmp_path / "t.png", report, "a & b")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    plot_timeline(report, tmp_path / "t.html", 0, report.total // 2, title="a & b")
+    write_plot(tmp_path / "t.html", report, "a & </script>")
     page = (tmp_path / "t.html").read_text()
-    assert "a &amp; b" in page
-    assert "<svg" in page
-    assert "<script" not in page
+    data = json.loads(re.findall(r"const data = (.*);\n", page)[0])
+    assert data["title"] == "a & </script>"
+    assert data["total"] == report.total
+    assert len(data["rows"]) == (report.ends >= 0).sum()
+    assert page.count("</script>") == 1
     with pytest.raises(TilewrightError, match=r"\.png"):
-        plot_timeline(report, tmp_path / "t.pdf")
+        write_plot(tmp_path / "t.pdf", report, "")
+
+
+def test_a_window_outside_the_program_is_refused() -> None:
+    report = reports()[0]
+    assert draw_timeline(report, 0, report.total // 2).axes
     with pytest.raises(TilewrightError, match="window"):
-        plot_timeline(report, tmp_path / "t.png", report.total, report.total + 5)
+        draw_timeline(report, report.total, report.total + 5)
 
 
 def test_importing_the_simulator_draws_nothing_in() -> None:

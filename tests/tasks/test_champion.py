@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.compare.comparison import optimum_of
 from evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
-from evaluation.compare.runs import optimum_of, ordered, run_jobs
+from evaluation.compare.processes import run_jobs
+from evaluation.compare.runs import ordered
 from evaluation.compare.standings import results_of, standings
 from evaluation.compare.test_bed import oracle_test_bed, recorded_test_bed
 from search import ExplorerState, problem_of, tune

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.tune import MAX_WASTE, TARGET, InputShape, MaxWaste, Model, Target, read_input_shapes
+from cli.arguments import MAX_WASTE, TARGET, InputShape, MaxWaste, Model, Target, read_input_shapes
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def inspect(
         return
     from rich.console import Console
 
-    from cli.inspection import show_report
+    from cli.views.operators import show_report
 
     show_report(report, spec.name, Console(), brief=brief)
 

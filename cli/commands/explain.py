@@ -25,8 +25,17 @@ def explain(
     """Show which features drove Models P, V and A, V's calibration, and predicted vs simulated."""
     from rich.console import Console
 
-    from cli.explanation import run_explanation, show
+    from cli.views.explanation import explaining, show, warn_if_changed
+    from evaluation.explain.folder import read_folder
+    from evaluation.explain.run import explain_run
+    from reports.explain.page import write_explanation
+    from tuning.folders import check_folder
 
-    console = Console()
-    explained = run_explanation(folder, out or folder, console, samples=samples, seed=seed)
-    show(explained, out or folder, console)
+    console, place = Console(), out or folder
+    run = read_folder(folder)
+    check_folder(place)
+    warn_if_changed(run, console)
+    with explaining(run, console) as progress:
+        explained = explain_run(run, samples, seed, progress)
+    write_explanation(run, explained, place)
+    show(explained, place, console)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.display import shorten
+from cli.views.terminal import ruled_table
 from networks.report import ModelReport, OperatorReport
+from reports.figures import mega
+from targets.titles import shape
+from targets.workload import parse_workload
 
 STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
 
@@ -35,26 +37,26 @@ def _matters(operator: OperatorReport) -> bool:
 
 
 def _operators(operators: list[OperatorReport]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = ruled_table()
     for name in ("operator", "type", "fate", "MMAC", "workload or reason"):
         table.add_column(name, justify="right" if name == "MMAC" else "left", overflow="fold")
     for operator in operators:
         why = operator.reason
         if operator.workload:
-            why = shorten(operator.workload)
+            why = shape(parse_workload(operator.workload))
             if operator.waste >= 0.005:
                 why += f" ({operator.waste:.0%} padding)"
         elif operator.next_step:
             why += f"; {operator.next_step}"
         table.add_row(
             operator.name, operator.op_type, Text(operator.status, STYLES[operator.status]),
-            _mega(operator.macs), Text(why),
+            mega(operator.macs), Text(why),
         )  # fmt: skip
     return table
 
 
 def _workloads(report: ModelReport) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = ruled_table()
     table.add_column("workload", overflow="fold")
     table.add_column("calls", justify="right")
     table.add_column("MMAC a call", justify="right")
@@ -65,12 +67,6 @@ def _workloads(report: ModelReport) -> Table:
         table.caption = f"epilogue of each: {epilogues.pop()}"
         table.caption_justify = "left"
     for workload in report.workloads:
-        row = [workload.workload, str(workload.calls), _mega(workload.macs)]
+        row = [workload.workload, str(workload.calls), mega(workload.macs)]
         table.add_row(*row, *[workload.epilogue] * (len(table.columns) - 3))
     return table
-
-
-def _mega(macs: int) -> str:
-    if not macs:
-        return ""
-    return f"{macs / 1e6:.1f}" if macs >= 100_000 else f"{macs / 1e6:.3f}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.tune import (
+from cli.arguments import (
     BATCH,
     MODEL,
     SEED,
@@ -30,7 +30,6 @@ from services.urls import MLFLOW_PORT, PREFECT_PORT
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
     app.command("serve")(serve)
-    app.command("warm-up", hidden=True)(warm_up)
 
 
 def ui(
@@ -78,13 +77,6 @@ def serve(
     check(options)
     check_tuner(options)
     serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
-
-
-def warm_up() -> None:
-    """Compile kernels and prepare the database, as 'make setup' does."""
-    from cli.kernels import warm_up as run
-
-    run()
 
 
 def _warn_if_open(host: str) -> None:

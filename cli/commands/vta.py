@@ -40,7 +40,9 @@ def cycles(
     insn_base: Annotated[str, typer.Option(help="Address of the first instruction.")] = "0",
 ) -> None:
     """Cycles from launch to FINISH, and what each unit did in them."""
-    from reports.timeline import activities, write_plot, write_timeline
+    from cli.views.cycles import cycles_text
+    from reports.timeline.activities import activities, write_timeline
+    from reports.timeline.plot import write_plot
     from targets.vta.program import words_of
     from targets.vta.spec import VtaSpec
     from targets.vta.timing import simulate_program
@@ -52,7 +54,7 @@ def cycles(
     if plot is not None:
         write_plot(plot, report, f"{insns.name} on {hardware.name}")
     document = activities(report)
-    typer.echo(json.dumps(document, indent=2) if as_json else _cycles_text(document))
+    typer.echo(json.dumps(document, indent=2) if as_json else cycles_text(document))
 
 
 @commands.command("run")
@@ -150,12 +152,6 @@ def asm(
         raise TilewrightError(f"{listing} is no text; give a listing that disasm wrote") from None
     words = assemble(text, VtaSpec.load(spec))
     _write(out, words.astype("<u8").tobytes())
-
-
-def _cycles_text(document: dict[str, object]) -> str:
-    from reports.timeline import table
-
-    return table(document)
 
 
 def _read(path: Path) -> bytes:

@@ -1,0 +1,55 @@
+"""Options that more than one command takes, with their defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from targets.errors import TilewrightError
+
+Model = Annotated[
+    str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
+]
+Target = Annotated[
+    str, typer.Option(help="A preset, or a JSON file with the keys of vta_config.json.")
+]
+Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
+Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
+Space = Annotated[str, typer.Option(help="'extended', the stock 'template', or 'unchecked'.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
+Batch = Annotated[int, typer.Option(help="Measurements a round.")]
+InputShape = Annotated[
+    list[str] | None,
+    typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
+]
+
+MaxWaste = Annotated[
+    float,
+    typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
+]
+
+MODEL, TARGET, TUNER, SPACE = "resnet18", "vta-pynq", "default", "extended"
+TRIALS, SEED, BATCH, MAX_WASTE = 64, 0, 16, 0.5
+
+
+def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Values of `--input-shape`. Raises `TilewrightError`."""
+    shapes = {}
+    for text in texts or []:
+        name, sizes = read_pair(text, "--input-shape")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x"))
+        except ValueError:
+            raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
+    return shapes
+
+
+def read_pair(text: str, flag: str) -> tuple[str, str]:
+    """NAME and VALUE of what was given to an option. Raises `TilewrightError`."""
+    name, _, value = text.rpartition("=")
+    if not (name and value):
+        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
+    return name, value

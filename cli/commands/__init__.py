@@ -1,0 +1,1 @@
+"""Commands: what they take, and in which order things are done. `register` adds them."""

@@ -1,0 +1,53 @@
+"""`tilewright enumerate`: every schedule of a space, lowered and timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.arguments import SPACE, TARGET, Space, Target
+from targets.errors import TilewrightError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("enumerate")(enumerate_space)
+
+
+def enumerate_space(
+    workload: Annotated[
+        str,
+        typer.Option(help="Such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
+    ],
+    out: Annotated[Path, typer.Option(help="Table to write: .csv, .csv.gz or .parquet.")],
+    target: Target = TARGET,
+    space: Space = SPACE,
+    epilogue: Annotated[
+        str, typer.Option(help="Steps on the sums: '>> N', 'min N', 'max N', relu, bias, add.")
+    ] = ">> 8, min 127, max 0",
+    stock: Annotated[
+        bool, typer.Option("--stock", help="With the stock compiler's restrictions (template).")
+    ] = False,
+) -> None:
+    """Lower and time the whole schedule space of a workload into a table."""
+    from rich.console import Console
+
+    from cli.views.enumeration import enumerating, show_enumerated
+    from evaluation.enumeration import check_table_name, enumerate_space, write_table
+    from targets import make_target
+    from targets.workload import parse_workload
+    from tuning.folders import check_folder
+    from tuning.options import space_name
+
+    check_table_name(out)
+    if stock and space != "template":
+        raise TilewrightError("--stock restricts the template; add --space template")
+    what = parse_workload(workload, epilogue)
+    hardware = make_target(target, "stock" if stock else space_name(space))
+    check_folder(out.parent)
+    size = hardware.space(what).size
+    with enumerating(f"{what} on {hardware.name}", size, Console(stderr=True)) as progress:
+        enumerated = enumerate_space(hardware, what, progress)
+    write_table(out, enumerated.table)
+    show_enumerated(enumerated, out, Console())

@@ -1,0 +1,82 @@
+"""What `tilewright explain` shows: what drove each model, and how right they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.views.terminal import bare_table, progress_bar, ruled_table, say
+from evaluation.explain.folder import TunedFolder
+from evaluation.explain.summary import ModelSummary, accuracy, model_summaries, vetoed_shares
+from evaluation.explain.workloads import Explained
+from reports.explain.page import CHANGED, PAGE, PICTURE, method
+from reports.figures import decimal, percent
+from search.explorer import ROLES
+from targets.workload import Workload
+
+_SHOWN = 6  # features of a model
+_BAR = 12  # characters of the longest bar
+
+
+@contextmanager
+def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
+    """Progress over the workloads of a run, shown within: to be told which is next."""
+    with progress_bar(console) as bars:
+        bar = bars.add_task("explaining", total=len(folder.workloads))
+        yield lambda place, workload: bars.update(bar, completed=place, description=str(workload))
+
+
+def warn_if_changed(folder: TunedFolder, console: Console) -> None:
+    """Say so if the run was recorded on another simulator than the present one."""
+    if folder.changed:
+        console.print(CHANGED, style="yellow", highlight=False)
+
+
+def show(explained: Sequence[Explained], out: Path, console: Console) -> None:
+    """What drove each model, how right they were, and where the picture is."""
+    for model in model_summaries(explained):
+        _show_features(model, console)
+    console.print("[bold]How right they were[/]")
+    console.print("[dim]own trials: before the models learned from them[/]")
+    console.print(_accuracy(explained))
+    say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+
+
+def _show_features(model: ModelSummary, console: Console) -> None:
+    note = method(model)
+    if model.corrects:
+        note += "; learns the error of the closed-form estimate"
+    console.print(f"[bold]{ROLES[model.role]}[/]\n[dim]{note}[/]", highlight=False)
+    features = model.most(_SHOWN)
+    if not features:
+        console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
+        return
+    table = bare_table()
+    for name in ("feature", "influence", "", "if large"):
+        table.add_column(name, justify="right" if name == "influence" else "left", no_wrap=True)
+    for feature in features:
+        bar = "█" * max(1, round(_BAR * feature.share / features[0].share))
+        table.add_row(feature.name, percent(feature.share), bar, model.effect(feature))
+    console.print(table)
+    console.print()
+
+
+def _accuracy(explained: Sequence[Explained]) -> Table:
+    """All workloads together: on random configs, and on trials before they were measured."""
+    table = ruled_table(padding=(0, 2, 0, 0))
+    table.add_column("judged on", no_wrap=True)
+    for name in ("P rmse", "P rank", "A rmse", "A rank", "V auc", "V brier", "fast\nvetoed"):
+        table.add_column(name, justify="right")
+    fast = percent(vetoed_shares(explained).fast)
+    for text, judged, missed in (
+        ("random configs", [each.unseen for each in explained], fast),
+        ("own trials", [each.before for each in explained], ""),
+    ):
+        of = accuracy(judged)
+        figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)
+        table.add_row(text, *map(decimal, figures), missed)
+    return table

@@ -1,0 +1,41 @@
+"""How this program looks in a terminal: tables, progress, and plain lines."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+Padding = int | tuple[int, int, int, int]
+
+
+def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
+    """A table with a line below its head. `padding` of a cell: top, right, bottom, left."""
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
+
+
+def bare_table() -> Table:
+    """A table without lines."""
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def progress_bar(console: Console) -> Progress:
+    """Bars that vanish when they are done; nothing where there is no terminal."""
+    return Progress(
+        BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,111 @@
+"""A comparison from its plan to its standings, and the record of it that programs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluation.compare.kept_runs import KeptRuns
+from evaluation.compare.plan import ComparisonPlan
+from evaluation.compare.processes import run_jobs
+from evaluation.compare.runs import TunerRun, ordered
+from evaluation.compare.standings import Results, Standing, results_of, standings
+from evaluation.compare.test_bed import OracleTestBed
+from targets.files import write_atomically
+from targets.workload import Workload
+
+COMPARISON = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison came to: its runs in the order of the plan, the same as arrays, and a
+    standing for each tuner, best first."""
+
+    plan: ComparisonPlan
+    runs: list[TunerRun]
+    results: Results
+    standings: list[Standing]
+
+
+class Progress:
+    """Hears how a comparison goes. Does nothing by itself: override what is to be shown."""
+
+    def enumerating(self, workload: Workload, size: int, place: int, spaces: int) -> None:
+        """The `place`-th of `spaces` unknown spaces, of `size` configs, is measured from now on."""
+
+    def enumerated(self, configs: int) -> None:
+        """So many more configs of that space are measured."""
+
+    def tuning(self, kept: int, runs: int) -> None:
+        """The runs begin; `kept` of them are there from an earlier call."""
+
+    def finished(self, run: TunerRun) -> None:
+        """One more run is done and on disk."""
+
+
+def run_comparison(
+    plan: ComparisonPlan,
+    folder: Path,
+    *,
+    processes: int,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Measure spaces that are unknown, run every tuner, and write `comparison.json`.
+
+    Runs are kept in `folder` as they finish, and those that are there already are not repeated
+    unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
+    written, and what targets and tuners raise.
+    """
+    progress = progress or Progress()
+    if isinstance(plan.test_bed, OracleTestBed):
+        _enumerate(plan.test_bed, progress)
+    optimum = optimum_of(plan)
+    runs = _run(plan, KeptRuns(folder, plan, fresh), processes, progress)
+    write_comparison(folder / COMPARISON, plan, optimum, runs)
+    results = results_of(runs, optimum, plan.trials)
+    return Comparison(plan, runs, results, standings(results))
+
+
+def optimum_of(plan: ComparisonPlan) -> dict[str, int]:
+    """The best cycles of each workload's whole space, by the workload's name."""
+    test_bed = plan.test_bed
+    return {name: test_bed.table(name).optimum_cycles for name, _ in test_bed.workloads}
+
+
+def write_comparison(
+    path: Path, plan: ComparisonPlan, optimum: dict[str, int], runs: Sequence[TunerRun]
+) -> None:
+    """`comparison.json`; its keys are a contract. Raises `OSError`."""
+    document = {
+        "target": plan.test_bed.target,
+        "space": plan.test_bed.space,
+        "trials": plan.trials,
+        "optimum": optimum,
+        "runs": [run.record() for run in runs],
+    }
+    write_atomically(path, json.dumps(document, ensure_ascii=False).encode())
+
+
+def _enumerate(test_bed: OracleTestBed, progress: Progress) -> None:
+    missing = test_bed.missing()
+    for place, (workload, size) in enumerate(missing, 1):
+        progress.enumerating(workload, size, place, len(missing))
+        test_bed.enumerate(workload, progress.enumerated)
+
+
+def _run(
+    plan: ComparisonPlan, kept: KeptRuns, processes: int, progress: Progress
+) -> list[TunerRun]:
+    found = [(job, kept.find(job)) for job in plan.jobs]
+    runs = [run for _, run in found if run is not None]
+    missing = [job for job, run in found if run is None]
+    progress.tuning(len(runs), len(found))
+    for run in run_jobs(plan, missing, processes):
+        kept.add(run)
+        runs.append(run)
+        progress.finished(run)
+    return ordered(plan, runs)

@@ -1,0 +1,35 @@
+"""Pages from Jinja2 templates, which lie beside the code that fills them.
+
+Everything put into a page is escaped, unless it is `Markup`: pictures drawn here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from reports import figures
+
+
+def render(template: str, **values: object) -> bytes:
+    """A whole page in UTF-8. `template` is a path below `reports/`. Raises `jinja2.TemplateError`
+    for a defect of the template, such as a value it is not given."""
+    return _environment().get_template(template).render(values).encode()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    for form in (figures.percent, figures.count, figures.decimal, figures.whole, figures.plural):
+        environment.filters[form.__name__] = form
+    return environment

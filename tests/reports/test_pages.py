@@ -1,0 +1,63 @@
+"""Pages say what they are given, escaped, and the verdict reads the same everywhere."""
+
+from __future__ import annotations
+
+import jinja2
+import pytest
+
+from evaluation.compare.standings import Interval, Standing
+from evaluation.compare.verdict import RelativeTrials, Verdict
+from reports.compare.standings_table import standings_columns
+from reports.compare.verdict import spoken
+from reports.templates import render
+
+
+def _standing(tuner: str, regret: float, trials: float, reached: float = 1.0) -> Standing:
+    def of(middle: float) -> Interval:
+        return Interval(middle, middle, middle)
+
+    return Standing(
+        tuner=tuner, regret=of(regret), worst=("one", regret), reached=reached, trials=of(trials),
+        invalid_share=of(0.25), invalid=of(3), lowered=of(10), failed=of(1), seconds=of(2),
+        seconds_to_goal=of(1),
+    )  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_what_is_put_into_a_page_is_escaped() -> None:
+    page = render("page.html.jinja", title="<b>&").decode()
+    assert "<title>&lt;b&gt;&amp;</title>" in page
+
+
+def test_a_page_that_is_not_given_all_it_shows_is_a_defect() -> None:
+    with pytest.raises(jinja2.UndefinedError, match="title"):
+        render("page.html.jinja")
+
+
+def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
+    best, next_best = _standing("a", 0.0, 1), _standing("b", 0.2, 30.5, reached=0.5)
+    assert _plain(spoken(Verdict(best, (next_best,), RelativeTrials("autotvm", 0.25, True)))) == (
+        "ends at the optimum and is within 1 % of it in 100 % of its runs, after 1 trial. "
+        "Next: b 30 (50 % of runs). That is at most 25 % of the trials that autotvm needs."
+    )
+    assert _plain(spoken(Verdict(next_best, (), None))) == (
+        "ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, after 30 trials."
+    )
+    assert "infinitely far from the optimum" in spoken(
+        Verdict(_standing("c", float("inf"), 8), (), None)
+    )
+
+
+def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> None:
+    columns = standings_columns([_standing("a", 0.0, 1), _standing("b", 0.2, 32, reached=0.5)])
+    by_name = {" ".join(column.heading): column.cells for column in columns}
+    assert [cell.best for cell in by_name["regret"]] == [True, False]
+    assert [cell.best for cell in by_name["lowered beyond"]] == [False, False]
+    assert [cell.bound for cell in by_name[next(n for n in by_name if n.startswith("trials"))]] == [
+        False, True,
+    ]  # fmt: skip
+    alone = standings_columns([_standing("a", 0.0, 1)])
+    assert not any(cell.best for column in alone for cell in column.cells)
