@@ -129,6 +129,12 @@ class HasBlocks(Protocol):
         ...
 
 
+def blocks_of(target: Target) -> Blocks:
+    """Those of a target; single elements where it has none."""
+    offered = capability(target, HasBlocks)
+    return Blocks() if offered is None else offered.blocks
+
+
 @runtime_checkable
 class HasSpecification(Protocol):
     """Can be written down and built again (`targets.registry.rebuild`)."""

@@ -7,11 +7,14 @@ tuner, options, table, seed, budget, and the code. A line that cannot be read is
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
 
 import models
 import search
@@ -40,13 +43,13 @@ class KeptRuns:
         if entry is None:
             return None
         # Settings can be written in more than one way, workloads named anew.
-        return TunerRun(**(entry | {"tuner": job.tuner_config.label, "workload": job.workload}))
+        return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
         """Write a run to disk, synced. Raises `OSError`."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = Job(label[run.tuner], run.workload, run.seed)
-        line = canonical({"key": self._key(job), "run": vars(run)}) + b"\n"
+        line = canonical({"key": self._key(job), "run": asdict(run)}) + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as handle:
             handle.write(b"\n" + line if _torn(self.path) else line)
@@ -55,7 +58,7 @@ class KeptRuns:
 
     def _key(self, job: Job) -> str:
         plan, test_bed = self.plan, self.plan.test_bed
-        about = {
+        about: dict[str, Json] = {
             "tuner": job.tuner_config.tuner,
             "options": job.tuner_config.explorer.options.model_dump(mode="json"),
             "workload": dict(test_bed.workloads)[job.workload].id,
@@ -81,19 +84,23 @@ def code_digest() -> str:
     return hasher.hexdigest()[:16]
 
 
-def _read(path: Path) -> dict[str, dict[str, Json]]:
+class _Line(BaseModel):
+    """A line of the file."""
+
+    key: str
+    run: TunerRun
+
+
+def _read(path: Path) -> dict[str, TunerRun]:
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return {}
     found = {}
     for line in lines:
-        try:
-            entry = json.loads(line)
-            TunerRun(**entry["run"])
-            found[str(entry["key"])] = entry["run"]
-        except (ValueError, KeyError, TypeError):
-            continue
+        with suppress(ValidationError):
+            entry = _Line.model_validate_json(line)
+            found[entry.key] = entry.run
     return found
 
 

@@ -14,11 +14,12 @@ from evaluation.compare.test_bed import (
     oracle_test_bed,
     recorded_test_bed,
 )
+from targets import Target, make_target
+from targets.capabilities import blocks_of
 from targets.errors import TilewrightError
-from targets.vta.spec import VtaSpec
+from targets.registry import kind_of
 from targets.workload import Workload, parse_workload
 from tuning.checks import check_source
-from tuning.options import space_name
 
 
 class SelectionError(TilewrightError):
@@ -48,8 +49,8 @@ def enumerated(
     `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
     reading the network or the target's specification raises.
     """
-    spec, name = VtaSpec.load(target), space_name(space)
-    workloads = _workloads(network, wanted, spec, max_waste)
+    name = kind_of(target)[0].space_named(space)
+    workloads = _workloads(network, wanted, make_target(target, name), max_waste)
     return oracle_test_bed(target, name, workloads, oracles, live)
 
 
@@ -77,14 +78,14 @@ def _places(part: str, known: Named) -> range:
 
 
 def _workloads(
-    network: str | None, wanted: Sequence[str], spec: VtaSpec, max_waste: float
+    network: str | None, wanted: Sequence[str], target: Target, max_waste: float
 ) -> list[Workload]:
     """Each once: those of the network that are wanted, then those written out."""
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]
     known: Named = ()
     if network is not None and (picks or not texts):
-        known = chosen(named(_layers(network, spec, max_waste)), picks)
+        known = chosen(named(_layers(network, target, max_waste)), picks)
     elif picks or not texts:
         raise SelectionError(
             "compare on what? give --network NAME, --replay TABLE, or --workloads "
@@ -94,13 +95,16 @@ def _workloads(
     return list(dict.fromkeys(workloads))
 
 
-def _layers(network: str, spec: VtaSpec, max_waste: float) -> list[Workload]:
+def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
     from networks import load
 
-    found = load(network).workloads(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
+    block = blocks_of(target)
+    found = load(network).workloads(
+        block.in_channels, block.out_channels, block.batch, max_waste=max_waste
+    )
     if not found:
         raise SelectionError(
-            f"{network} has no layer for {spec.name}; 'tilewright inspect {network}' shows why"
+            f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
         )
     return [workload for workload, _, _ in found]

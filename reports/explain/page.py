@@ -61,7 +61,7 @@ def explanation_page(folder: TunedFolder, explained: Sequence[Explained], pictur
         "explain/page.html.jinja",
         title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
         target=folder.target.name,
-        space=folder.target.space_name,
+        space=folder.space,
         seed=folder.seed,
         changed=CHANGED if folder.changed else "",
         trials=sum(each.trials for each in explained),
