@@ -21,7 +21,7 @@ from evaluation.compare.test_bed import recorded_test_bed
 from reports.compare.report import REPORT
 from targets.errors import TilewrightError
 from targets.table import read_stack_table
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 16, (0, 1)

@@ -18,7 +18,7 @@ from cli.explanation import run_explanation
 from evaluation.explain.folder import read_folder
 from evaluation.explain.workloads import Explained, rank_correlation, ranked, rmse
 from targets.errors import TilewrightError
-from tests.flows.conftest import Tuned
+from tests.cli.conftest import Tuned
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 
 def _text_file(folder: Path) -> list[str]:

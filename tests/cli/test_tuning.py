@@ -18,7 +18,7 @@ import pytest
 from search import read
 from targets import make_target
 from targets.workload import parse_workload
-from tests.flows.conftest import TUNE, Place, Tuned
+from tests.cli.conftest import TUNE, Place, Tuned
 
 FILES = {"summary.json", "schedules.json", "trials.parquet", "convergence.png", "ledger.jsonl"}
 

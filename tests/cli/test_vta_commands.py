@@ -15,7 +15,7 @@ from targets.vta.lowering.tensors import random_tensors
 from targets.vta.lowering.verify import program_with_data
 from targets.vta.spec import VtaSpec
 from targets.workload import parse_workload
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 DATA = Path(__file__).parents[1] / "data" / "tvm-vta"
 SPEC = VtaSpec.load("vta-pynq")

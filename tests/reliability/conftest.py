@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import Whole, killed, left
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
 
 WORKLOADS, ROUNDS = 2, 2

@@ -124,8 +124,8 @@ def test_a_child_that_needs_too_much_memory_dies_alone() -> None:
 
 def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "from targets.rpc_process import Child, Limits\n"
-        "child = Child('tests.reliability.hungry', [], Limits(60.0))\n"
+        "from targets.rpc_process import RpcProcess, Limits\n"
+        "child = RpcProcess('tests.reliability.hungry', [], Limits(60.0))\n"
         "child.call({'megabytes': 1})\n"
         "print(child._process.pid, flush=True)\n"
         "child.call({'spin': True})\n"

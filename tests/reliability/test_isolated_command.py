@@ -14,7 +14,7 @@ from search import read
 from targets import make_target
 from targets.faulty.vta import make_vta
 from targets.workload import parse_workload
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
 
 FAULTY = """

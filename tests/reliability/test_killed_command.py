@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import (
     BATCH,
     ROOT,

@@ -15,7 +15,7 @@ from networks.errors import DynamicShapeError, ModelFileError
 from networks.network import Network
 from networks.sandbox import SandboxedSource
 from targets.rpc_process import Limits
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 
 def _model(nodes: list[onnx.NodeProto], width: int = 4) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ import pytest
 
 from services.server_process import listening_socket
 from tasks.store import Store
-from tests.flows.conftest import TILEWRIGHT, Place
+from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
 
 DAMAGES = ("truncated", "flipped", "replaced")

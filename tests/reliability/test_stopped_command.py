@@ -17,8 +17,8 @@ import pytest
 
 from search import read
 from services.mlflow_database import provide_mlflow_database
-from tests.flows.conftest import TILEWRIGHT, Place
-from tests.flows.test_servers import listening
+from tests.cli.conftest import TILEWRIGHT, Place
+from tests.cli.test_servers import listening
 from tests.reliability.commands import (
     ROOT,
     TUNE,
