@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,15 +16,10 @@ import psutil
 
 from services.server_process import LOOPBACK, answers
 from tests.cli.conftest import Place
+from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def post(url: str, document: object) -> Any:
