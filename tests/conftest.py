@@ -5,7 +5,7 @@
 Under `pytest -n 2 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
 whole files, so that what a module makes once is made once; the longest files come first, by what
 their tests marked `slow` say. A test marked `alone` runs while no other test does. (Groups of
-`--dist loadgroup` go unheard: pytest 9.2 keeps a test's name where pytest-xdist 3.8 does not write.)
+`--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8 cannot write.)
 
 No property is timed: a first example may compile, and machines are busy.
 """

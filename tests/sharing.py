@@ -30,7 +30,8 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     done = folder.with_suffix(".done")
     with _held(folder.with_suffix(".lock"), fcntl.LOCK_EX):
         if not done.exists():
-            folder.mkdir()  # fails where an earlier attempt failed
+            assert not folder.exists(), f"the first to ask could not make {folder}"
+            folder.mkdir()
             make(folder)
             done.touch()
     return folder

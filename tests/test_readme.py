@@ -50,6 +50,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert COMMANDS[:2] == ["make tune", "make test"]
 
 
+@pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
 )
@@ -62,6 +63,7 @@ def test_command_runs(command: str, workplace: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.slow(seconds=15)
 def test_make_tune_tunes(workplace: Path) -> None:
     """The same recipe on the smallest network: setting up is done, or this test would not run."""
     done = subprocess.run(
@@ -82,6 +84,7 @@ def test_make_runs_this_suite(target: str, left_out: bool) -> None:
     assert ('-m "not slow"' in done.stdout) == left_out
 
 
+@pytest.mark.slow(seconds=15)
 def test_ui_serves_both_pages_until_interrupted(workplace: Path) -> None:
     ports = str(free_port()), str(free_port())
     server = subprocess.Popen(

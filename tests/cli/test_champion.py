@@ -15,6 +15,8 @@ from targets import make_target
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
 
+pytestmark = pytest.mark.slow(seconds=8)
+
 TUNERS = ("ml2tuner", "random")
 SEEDS = (0, 1)
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"

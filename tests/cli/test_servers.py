@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from services.server_process import LOOPBACK, answers
 from tests.cli.conftest import Place
 from tests.sharing import free_port
+
+pytestmark = pytest.mark.slow(seconds=30)
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow

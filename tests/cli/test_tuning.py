@@ -20,6 +20,8 @@ from targets import make_target
 from targets.workload import parse_workload
 from tests.cli.conftest import TUNE, Place, Tuned
 
+pytestmark = pytest.mark.slow(seconds=8)
+
 FILES = {"summary.json", "schedules.json", "trials.parquet", "convergence.png", "ledger.jsonl"}
 
 

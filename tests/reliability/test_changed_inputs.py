@@ -16,6 +16,8 @@ import pytest
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
 
+pytestmark = pytest.mark.slow(seconds=5)
+
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}
 STOCK, PROOF = {"measure_default": WORKLOADS}, {"verify_schedule": WORKLOADS}

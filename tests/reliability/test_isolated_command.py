@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from search import read
 from targets import make_target
@@ -16,6 +17,8 @@ from targets.faulty.vta import make_vta
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
+
+pytestmark = pytest.mark.slow(seconds=20)
 
 FAULTY = """
 import sys

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Place
 from tests.reliability.commands import (
     BATCH,
@@ -29,6 +31,8 @@ from tests.reliability.commands import (
     wait_for,
 )
 from tests.sharing import free_port
+
+pytestmark = pytest.mark.slow(seconds=40)
 
 KILLS = (61, 160, 203, 120)
 """After how many write boundaries each of the killed commands dies: in turn before a rename, in the

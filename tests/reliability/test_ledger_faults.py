@@ -197,6 +197,7 @@ def test_a_lease_of_another_machine_expires(tmp_path: Path) -> None:
         Ledger(path).close()
 
 
+@pytest.mark.alone
 def test_a_writer_that_was_stopped_for_too_long_is_refused_when_it_comes_back(
     tmp_path: Path,
 ) -> None:

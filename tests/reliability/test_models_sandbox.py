@@ -89,6 +89,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
         _ = starved.examined
 
 
+@pytest.mark.slow(seconds=15)
 def test_modules_lying_in_the_folder_are_not_imported(tmp_path: Path) -> None:
     """Somebody who sends a model may send a `numpy.py` with it."""
     place = Place(tmp_path)

@@ -33,6 +33,8 @@ from tests.reliability.commands import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow(seconds=30)
+
 STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
 
