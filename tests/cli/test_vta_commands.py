@@ -17,6 +17,8 @@ from targets.vta.spec import VtaSpec
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
 
+pytestmark = pytest.mark.slow(seconds=2)
+
 DATA = Path(__file__).parents[1] / "data" / "tvm-vta"
 SPEC = VtaSpec.load("vta-pynq")
 FILES = ("--insns", "p.insns", "--spec", "vta-pynq")

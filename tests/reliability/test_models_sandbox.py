@@ -25,6 +25,7 @@ def _model(nodes: list[onnx.NodeProto], width: int = 4) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_model_read_apart_is_the_model(tmp_path: Path) -> None:
     path = tmp_path / "digits.onnx"
     path.write_bytes(zoo.build("digits_cnn").SerializeToString())

@@ -6,7 +6,10 @@ from models import make_explorer
 from search.conformance import CHECKS
 from search.registry import tuners
 
-SLOW = {"optuna": pytest.mark.slow(seconds=3)}
+SLOW = {
+    name: pytest.mark.slow(seconds=seconds)
+    for name, seconds in {"optuna": 3, "default-blind": 1, "p+a": 1, "p+v": 1}.items()
+}
 
 
 @pytest.mark.parametrize("check", CHECKS)
