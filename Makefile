@@ -19,13 +19,15 @@ TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 FUZZ_EXAMPLES ?= 5000
+# A worker a core, as tests/conftest.py wants its work dealt out; each takes up to a gigabyte.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup setup-dev tune test fuzz lint lock clean
+.PHONY: help setup setup-dev tune check test fuzz lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: $(VENV)/.installed ## Build .venv from the lock and install tilewright into it
+setup: $(VENV)/.compiled ## Build .venv from the lock and install tilewright into it
 
 setup-dev: $(VENV)/.installed-dev
 
@@ -33,8 +35,11 @@ tune: setup ## Tune ResNet-18 for a VTA (NETWORK=, TARGET=, TUNER=, TRIALS=, SEE
 	@$(BIN)/tilewright tune $(NETWORK) --target $(TARGET) --tuner $(TUNER) --trials $(TRIALS) \
 		--seed $(SEED) --out $(OUT)
 
-test: setup-dev lint ## Lint, type-check and run the test-suite
-	@$(BIN)/python -m pytest
+check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
+	@$(PYTEST) -m "not slow"
+
+test: setup setup-dev lint ## Lint, type-check and run the test-suite
+	@$(PYTEST)
 
 fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
@@ -73,6 +78,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing $$(grep -c == requirements.lock) pinned packages (minutes the first time)"
 	$(call pip_install,--require-hashes -r requirements.lock)
 	$(call pip_install,--no-build-isolation -e .)
+	@touch $@
+
+# Whenever their sources changed, so that no two processes compile the same kernels at once.
+$(VENV)/.compiled: $(VENV)/.installed $(shell find targets -name '*.py')
 	@echo "compiling kernels"
 	@$(BIN)/tilewright warm-up
 	@touch $@

@@ -1,17 +1,26 @@
-"""Golden files: text that a change should alter only knowingly.
+"""Golden files, and how the suite is spread over processes.
 
 `pytest --update-golden` writes what the code produces now; look at the diff before committing it.
+
+Under `pytest -n 2 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
+whole files, so that what a module makes once is made once; the longest files come first, by what
+their tests marked `slow` say. A test marked `alone` runs while no other test does. (Groups of
+`--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8 cannot write.)
 
 No property is timed: a first example may compile, and machines are busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.sharing import Turns, folder_of_the_run
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -36,3 +45,44 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+# -- several workers ---------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    seconds: defaultdict[Path, float] = defaultdict(float)
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        seconds[item.path] += 0.1 if mark is None else float(mark.kwargs["seconds"])
+    items.sort(key=lambda item: -seconds[item.path])
+
+
+@pytest.fixture(scope="session")
+def _turns(tmp_path_factory: pytest.TempPathFactory) -> Turns:
+    return Turns(folder_of_the_run(tmp_path_factory))
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest, _turns: Turns) -> Iterator[None]:
+    alone = request.node.get_closest_marker("alone") is not None
+    with _turns.alone() if alone else _turns.beside_others():
+        yield
+
+
+# -- slow tests --------------------------------------------------------------------------------
+
+UNMARKED_SECONDS = 10.0
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that lack the mark `slow`; a busy machine may name some that do not."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in (r for reports in terminalreporter.stats.values() for r in reports):
+        if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
+            seconds[report.nodeid] += report.duration
+    for test, spent in sorted(seconds.items()):
+        if spent > UNMARKED_SECONDS:
+            terminalreporter.write_line(f"not marked slow, took {spent:.0f} s: {test}")

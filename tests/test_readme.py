@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from networks import zoo
+from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -49,6 +50,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert COMMANDS[:2] == ["make tune", "make test"]
 
 
+@pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
 )
@@ -61,6 +63,7 @@ def test_command_runs(command: str, workplace: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.slow(seconds=15)
 def test_make_tune_tunes(workplace: Path) -> None:
     """The same recipe on the smallest network: setting up is done, or this test would not run."""
     done = subprocess.run(
@@ -72,26 +75,31 @@ def test_make_tune_tunes(workplace: Path) -> None:
     assert (workplace / "made" / "summary.json").exists()
 
 
-def test_make_test_runs_this_suite() -> None:
+@pytest.mark.parametrize(("target", "left_out"), [("test", False), ("check", True)])
+def test_make_runs_this_suite(target: str, left_out: bool) -> None:
     done = subprocess.run(
-        ["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "-m pytest" in done.stdout
+    assert ('-m "not slow"' in done.stdout) == left_out
 
 
+@pytest.mark.slow(seconds=15)
 def test_ui_serves_both_pages_until_interrupted(workplace: Path) -> None:
+    ports = str(free_port()), str(free_port())
     server = subprocess.Popen(
-        ["tilewright", "ui", "--prefect-port", "14200", "--mlflow-port", "15000"],
+        ["tilewright", "ui", "--prefect-port", ports[0], "--mlflow-port", ports[1]],
         cwd=workplace, env=_environment(workplace), stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         assert server.stdout is not None
         seen = ""
         deadline = time.monotonic() + 900
-        while not ("14200" in seen and "15000" in seen) and time.monotonic() < deadline:
+        while not all(port in seen for port in ports) and time.monotonic() < deadline:
             seen += server.stdout.readline()
-        assert "127.0.0.1:14200" in seen
-        assert "127.0.0.1:15000" in seen
+        for port in ports:
+            assert f"127.0.0.1:{port}" in seen
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=600)

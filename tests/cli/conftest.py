@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.sharing import made_once
+
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 
@@ -71,7 +73,12 @@ class Tuned:
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    place = Place(tmp_path_factory.mktemp("tuned"))
-    done = place.run(*TUNE, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    return Tuned(place, done.stdout)
+    """One run for all tests of all workers: they only read it."""
+
+    def tune(folder: Path) -> None:
+        done = Place(folder).run(*TUNE, "--out", "out")
+        assert done.returncode == 0, done.stderr
+        (folder / "printed").write_text(done.stdout)
+
+    folder = made_once(tmp_path_factory, "tuned", tune)
+    return Tuned(Place(folder), (folder / "printed").read_text())

@@ -13,7 +13,9 @@ from models import make_explorer
 from search import tune
 from targets import make_target
 from targets.workload import parse_workload
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
+
+pytestmark = pytest.mark.slow(seconds=8)
 
 TUNERS = ("ml2tuner", "random")
 SEEDS = (0, 1)

@@ -74,6 +74,7 @@ def test_every_run_is_consistent_with_itself_and_the_table(document: dict[str, A
         assert len(known) == TRIALS - first
 
 
+@pytest.mark.slow(seconds=6)
 def test_processes_change_nothing_but_the_seconds(folder: Path) -> None:
     there = _plan("random,default")
     jobs = [job for job in there.jobs if job.seed == 1]
@@ -83,6 +84,7 @@ def test_processes_change_nothing_but_the_seconds(folder: Path) -> None:
     assert len(alone) == 4
 
 
+@pytest.mark.slow(seconds=4)
 def test_finished_runs_are_kept_and_not_repeated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_the_report_stands_alone_and_names_every_tuner_and_workload(folder: Path
     assert referenced <= set(ids)
 
 
+@pytest.mark.slow(seconds=4)
 def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> None:
     small, odd = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1", "dense:n=1,c=16,o=16"
     done = place.run(

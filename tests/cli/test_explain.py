@@ -19,6 +19,8 @@ from evaluation.explain.workloads import Explained, rank_correlation, ranked, rm
 from targets.errors import TilewrightError
 from tests.cli.conftest import Tuned
 
+pytestmark = pytest.mark.slow(seconds=2)
+
 
 @pytest.fixture(scope="module")
 def explained(tuned: Tuned) -> list[Explained]:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 
 def _text_file(folder: Path) -> list[str]:
@@ -105,9 +105,20 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
 ]
 
 
+LATE = (_text_file, _dynamic_shape, _unsupported_operator, _unknown_tuner, _unknown_option)
+"""Found out when the server has been started."""
+
+
 @pytest.mark.parametrize(
-    ("mistake", "hint"), MISTAKES, ids=[m.__name__.strip("_") for m, _ in MISTAKES]
-)
+    ("mistake", "hint"),
+    [
+        pytest.param(
+            mistake, hint, id=mistake.__name__.strip("_"),
+            marks=[pytest.mark.slow(seconds=8)] if mistake in LATE else [],
+        )
+        for mistake, hint in MISTAKES
+    ],
+)  # fmt: skip
 def test_a_mistake_is_one_message_and_exit_code_2(
     mistake: Callable[[Path], list[str]], hint: str, place: Place
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
-from services.server_process import LOOPBACK, queries
-from tests.flows.conftest import Place
+from services.server_process import LOOPBACK, answers
+from tests.cli.conftest import Place
+from tests.sharing import free_port
+
+pytestmark = pytest.mark.slow(seconds=30)
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def post(url: str, document: object) -> Any:
@@ -67,15 +64,15 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         printed = read_until(pages, "Ctrl-C")
         assert f"http://{LOOPBACK}:{prefect}" in printed
         assert f"http://{LOOPBACK}:{mlflow}" in printed
-        assert queries(f"http://{LOOPBACK}:{prefect}/api/health")
-        assert queries(f"http://{LOOPBACK}:{mlflow}/")
+        assert answers(f"http://{LOOPBACK}:{prefect}/api/health")
+        assert answers(f"http://{LOOPBACK}:{mlflow}/")
         assert "warning" not in printed
         assert listening(pages.pid) == {LOOPBACK}
         _deploy_and_list(place, f"http://{LOOPBACK}:{prefect}/api")
     finally:
         assert stop(pages) == 0
-    assert not queries(f"http://{LOOPBACK}:{prefect}/api/health")
-    assert not queries(f"http://{LOOPBACK}:{mlflow}/")
+    assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
+    assert not answers(f"http://{LOOPBACK}:{mlflow}/")
 
 
 def _deploy_and_list(place: Place, api: str) -> None:

@@ -18,7 +18,9 @@ import pytest
 from search import read
 from targets import make_target
 from targets.workload import parse_workload
-from tests.flows.conftest import TUNE, Place, Tuned
+from tests.cli.conftest import TUNE, Place, Tuned
+
+pytestmark = pytest.mark.slow(seconds=8)
 
 FILES = {"summary.json", "schedules.json", "trials.parquet", "convergence.png", "ledger.jsonl"}
 
@@ -136,20 +138,28 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
     assert stages["import_model"] == stages["extract_subgraphs"] == 1
 
 
-def test_repeating_the_command_measures_nothing_again(tuned: Tuned) -> None:
-    before = {name: (tuned.out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
-    done = tuned.place.run(*TUNE, "--out", "out")
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The same command once more, in another folder."""
+    place = Place(tmp_path_factory.mktemp("elsewhere"))
+    done = place.run(*TUNE, "--out", "other")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, elsewhere: Place) -> None:
+    other = elsewhere.folder / "other" / "schedules.json"
+    assert other.read_bytes() == (tuned.out / "schedules.json").read_bytes()
+
+
+def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
+    out = elsewhere.folder / "other"
+    before = {name: (out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
+    done = elsewhere.run(*TUNE, "--out", "other")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("40 reused") == 3
     assert "reused 120 of 120 trials and" in done.stdout
-    assert before == {name: (tuned.out / name).read_bytes() for name in before}
-
-
-def test_the_same_seed_gives_the_same_schedules_elsewhere(tuned: Tuned, place: Place) -> None:
-    done = place.run(*TUNE, "--out", "other")
-    assert done.returncode == 0, done.stderr
-    other = place.folder / "other" / "schedules.json"
-    assert other.read_bytes() == (tuned.out / "schedules.json").read_bytes()
+    assert before == {name: (out / name).read_bytes() for name in before}
 
 
 def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:

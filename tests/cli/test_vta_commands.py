@@ -15,7 +15,9 @@ from targets.vta.lowering.tensors import random_tensors
 from targets.vta.spec import VtaSpec
 from targets.vta.verify import program_with_data
 from targets.workload import parse_workload
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
+
+pytestmark = pytest.mark.slow(seconds=2)
 
 DATA = Path(__file__).parents[1] / "data" / "tvm-vta"
 SPEC = VtaSpec.load("vta-pynq")

@@ -17,6 +17,7 @@ from networks.zoo import digits, mobilenet, resnet
 from networks.zoo.builder import Builder
 
 
+@pytest.mark.slow(seconds=6)
 def test_the_digits_network_agrees_on_every_held_out_image() -> None:
     network = networks.load("digits_cnn")
     model = zoo.build("digits_cnn")
@@ -35,6 +36,7 @@ def test_arrays_that_do_not_fit_are_refused(inputs: dict[str, NDArray[np.float32
         networks.load("digits_cnn").run(inputs)
 
 
+@pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2])
 def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_path: Path) -> None:
     net = Builder("small", (1, 3, 32, 32), seed=0, weights=True)

@@ -143,6 +143,7 @@ def test_an_unknown_network_is_refused_with_the_known_names() -> None:
         networks.load("resnet17")
 
 
+@pytest.mark.slow(seconds=4)
 def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
     model = zoo.build("digits_cnn", seed=1)
     digits.train.cache_clear()

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from search import read
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 ROOT = Path(__file__).parents[2]
 TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "16", "--batch", "8", "--seed",

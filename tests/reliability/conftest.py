@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import Whole, killed, left
+from tests.sharing import made_once
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    place = Place(tmp_path_factory.mktemp("whole"))
-    assert killed(place, -1) == 0
-    note = (place.folder / "notes").read_text().splitlines()[-1]
-    assert "unwatched 0" in note, note
-    return left(place)
+    """One run for all tests of all workers: they only read it."""
+
+    def tune(folder: Path) -> None:
+        assert killed(Place(folder), -1) == 0
+        note = (folder / "notes").read_text().splitlines()[-1]
+        assert "unwatched 0" in note, note
+
+    return left(Place(made_once(tmp_path_factory, "whole", tune)))

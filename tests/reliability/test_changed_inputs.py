@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
+
+pytestmark = pytest.mark.slow(seconds=5)
 
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}

@@ -62,6 +62,7 @@ def test_isolation_alone_changes_no_answer() -> None:
     isolated.close()
 
 
+@pytest.mark.alone
 def test_every_fault_is_typed_and_every_other_config_is_measured(isolated: IsolatedTarget) -> None:
     space = isolated.space(WORK)
     flat = np.arange(40)
@@ -78,6 +79,7 @@ def test_every_fault_is_typed_and_every_other_config_is_measured(isolated: Isola
             assert measured.cycles[index] == honest.cycles[index]
 
 
+@pytest.mark.alone
 def test_a_tuning_session_outlives_every_fault(tmp_path: Path) -> None:
     space = FaultyTarget({}).space(WORK)
     kinds: list[Fault] = ["crash", "hang", "nonsense", "raise"]
@@ -95,6 +97,7 @@ def test_a_tuning_session_outlives_every_fault(tmp_path: Path) -> None:
     assert int(space.ravel(best[None])[0]) not in faults
 
 
+@pytest.mark.alone
 def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
     target = _isolated({5: "late"}, late_seconds=LIMIT_SECONDS + 0.3)
     space = target.space(WORK)
@@ -124,8 +127,8 @@ def test_a_child_that_needs_too_much_memory_dies_alone() -> None:
 
 def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "from targets.rpc_process import Child, Limits\n"
-        "child = Child('tests.reliability.hungry', [], Limits(60.0))\n"
+        "from targets.rpc_process import RpcProcess, Limits\n"
+        "child = RpcProcess('tests.reliability.hungry', [], Limits(60.0))\n"
         "child.call({'megabytes': 1})\n"
         "print(child._process.pid, flush=True)\n"
         "child.call({'spin': True})\n"
@@ -146,6 +149,7 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert not _alive(pid)
 
 
+@pytest.mark.alone
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_is_answered() -> None:
     child = RpcProcess("tests.reliability.hungry", [], Limits(20.0))
     child.call({"megabytes": 1})

@@ -9,13 +9,16 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from search import read
 from targets import make_target
 from targets.vta.faulty import make_vta
 from targets.workload import parse_workload
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
+
+pytestmark = pytest.mark.slow(seconds=20)
 
 FAULTY = """
 import sys

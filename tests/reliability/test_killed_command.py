@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.flows.conftest import Place
+import pytest
+
+from tests.cli.conftest import Place
 from tests.reliability.commands import (
     BATCH,
     ROOT,
@@ -28,6 +30,9 @@ from tests.reliability.commands import (
     recorded,
     wait_for,
 )
+from tests.sharing import free_port
+
+pytestmark = pytest.mark.slow(seconds=40)
 
 KILLS = (61, 160, 203, 120)
 """After how many write boundaries each of the killed commands dies: in turn before a rename, in the
@@ -62,7 +67,7 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
 
 def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole) -> None:
     place = Place(tmp_path)
-    prefect, mlflow = _free_port(), _free_port()
+    prefect, mlflow = free_port(), free_port()
     addresses = {
         "PREFECT_API_URL": f"http://127.0.0.1:{prefect}/api",
         "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{mlflow}",
@@ -120,9 +125,3 @@ def _wait_until_closed(port: int) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError(f"port {port} stays open")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

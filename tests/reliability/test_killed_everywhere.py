@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow(seconds=40)
+
 CALLS = {"open", "pwrite", "write", "fsync", "ftruncate", "replace"}
 
 

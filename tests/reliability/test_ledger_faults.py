@@ -83,6 +83,7 @@ def test_damage_in_the_middle_is_set_aside_and_costs_one_trial(tmp_path: Path) -
     assert len(frame) == TRIALS
 
 
+@pytest.mark.slow(seconds=4)
 @settings(
     max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -197,6 +198,7 @@ def test_a_lease_of_another_machine_expires(tmp_path: Path) -> None:
         Ledger(path).close()
 
 
+@pytest.mark.alone
 def test_a_writer_that_was_stopped_for_too_long_is_refused_when_it_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -264,6 +266,7 @@ except LedgerError as error:
 """
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_batch_that_fits_only_in_part_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     done = subprocess.run(

@@ -15,7 +15,7 @@ from networks.errors import DynamicShapeError, ModelFileError
 from networks.network import Network
 from networks.sandbox import SandboxedSource
 from targets.rpc_process import Limits
-from tests.flows.conftest import Place
+from tests.cli.conftest import Place
 
 
 def _model(nodes: list[onnx.NodeProto], width: int = 4) -> onnx.ModelProto:
@@ -25,6 +25,7 @@ def _model(nodes: list[onnx.NodeProto], width: int = 4) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_model_read_apart_is_the_model(tmp_path: Path) -> None:
     path = tmp_path / "digits.onnx"
     path.write_bytes(zoo.build("digits_cnn").SerializeToString())
@@ -89,6 +90,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
         _ = starved.examined
 
 
+@pytest.mark.slow(seconds=15)
 def test_modules_lying_in_the_folder_are_not_imported(tmp_path: Path) -> None:
     """Somebody who sends a model may send a `numpy.py` with it."""
     place = Place(tmp_path)

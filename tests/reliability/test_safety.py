@@ -11,12 +11,13 @@ import pytest
 
 from services.server_process import listening_socket
 from tasks.store import Store
-from tests.flows.conftest import TILEWRIGHT, Place
+from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
 
 DAMAGES = ("truncated", "flipped", "replaced")
 
 
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("turn", range(len(DAMAGES)))
 def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
     tmp_path: Path, whole: Whole, turn: int
@@ -59,6 +60,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.slow(seconds=25)
 def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) -> None:
     """A run that ends, and one that fails with a trace in its log."""
     place = Place(tmp_path)

@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from models import make_explorer
 from search import read, tune_shared
 from targets.faulty import FaultyTarget
 from tests.reliability.sharing_worker import WORK
+
+pytestmark = pytest.mark.slow(seconds=5)
 
 PROCESSES, TRIALS = 4, 24
 

@@ -17,8 +17,8 @@ import pytest
 
 from search import read
 from services.mlflow_database import provide_mlflow_database
-from tests.flows.conftest import TILEWRIGHT, Place
-from tests.flows.test_servers import listening
+from tests.cli.conftest import TILEWRIGHT, Place
+from tests.cli.test_servers import listening
 from tests.reliability.commands import (
     ROOT,
     TUNE,
@@ -32,6 +32,8 @@ from tests.reliability.commands import (
     servers,
     wait_for,
 )
+
+pytestmark = pytest.mark.slow(seconds=30)
 
 STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""

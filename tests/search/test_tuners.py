@@ -6,9 +6,16 @@ from models import make_explorer
 from search.conformance import CHECKS
 from search.registry import tuners
 
+SLOW = {
+    name: pytest.mark.slow(seconds=seconds)
+    for name, seconds in {"optuna": 3, "default-blind": 1, "p+a": 1, "p+v": 1}.items()
+}
+
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", tuners())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in tuners()]
+)
 def test_tuner_keeps_the_contract(name: str, check: str) -> None:
     if missing := tuners()[name].missing:
         pytest.skip(f"{name} needs {missing}")

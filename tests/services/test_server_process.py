@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,14 +13,9 @@ from pathlib import Path
 import pytest
 
 from services.server_process import LOOPBACK, ServerError, answers, listening_socket, start
+from tests.sharing import free_port
 
 SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_gone(url: str) -> bool:

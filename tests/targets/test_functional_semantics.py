@@ -33,6 +33,7 @@ from targets.vta.isa import (
     layout_of,
     pack_uop,
 )
+from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program, words_of
 from targets.vta.spec import VtaSpec
 from tests.targets.vta_interpreter import Interpreter
@@ -232,14 +233,15 @@ def chained(insns: bytes, lay: Layout) -> bytes:
 
 def test_a_batch_of_programs_runs_in_threads_without_disturbing_each_other() -> None:
     spec, rng = machine(), np.random.default_rng(0)
-    m, lay, rules = spec.machine, layout_of(spec), rules_of(FUNCTIONAL, spec.machine)
-    insns = words_of(chained(loads(spec) + dump(spec), lay))
+    m, rules = spec.machine, rules_of(FUNCTIONAL, spec.machine)
+    numbers = as_record(m), as_record(layout_of(spec)), as_record(rules)  # as `simulate` does
+    insns = words_of(chained(loads(spec) + dump(spec), layout_of(spec)))
     images = [rng.integers(0, 256, IMAGE).astype(np.uint8) for _ in range(16)]
     expected = [simulate(Program(insns, image, BASE), spec).dram for image in images]
 
     def one(image: np.ndarray) -> int:
         pads, result = allocate(m, rules), outcome()
-        return run(insns, image, BASE, m, lay, rules, pads, QUEUES_OF_FLAGS, result)
+        return run(insns, image, BASE, *numbers, pads, QUEUES_OF_FLAGS, result)
 
     with ThreadPoolExecutor(2) as pool:
         assert set(pool.map(one, images)) == {0}

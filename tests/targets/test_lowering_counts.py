@@ -15,7 +15,7 @@ WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1")
 
 @pytest.mark.parametrize("space", ["template", "extended", "unchecked"])
 def test_counted_and_written_programs_have_the_same_counts(space: SpaceName) -> None:
-    lowering = make_target("vta-pynq", space)._lowering(WORKLOAD)
+    lowering = make_target("vta-pynq", space).lowering(WORKLOAD)
     flat = np.random.default_rng(0).integers(0, lowering.space.size, 300)
     values = lowering.space.values(lowering.space.unravel(flat))
     codes, counted = lowering.counts(values)

@@ -47,7 +47,7 @@ def _holding(layer: str, row: pd.Series) -> set[str]:
 @pytest.mark.parametrize("layer", TABLES)
 def test_every_row_of_the_stock_table_comes_out_as_recorded(layer: str) -> None:
     table, workload = table_of(layer), workload_of(layer)
-    target = make_target("vta-pynq", "template", stock=True)
+    target = make_target("vta-pynq", "stock")
     space = target.space(workload)
     configs = space.unravel(table["index"].to_numpy(np.int64))
     assert (space.values(configs) == table[list(KNOBS)].to_numpy()).all()
@@ -73,7 +73,7 @@ def test_stock_schedules_cost_what_the_stock_stack_costs(
     layer: str, schedule: str, preset: str, column: str
 ) -> None:
     workload, expected = workload_of(layer), REFERENCE[layer][schedule]
-    target = make_target(preset, "template", stock=True)
+    target = make_target(preset, "stock")
     configs = target.space(workload).unravel(np.array([expected["index"]]))
     measured = target.measure(target.lower(workload, configs))
     assert measured.cycles[0] == expected[column]

@@ -54,7 +54,7 @@ def test_a_failed_compile_has_a_class_a_reason_and_no_hidden_features() -> None:
 
 
 def test_enumerating_is_measuring_everything() -> None:
-    target = make_target("vta-pynq", "template", stock=True)
+    target = make_target("vta-pynq", "stock")
     workload = workload_of("C10")
     lowered, measured = target.enumerate(workload)
     which = np.random.default_rng(1).integers(0, len(lowered), 60)
@@ -85,7 +85,7 @@ def test_the_fingerprint_tells_apart_what_measures_differently() -> None:
         make_target("vta-pynq").fingerprint,
         make_target("vta-de10").fingerprint,
         make_target("vta-pynq", "template").fingerprint,
-        make_target("vta-pynq", "template", stock=True).fingerprint,
+        make_target("vta-pynq", "stock").fingerprint,
     }
     assert len(prints) == 4
     assert make_target("vta-pynq").fingerprint in prints

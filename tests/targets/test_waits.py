@@ -71,7 +71,7 @@ def read_slowly(lowering: Lowering, program: np.ndarray, state: np.ndarray) -> l
 
 @pytest.mark.parametrize("space", ["template", "extended", "unchecked"])
 def test_waits_are_those_of_a_slow_reading(space: SpaceName) -> None:
-    lowering = make_target("vta-pynq", space)._lowering(WORKLOAD)
+    lowering = make_target("vta-pynq", space).lowering(WORKLOAD)
     flat = np.random.default_rng(1).permutation(lowering.space.size)[:200]
     values = lowering.space.values(lowering.space.unravel(flat))
     codes, counted = lowering.counts(values)
@@ -86,7 +86,7 @@ def test_waits_are_those_of_a_slow_reading(space: SpaceName) -> None:
 
 def test_a_second_slot_hides_loads_and_stores() -> None:
     """The same tiles with one accumulator slot and with two, with two weight slots and three."""
-    lowering = make_target("vta-pynq", "extended")._lowering(WORKLOAD)
+    lowering = make_target("vta-pynq", "extended").lowering(WORKLOAD)
     names = [knob.name for knob in lowering.space.knobs]
     plain = dict.fromkeys(names, 0) | {
         "tile_h": 7, "tile_w": 14, "tile_co": 2, "tile_ci": 1, "inp_slots": 2, "wgt_slots": 2,

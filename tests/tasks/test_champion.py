@@ -18,6 +18,8 @@ from search import ExplorerState, problem_of, tune
 from targets.base import Target
 from targets.workload import parse_workload
 
+pytestmark = pytest.mark.slow(seconds=4)
+
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
 

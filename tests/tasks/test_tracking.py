@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow(seconds=4)
+
 SCRIPT = """
 import sys
 from pathlib import Path

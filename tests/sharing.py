@@ -1,0 +1,66 @@
+"""What the processes of one run of the suite share: ports, folders made once, and turns."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder that all workers know; each has its own below it."""
+    folder = factory.getbasetemp()
+    return folder.parent if folder.name.startswith("popen-") else folder
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name`, filled by whichever process asks first. Tests only read it."""
+    folder = folder_of_the_run(factory) / name
+    done = folder.with_suffix(".done")
+    with _held(folder.with_suffix(".lock"), fcntl.LOCK_EX):
+        if not done.exists():
+            assert not folder.exists(), f"the first to ask could not make {folder}"
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+class Turns:
+    """Tests run beside each other or alone. Who waits to be alone is not overtaken."""
+
+    def __init__(self, folder: Path) -> None:
+        self._gate, self._room = folder / "gate.lock", folder / "room.lock"
+
+    @contextmanager
+    def beside_others(self) -> Iterator[None]:
+        with ExitStack() as held:
+            with _held(self._gate, fcntl.LOCK_EX):
+                held.enter_context(_held(self._room, fcntl.LOCK_SH))
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with _held(self._gate, fcntl.LOCK_EX), _held(self._room, fcntl.LOCK_EX):
+            yield
+
+
+@contextmanager
+def _held(path: Path, how: int) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may hold the file for longer

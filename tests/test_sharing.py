@@ -1,0 +1,65 @@
+"""What workers share is made once, and a test that is to be alone is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.sharing import Turns, made_once
+
+
+def test_many_ask_and_one_makes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    makers: list[int] = []
+
+    def make(folder: Path) -> None:
+        makers.append(threading.get_ident())
+        time.sleep(0.1)
+        (folder / "file").touch()
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(made_once, tmp_path_factory, "asked-for", make) for _ in range(4)]
+        assert all((each.result() / "file").exists() for each in asked)
+    assert len(makers) == 1
+
+
+def test_what_could_not_be_made_is_not_handed_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        made_once(tmp_path_factory, "impossible", fail)
+    with pytest.raises(AssertionError, match="could not make"):
+        made_once(tmp_path_factory, "impossible", fail)
+
+
+def test_one_alone_waits_for_those_at_work_and_is_not_overtaken(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def work(name: str) -> None:
+        with Turns(tmp_path).beside_others():
+            seen.append(f"{name} begins")
+            time.sleep(0.3)
+            seen.append(f"{name} ends")
+
+    def work_alone() -> None:
+        with Turns(tmp_path).alone():
+            seen.append("alone begins")
+            time.sleep(0.1)
+            seen.append("alone ends")
+
+    with ThreadPoolExecutor(4) as pool:
+        pool.submit(work, "a")
+        pool.submit(work, "b")
+        while len(seen) < 2:
+            time.sleep(0.01)
+        last = [pool.submit(work_alone)]
+        time.sleep(0.1)
+        last.append(pool.submit(work, "c"))
+        for each in last:
+            each.result()
+    assert {*seen[:2]} == {"a begins", "b begins"}  # beside each other
+    assert seen[4:] == ["alone begins", "alone ends", "c begins", "c ends"]
