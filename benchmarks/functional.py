@@ -25,6 +25,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.baseline import baseline_of
 from targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
 from targets.vta.functional.order import QUEUES_OF_FLAGS
 from targets.vta.functional.vector import LANES, TILE, gemm_tile
@@ -34,7 +35,6 @@ from targets.vta.lowering.tensors import random_tensors
 from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program
 from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
 from targets.vta.verify import program_with_data
 from targets.workload import Workload
 
@@ -119,7 +119,7 @@ def speeds(spec: VtaSpec, workload: Workload, schedules: int) -> list[float]:
 
 def speed_of_default(spec: VtaSpec, workload: Workload) -> float:
     """GMAC/s of the schedule a user has without tuning (TopHub's, where it lists one)."""
-    _, found = VtaTarget(spec).baseline(workload)
+    found = baseline_of(workload, spec)
     tensors = random_tensors(workload, spec.machine, 0)
     program = program_with_data(found.lowering, np.asarray(found.values), tensors)
     assert program is not None

@@ -24,8 +24,9 @@ from rich.table import Table
 from benchmarks.layers import OTHERS, RESNET18
 from models import LEARNERS, make_explorer
 from search import ExplorerState, Problem, Session, problem_of
-from search.learning import Matrix, VetoModel
+from search.learning import VetoModel
 from targets import make_target
+from targets.features import Features
 from targets.oracle import oracle_table, replayed
 from targets.table import Table as Oracle
 
@@ -63,24 +64,25 @@ def _errors(problem: Problem, table: Oracle, learned: int, seed: int) -> list[fl
     configs = table.space.unravel(table.flat)
     cycles = np.log2(np.maximum(table.cycles, 1))
 
-    def rmse(surrogate: bool, columns: Matrix) -> float:
+    def rmse(surrogate: bool, columns: Features) -> float:
         model = LEARNERS.surrogate(seed) if surrogate else LEARNERS.regressor("xgboost", seed)
-        model.fit(columns[:learned], cycles[fit_record])
-        return float(np.sqrt(np.mean((model.predict(columns[learned:]) - cycles[exam]) ** 2)))
+        model.fit(columns.rows(np.arange(learned)), cycles[fit_record])
+        said = model.predict(columns.rows(np.arange(learned, len(columns))))
+        return float(np.sqrt(np.mean((said - cycles[exam]) ** 2)))
 
     rows = np.concatenate([fit_record, exam])
-    gp_features, _ = LEARNERS.gp_features(problem, configs[rows])
-    tree_features, _ = LEARNERS.tree_features(problem, configs[rows])
-    hidden = np.nan_to_num(table.hidden[rows])
-    draft = LEARNERS.draft(table.hidden_names)
-    draft.fit(hidden[:learned], cycles[fit_record])
-    counts, _ = LEARNERS.hidden_features(hidden, table.hidden_names)
+    gp_features = LEARNERS.gp_features(problem, configs[rows])
+    tree_features = LEARNERS.tree_features(problem, configs[rows])
+    hidden = table.hidden.rows(rows)
+    draft = LEARNERS.draft(hidden)
+    draft.fit(hidden.rows(np.arange(learned)), cycles[fit_record])
     drafted = draft.predict(hidden) - cycles[fit_record].min()
+    counts = LEARNERS.hidden_features(hidden)
     return [
         rmse(True, gp_features),
-        rmse(True, np.column_stack([gp_features, counts, drafted])),
+        rmse(True, gp_features.beside(counts, Features.of(drafted[:, None], ["draft"]))),
         rmse(False, tree_features),
-        rmse(False, np.column_stack([tree_features, hidden])),
+        rmse(False, tree_features.beside(hidden.named("hidden"))),
     ]
 
 
@@ -95,11 +97,13 @@ def _vetoed(table: Oracle, trials: int, seed: int) -> float:
     valid = np.flatnonzero(table.cycles > 0)
     fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
     fastest = table.space.unravel(table.flat[fast])
-    chance = judge.predict(LEARNERS.tree_features(problem, fastest)[0])
+    chance = judge.predict(LEARNERS.tree_features(problem, fastest))
     return float(np.mean(chance < judge.threshold))
 
 
-def _print(where: str, names: list[str], rows: Matrix, learned: int, trials: int) -> None:
+def _print(
+    where: str, names: list[str], rows: NDArray[np.float64], learned: int, trials: int
+) -> None:
     table = Table(title=f"{where}: P and A after {learned} valid configs, V after {trials} trials")
     table.add_column("layer")
     for name in ("default P", "A", "A/P", "ml2tuner P", "A", "A/P", "good vetoed"):

@@ -82,7 +82,7 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
 def enumerate_spaces(spec: str) -> None:
     """Print how long whole spaces take, from knobs to cycles."""
     layers = [workload for workload, _ in RESNET18.values()]
-    stock = make_target(spec, "template", True)
+    stock = make_target(spec, "stock")
     stock.enumerate(layers[0])  # compiled code is loaded
     _report("ten template spaces, stock restrictions", stock, layers)
     _report("56×56 64→64 3×3, unchecked", make_target("evta-zcu102", "unchecked"), layers[:1])
@@ -95,8 +95,8 @@ def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
         lowered, measured = target.enumerate(workload)
         right = measured.valid
         configs, valid = configs + len(lowered), valid + int(right.sum())
-        place = lowered.hidden_names.index("instructions")
-        instructions += int(lowered.hidden[right, place].sum())
+        place = lowered.hidden.names.index("instructions")
+        instructions += int(lowered.hidden.matrix[right, place].sum())
         cycles += int(measured.cycles[right].sum())
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

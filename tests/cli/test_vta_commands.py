@@ -11,6 +11,7 @@ import pytest
 
 import targets.vta as vta
 from targets import make_target
+from targets.vta.baseline import baseline_of
 from targets.vta.lowering.tensors import random_tensors
 from targets.vta.spec import VtaSpec
 from targets.vta.verify import program_with_data
@@ -27,9 +28,8 @@ FILES = ("--insns", "p.insns", "--spec", "vta-pynq")
 @pytest.fixture
 def program(place: Place) -> tuple[Place, bytes, bytes]:
     """A lowered convolution in files `p.insns` and `p.dram`."""
-    target = make_target("vta-pynq", "template")
     workload = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
-    _, baseline = target.baseline(workload)
+    baseline = baseline_of(workload, SPEC)
     tensors = random_tensors(workload, SPEC.machine, 0)
     lowered = program_with_data(baseline.lowering, baseline.values, tensors)
     assert lowered is not None

@@ -26,6 +26,8 @@ def target() -> VtaTarget:
 class Counting:
     """A target that tells how often it was asked to measure."""
 
+    deterministic = True
+
     def __init__(self, inner: VtaTarget) -> None:
         self.inner, self.measured = inner, 0
         self.name, self.fingerprint = inner.name, inner.fingerprint
@@ -53,7 +55,8 @@ def test_every_config_is_measured_once_and_read_back_equal(
     assert slow.measured == sum(done) == len(table) == target.space(WORKLOAD).size
     assert again.digest == table.digest
     assert again.optimum_cycles == table.optimum_cycles > 0
-    np.testing.assert_array_equal(again.hidden, table.hidden)
+    np.testing.assert_array_equal(again.hidden.matrix, table.hidden.matrix)
+    assert again.hidden.columns == table.hidden.columns
 
 
 def test_one_pass_and_chunks_give_the_same_table(target: VtaTarget) -> None:

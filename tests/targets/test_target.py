@@ -48,8 +48,8 @@ def test_a_failed_compile_has_a_class_a_reason_and_no_hidden_features() -> None:
     lowered = target.lower(LAYER, _sample(target, LAYER, 300))
     failed = ~lowered.ok
     assert failed.any()
-    assert np.isnan(lowered.hidden[failed]).all()
-    assert np.isfinite(lowered.hidden[~failed]).all()
+    assert np.isnan(lowered.hidden.matrix[failed]).all()
+    assert np.isfinite(lowered.hidden.matrix[~failed]).all()
     assert all(reason.startswith("build: ") for reason in lowered.reasons[failed])
 
 
@@ -68,7 +68,7 @@ def test_no_schedule_beats_the_roofline(preset: str, layer: str) -> None:
     target, workload = make_target(preset), workload_of(layer)
     measured = target.measure(target.lower(workload, _sample(target, workload, 300)))
     assert measured.valid.any()
-    assert measured.cycles[measured.valid].min() >= target.roofline_cycles(workload)
+    assert measured.cycles[measured.valid].min() >= target.roofline(workload).cycles
 
 
 @pytest.mark.parametrize("space", ["extended", "template"])
@@ -76,7 +76,7 @@ def test_estimates_rank_schedules_without_lowering_them(space: str) -> None:
     target, workload = make_target("vta-pynq", space), workload_of("C8")  # type: ignore[arg-type]
     configs = _sample(target, workload, 400)
     measured = target.measure(target.lower(workload, configs))
-    estimated = target.estimate(workload, configs)[0][:, 0]
+    estimated = target.estimate(workload, configs).of_meaning("latency")[:, 0]
     assert spearmanr(estimated[measured.valid], measured.cycles[measured.valid])[0] > 0.8
 
 
