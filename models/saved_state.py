@@ -1,4 +1,4 @@
-"""Keeping an explorer's memory on disk: each model in its native format, arrays as NPZ, an index
+"""Keeping an explorer's state on disk: each model in its native format, arrays as NPZ, an index
 with digests. Nothing here is or reads a pickle."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from search.explorer import ExplorerState
 from search.learning import CostModel
 from targets.errors import TilewrightError
 
-INDEX = "memory.json"
+INDEX = "state.json"
 _ARRAYS = "arrays.npz"
 
 

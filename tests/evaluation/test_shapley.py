@@ -8,10 +8,13 @@ import pytest
 from evaluation.explain.shapley import is_exact, shapley_values
 from models.learners import build
 from search.learning import CostModel
+from targets.features import Features
+from tests.models.matrices import numbered
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(80, 4))
-Y = 3.0 * X[:, 0] - X[:, 1] + 0.5 * X[:, 0] * X[:, 2]
+X = numbered(RNG.normal(size=(80, 4)))
+FIRST = np.arange(20)
+Y = 3.0 * X.matrix[:, 0] - X.matrix[:, 1] + 0.5 * X.matrix[:, 0] * X.matrix[:, 2]
 
 
 def _fitted(kind: str) -> CostModel:
@@ -23,9 +26,9 @@ def _fitted(kind: str) -> CostModel:
 @pytest.mark.parametrize("kind", ["xgboost", "lightgbm", "gaussian"])
 def test_contributions_differ_between_rows_as_predictions_do(kind: str) -> None:
     model = _fitted(kind)
-    values = shapley_values(model, X[:20], X)
+    values = shapley_values(model, X.rows(FIRST), X)
     assert values.shape == (20, 4)
-    rest = model.predict(X[:20]) - values.sum(axis=1)
+    rest = model.predict(X.rows(FIRST)) - values.sum(axis=1)
     # Exact values leave the mean prediction; sampled ones that of a sample of the background.
     spread = 1e-4 if is_exact(model) else 3.0 * model.predict(X).std() / np.sqrt(8)
     assert np.abs(rest - rest.mean()).max() <= spread
@@ -43,15 +46,15 @@ def test_sampled_values_approach_the_exact_ones_of_a_linear_function() -> None:
     class Linear:
         kind, suffix = "linear", ".npz"
 
-        def predict(self, x: np.ndarray) -> np.ndarray:
-            return x @ np.array([2.0, -1.0, 0.0, 0.5])
+        def predict(self, x: Features) -> np.ndarray:
+            return x.matrix @ np.array([2.0, -1.0, 0.0, 0.5])
 
-    background = np.zeros((1, 4))
-    values = shapley_values(Linear(), X[:10], background)  # type: ignore[arg-type]
-    np.testing.assert_allclose(values, X[:10] * [2.0, -1.0, 0.0, 0.5], atol=1e-12)
+    background = numbered(np.zeros((1, 4)))
+    values = shapley_values(Linear(), X.rows(FIRST[:10]), background)  # type: ignore[arg-type]
+    np.testing.assert_allclose(values, X.matrix[:10] * [2.0, -1.0, 0.0, 0.5], atol=1e-12)
 
 
 def test_equal_arguments_give_equal_values() -> None:
     model = _fitted("gaussian")
-    first, again = (shapley_values(model, X[:5], X, seed=3) for _ in range(2))
+    first, again = (shapley_values(model, X.rows(FIRST[:5]), X, seed=3) for _ in range(2))
     np.testing.assert_array_equal(first, again)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.autotvm_ranker import AutoTVMRanker, average_recall
+from tests.models.matrices import numbered
 
 
 def _plain(truth: list[float], predicted: list[float], n: int) -> float:
@@ -41,6 +42,6 @@ def test_boosting_stops_once_recall_grows_no_more() -> None:
     """Rows whose order one split tells need few trees; rows in a random order need many more."""
     x = np.random.default_rng(0).normal(size=(120, 3))
     easy, hard = AutoTVMRanker(0, False, {}), AutoTVMRanker(0, False, {})
-    easy.fit(x, (x[:, 0] > 0) * 0.5 + 0.25)
-    hard.fit(x, np.random.default_rng(1).random(120))
+    easy.fit(numbered(x), (x[:, 0] > 0) * 0.5 + 0.25)
+    hard.fit(numbered(x), np.random.default_rng(1).random(120))
     assert 20 < easy.booster.num_boosted_rounds() < hard.booster.num_boosted_rounds() < 8000

@@ -22,9 +22,9 @@ CONFIG = np.array([[2, 1, 1, 1, 1, 1]], dtype=np.int32)
 
 
 def _row() -> dict[str, float]:
-    matrix, names = tree_features(WORKLOAD, SPACE, CONFIG)
-    assert matrix.shape == (1, len(names))
-    return dict(zip(names, matrix[0].tolist(), strict=True))
+    features = tree_features(WORKLOAD, SPACE, CONFIG)
+    assert features.matrix.shape == (1, len(features.names))
+    return dict(zip(features.names, features.matrix[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,8 @@ def test_slots_multiply_the_working_set_they_hold() -> None:
 @pytest.mark.parametrize("view", [tree_features, gp_features])
 def test_every_column_varies_and_has_a_name_of_its_own(view) -> None:  # type: ignore[no-untyped-def]
     every = SPACE.unravel(np.arange(SPACE.size))
-    matrix, names = view(WORKLOAD, SPACE, every)
+    features = view(WORKLOAD, SPACE, every)
+    matrix, names = features.matrix, features.names
     assert len(set(names)) == len(names) == matrix.shape[1]
     assert np.isfinite(matrix).all()
     assert (np.ptp(matrix, axis=0) > 0).all()
@@ -77,7 +78,8 @@ def test_every_column_varies_and_has_a_name_of_its_own(view) -> None:  # type: i
 
 def test_smooth_columns_are_on_one_scale_and_no_two_say_the_same() -> None:
     every = SPACE.unravel(np.arange(SPACE.size))
-    matrix, names = gp_features(WORKLOAD, SPACE, every)
+    features = gp_features(WORKLOAD, SPACE, every)
+    matrix, names = features.matrix, features.names
     np.testing.assert_allclose(matrix.mean(axis=0), 0.0, atol=0.15)
     np.testing.assert_allclose(matrix.std(axis=0), 1.0, atol=0.15)
     apart = np.abs(np.corrcoef(matrix.T)) - np.eye(len(names))
@@ -88,6 +90,6 @@ def test_smooth_columns_are_on_one_scale_and_no_two_say_the_same() -> None:
 def test_a_config_has_the_features_it_has_among_others() -> None:
     every = SPACE.unravel(np.arange(SPACE.size))
     for view in (tree_features, gp_features):
-        whole, _ = view(WORKLOAD, SPACE, every)
+        whole = view(WORKLOAD, SPACE, every).matrix
         row = int(SPACE.ravel(CONFIG)[0])
-        np.testing.assert_array_equal(view(WORKLOAD, SPACE, CONFIG)[0][0], whole[row])
+        np.testing.assert_array_equal(view(WORKLOAD, SPACE, CONFIG).matrix[0], whole[row])

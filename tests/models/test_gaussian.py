@@ -8,7 +8,9 @@ from scipy.optimize import check_grad
 from scipy.stats import norm
 
 from models.gaussian import GaussianProcess, _evidence
-from search.learning import Matrix
+from tests.models.matrices import numbered
+
+Matrix = np.ndarray
 
 
 def _truth(x: Matrix) -> np.ndarray:
@@ -18,7 +20,7 @@ def _truth(x: Matrix) -> np.ndarray:
 
 def _fitted(x: Matrix, y: np.ndarray) -> GaussianProcess:
     model = GaussianProcess(0, False, {})
-    model.fit(x, y)
+    model.fit(numbered(x), y)
     return model
 
 
@@ -26,11 +28,11 @@ def test_without_noise_it_interpolates_and_knows_where_it_has_been() -> None:
     rng = np.random.default_rng(0)
     x, elsewhere = rng.normal(size=(80, 4)), rng.normal(size=(500, 4))
     model = _fitted(x, _truth(x))
-    assert np.abs(model.predict(x) - _truth(x)).max() < 0.01
-    here, there, far = (model.spread(rows) for rows in (x, elsewhere, elsewhere + 10.0))
+    assert np.abs(model.predict(numbered(x)) - _truth(x)).max() < 0.01
+    here, there, far = (model.spread(numbered(rows)) for rows in (x, elsewhere, elsewhere + 10.0))
     assert here.max() < 0.05
     assert 1.5 * np.median(here) < np.median(there) < 0.1 * np.median(far)
-    error = np.sqrt(np.mean((model.predict(elsewhere) - _truth(elsewhere)) ** 2))
+    error = np.sqrt(np.mean((model.predict(numbered(elsewhere)) - _truth(elsewhere)) ** 2))
     assert error < 0.35 * _truth(elsewhere).std()
 
 
@@ -43,9 +45,9 @@ def test_intervals_cover_held_out_points_about_as_often_as_they_say(nominal: flo
         x, held_out = rng.normal(size=(80, 4)), rng.normal(size=(1000, 4))
         model = _fitted(x, _truth(x) + 0.1 * rng.normal(size=80))
         seen = _truth(held_out) + 0.1 * rng.normal(size=1000)
-        spread = np.hypot(model.spread(held_out), np.sqrt(model.noise) * model.scale)
+        spread = np.hypot(model.spread(numbered(held_out)), np.sqrt(model.noise) * model.scale)
         within = norm.ppf(0.5 + nominal / 2) * spread
-        covered.append(np.mean(np.abs(model.predict(held_out) - seen) <= within))
+        covered.append(np.mean(np.abs(model.predict(numbered(held_out)) - seen) <= within))
     assert np.mean(covered) == pytest.approx(nominal, abs=0.07)
 
 
@@ -80,7 +82,7 @@ def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
     model = _fitted(x, np.sin(2 * x[:, 0]))
     places = np.repeat(np.linspace(-5, 5, 81), 3)[:, None]
     likely = np.where(places[:, 0] < 0.3, np.log(0.9), np.log(1e-9))
-    rows = model.propose(places, np.zeros(len(places)), -1.0, likely, 6)
+    rows = model.propose(numbered(places), np.zeros(len(places)), -1.0, likely, 6)
     assert len(set(rows.tolist())) == 6
     assert (places[rows, 0] < 0.3).all()
     assert len(set(places[rows, 0].tolist())) > 2  # each place is there three times
@@ -89,7 +91,7 @@ def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
 def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
     x = np.array([[0.0, np.nan], [1.0, 2.0]])
     model = _fitted(x, np.array([5.0, 5.0]))
-    np.testing.assert_allclose(model.predict(x), 5.0, atol=1e-6)
+    np.testing.assert_allclose(model.predict(numbered(x)), 5.0, atol=1e-6)
     nothing = _fitted(np.empty((0, 2)), np.empty(0))
-    assert np.isfinite(nothing.predict(x)).all()
-    assert (nothing.spread(x) > 0).all()
+    assert np.isfinite(nothing.predict(numbered(x))).all()
+    assert (nothing.spread(numbered(x)) > 0).all()

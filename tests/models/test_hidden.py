@@ -9,12 +9,14 @@ import pytest
 
 from models.draft import COMPUTE, LOAD, OPEN, STORE, Draft, _residuals, _slopes
 from models.hidden_features import hidden_features, work
+from tests.models.matrices import counted, numbered
 
 NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructions", "tokens")
 
 
 def test_columns_are_what_one_works_out_by_hand() -> None:
-    matrix, names = hidden_features(np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]]), NAMES)
+    counts = np.array([[7.0, 24.0, 15.0, 1.0, 3.0, np.nan]])
+    found = hidden_features(counted(counts, NAMES))
     half = 0.5  # of the log2, so that columns are on one scale
     work = np.log2(1 + 31 + 16) + 4
     expected = {
@@ -24,24 +26,25 @@ def test_columns_are_what_one_works_out_by_hand() -> None:
         "hidden exposed per iteration": half * (1 - 4),
         "hidden work per iteration": half * (work - 4),
     }  # fmt: skip
-    assert dict(zip(names, matrix[0].tolist(), strict=True)) == pytest.approx(expected)
+    assert dict(zip(found.names, found.matrix[0].tolist(), strict=True)) == pytest.approx(expected)
 
 
 def test_without_iterations_nothing_is_per_iteration() -> None:
-    _, names = hidden_features(np.ones((2, 2)), ("inp_bytes", "tokens"))
-    assert names == ("hidden bytes",)
+    found = hidden_features(counted(np.ones((2, 2)), ("inp_bytes", "tokens")))
+    assert found.names == ("hidden bytes",)
 
 
 def test_counts_that_sum_to_nothing_known_are_columns_themselves() -> None:
-    matrix, names = hidden_features(np.array([[3.0, np.nan]]), ("values", "values of all threads"))
-    assert names == ("hidden values", "hidden values of all threads")
-    np.testing.assert_array_equal(matrix, [[1.0, 0.0]])
+    names = ("values", "values of all threads")
+    found = hidden_features(counted(np.array([[3.0, np.nan]]), names))
+    assert found.names == ("hidden values", "hidden values of all threads")
+    np.testing.assert_array_equal(found.matrix, [[1.0, 0.0]])
 
 
 def test_bytes_in_the_open_count_more_than_hidden_ones() -> None:
     names = ("inp_bytes", "load_exposed", "gemm_iterations", "last_work")
     programs = np.array([[100, 0, 50, 0], [100, 10, 50, 0], [110, 0, 50, 0], [100, 0, 50, 9.0]])
-    plain, exposed, longer, late = work(programs, names)
+    plain, exposed, longer, late = work(counted(programs, names))
     assert plain < longer < exposed
     assert plain < late
 
@@ -51,10 +54,10 @@ def test_the_draft_finds_the_prices_of_a_sum_and_gives_no_negative_ones() -> Non
     counts = rng.integers(1, 1000, (12, 4)).astype(float)
     cycles = counts @ np.array([3.0, 0.0, 0.5, 40.0])
     draft = Draft(0, False, {})
-    draft.fit(counts, np.log2(cycles))
+    draft.fit(numbered(counts), np.log2(cycles))
     assert (draft.prices >= 0).all()
     np.testing.assert_allclose(draft.prices, [3.0, 0.0, 0.5, 40.0], atol=0.1)
-    np.testing.assert_allclose(draft.predict(counts), np.log2(cycles), atol=0.01)
+    np.testing.assert_allclose(draft.predict(numbered(counts)), np.log2(cycles), atol=0.01)
 
 
 def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
@@ -66,12 +69,12 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
     def cycles(x: np.ndarray) -> np.ndarray:
         return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
 
-    apart, added = Draft.of(names), Draft(0, False, {})
-    lesson, exam = counts[:30], counts[30:]
+    lesson, exam = (counted(part, names) for part in (counts[:30], counts[30:]))
+    apart, added = Draft.of(lesson), Draft(0, False, {})
     errors = []
     for draft in (apart, added):
-        draft.fit(lesson, np.log2(cycles(lesson)))
-        errors.append(np.abs(draft.predict(exam) - np.log2(cycles(exam))).mean())
+        draft.fit(lesson, np.log2(cycles(lesson.matrix)))
+        errors.append(np.abs(draft.predict(exam) - np.log2(cycles(exam.matrix))).mean())
     assert errors[0] < 0.03 < 0.1 < errors[1]
     np.testing.assert_allclose(apart.prices, [4.0, 1.0, 7.0], rtol=0.15)
 
@@ -97,6 +100,19 @@ def test_the_slopes_of_the_draft_are_those_of_its_residuals() -> None:
 def test_a_draft_of_one_program_or_none_answers() -> None:
     names = ("wgt_bytes", "gemm_iterations")
     for rows in (0, 1):
-        draft = Draft.of(names)
-        draft.fit(np.full((rows, 2), 100.0), np.full(rows, 10.0))
-        assert np.isfinite(draft.predict(np.array([[100.0, 100.0], [0.0, np.nan]]))).all()
+        counts = counted(np.full((rows, 2), 100.0), names)
+        draft = Draft.of(counts)
+        draft.fit(counts, np.full(rows, 10.0))
+        asked = counted(np.array([[100.0, 100.0], [0.0, np.nan]]), names)
+        assert np.isfinite(draft.predict(asked)).all()
+
+
+def test_a_draft_of_seconds_is_one_of_cycles_on_another_clock() -> None:
+    rng = np.random.default_rng(0)
+    counts = numbered(rng.integers(1, 1000, (12, 4)).astype(float))
+    cycles = counts.matrix @ np.array([3.0, 0.1, 0.5, 40.0])
+    ticks, seconds = Draft(0, False, {}), Draft(0, False, {})
+    ticks.fit(counts, np.log2(cycles))
+    seconds.fit(counts, np.log2(cycles / 1e8))
+    said = seconds.predict(counts) + np.log2(1e8)
+    np.testing.assert_allclose(said, ticks.predict(counts), atol=0.01)

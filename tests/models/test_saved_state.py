@@ -13,6 +13,7 @@ from models.learners import build, kinds
 from models.validity import Validity
 from search.explorer import ExplorerState
 from targets.errors import TilewrightError
+from tests.models.matrices import numbered
 
 RNG = np.random.default_rng(0)
 X, ASKED = RNG.integers(1, 50, (90, 4)).astype(float), RNG.integers(1, 50, (40, 4)).astype(float)
@@ -24,7 +25,7 @@ def _state() -> ExplorerState:
     for kind in kinds():
         for classify in (True,) if kind == "validity" else (False, True):
             model = build(kind, 3, classify, {})
-            model.fit(X, (X[:, 0] > 25) * 1.0 if classify else np.log2(X[:, 0] + X[:, 1]))
+            model.fit(numbered(X), (X[:, 0] > 25) * 1.0 if classify else np.log2(X[:, 0] + X[:, 1]))
             models[f"{kind}-{classify}"] = model
     arrays = {"plan": np.arange(5), "chains": np.array([[1.5, np.nan]]), "none": np.empty(0, bool)}
     return ExplorerState(models, arrays)
@@ -47,8 +48,11 @@ def test_every_model_and_array_comes_back_bit_for_bit(state: ExplorerState, fold
     for role, model in state.models.items():
         again = found.models[role]
         assert type(again) is type(model)
-        np.testing.assert_array_equal(model.predict(ASKED), again.predict(ASKED))
-        np.testing.assert_array_equal(model.spread(ASKED), again.spread(ASKED))
+        assert again.columns == model.columns == ("x0", "x1", "x2", "x3")
+        np.testing.assert_array_equal(
+            model.predict(numbered(ASKED)), again.predict(numbered(ASKED))
+        )
+        np.testing.assert_array_equal(model.spread(numbered(ASKED)), again.spread(numbered(ASKED)))
     assert found.arrays.keys() == state.arrays.keys()
     for name, array in state.arrays.items():
         assert found.arrays[name].dtype == array.dtype
@@ -67,7 +71,9 @@ def test_what_was_loaded_is_saved_with_equal_predictions(folder: Path, tmp_path:
     save_state(first, tmp_path / "again")
     again = load_state(tmp_path / "again")
     for role, model in first.models.items():
-        np.testing.assert_array_equal(model.predict(ASKED), again.models[role].predict(ASKED))
+        np.testing.assert_array_equal(
+            model.predict(numbered(ASKED)), again.models[role].predict(numbered(ASKED))
+        )
 
 
 def test_no_file_is_or_holds_a_pickle(folder: Path) -> None:
@@ -86,7 +92,7 @@ def test_an_object_array_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
-    files = [path for path in sorted(folder.iterdir()) if path.name != "memory.json"]
+    files = [path for path in sorted(folder.iterdir()) if path.name != "state.json"]
     assert len(files) == 2 * len(kinds())  # Model V is a classifier only; the arrays are one file
     for path in files:
         whole = path.read_bytes()
@@ -105,15 +111,15 @@ def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
      '{"models": {}, "arrays": {"file": 5, "sha256": ""}}'],
 )  # fmt: skip
 def test_an_index_that_is_none_is_refused(folder: Path, index: str) -> None:
-    (folder / "memory.json").write_text(index)
+    (folder / "state.json").write_text(index)
     with pytest.raises(StoreError, match=r"no usable models.*train again"):
         load_state(folder)
 
 
 def test_a_missing_file_and_an_unknown_kind_are_refused(folder: Path) -> None:
-    index = json.loads((folder / "memory.json").read_text())
+    index = json.loads((folder / "state.json").read_text())
     index["models"]["forest-True"]["kind"] = "oracle"
-    (folder / "memory.json").write_text(json.dumps(index))
+    (folder / "state.json").write_text(json.dumps(index))
     with pytest.raises(TilewrightError, match="oracle"):
         load_state(folder)
     (folder / "arrays.npz").unlink()
@@ -122,10 +128,10 @@ def test_a_missing_file_and_an_unknown_kind_are_refused(folder: Path) -> None:
 
 
 def test_a_name_that_leads_out_of_the_folder_is_not_followed(folder: Path) -> None:
-    index = json.loads((folder / "memory.json").read_text())
+    index = json.loads((folder / "state.json").read_text())
     outside = folder.parent / "arrays.npz"
     (folder / "arrays.npz").rename(outside)
     index["arrays"]["file"] = f"../{outside.name}"
-    (folder / "memory.json").write_text(json.dumps(index))
+    (folder / "state.json").write_text(json.dumps(index))
     with pytest.raises(StoreError):
         load_state(folder)

@@ -10,6 +10,7 @@ import pytest
 from models.features import tree_features
 from models.validity import Validity
 from targets.vta.stack_table import read_stack_table
+from tests.models.matrices import numbered
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 256, 4
@@ -22,15 +23,15 @@ def judged() -> dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]]:
     found: dict[str, list[tuple[np.ndarray, np.ndarray, float, float]]] = {}
     for name in ("C4", "C6", "C8", "C10"):
         table = read_stack_table(TABLES / f"{name}.csv.gz")
-        x, _ = tree_features(table.workload, table.space, table.space.unravel(table.flat))
+        x = tree_features(table.workload, table.space, table.space.unravel(table.flat))
         valid = (table.status == "valid").astype(np.float64)
         for seed in range(SEEDS):
             order = np.random.default_rng(seed).permutation(len(valid))
             seen, unseen = order[:TRIALS], order[TRIALS:]
             model = Validity(seed, True, {})
-            model.fit(x[seen], valid[seen])
+            model.fit(x.rows(seen), valid[seen])
             found.setdefault(name, []).append(
-                (model.predict(x[unseen]), valid[unseen], valid[seen].mean(), model.threshold)
+                (model.predict(x.rows(unseen)), valid[unseen], valid[seen].mean(), model.threshold)
             )
     return found
 
@@ -69,8 +70,8 @@ def test_without_calibration_or_with_too_few_of_a_class_nothing_is_vetoed() -> N
     few[:3] = 1
     for parameters, y in (({"calibrate": 0.0}, (x[:, 0] > 0) * 1.0), ({}, few)):
         model = Validity(0, True, parameters)
-        model.fit(x, y)
+        model.fit(numbered(x), y)
         assert model.threshold == 0.0
     calibrated = Validity(0, True, {})
-    calibrated.fit(x, (x[:, 0] > 0) * 1.0)
+    calibrated.fit(numbered(x), (x[:, 0] > 0) * 1.0)
     assert 0.0 < calibrated.threshold <= 0.5

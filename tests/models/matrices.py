@@ -1,0 +1,29 @@
+"""Features for tests: columns of which nothing is known but a number, or what a name says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from targets.features import Feature, Features
+
+
+def numbered(matrix: np.ndarray) -> Features:
+    """Columns x0, x1, …"""
+    return Features.of(matrix, [f"x{k}" for k in range(matrix.shape[1])])
+
+
+KNOWN = {
+    "inp_bytes": Feature("inp_bytes", "bytes", "load"),
+    "wgt_bytes": Feature("wgt_bytes", "bytes", "load"),
+    "gemm_iterations": Feature("gemm_iterations", "work", "compute"),
+    "load_exposed": Feature("load_exposed", "waiting"),
+    "instructions": Feature("instructions", "instructions"),
+    "last_work": Feature("last_work", "last work"),
+}
+
+
+def counted(matrix: np.ndarray, names: Sequence[str]) -> Features:
+    """What a target may say of its counts; of other names nothing is known."""
+    return Features(matrix, tuple(KNOWN.get(name, Feature(name)) for name in names))
