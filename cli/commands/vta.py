@@ -53,8 +53,7 @@ def cycles(
         write_timeline(timeline, report)
     if plot is not None:
         write_plot(plot, report, f"{insns.name} on {hardware.name}")
-    document = activities(report)
-    typer.echo(json.dumps(document, indent=2) if as_json else cycles_text(document))
+    typer.echo(json.dumps(activities(report), indent=2) if as_json else cycles_text(report))
 
 
 @commands.command("run")

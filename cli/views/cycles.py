@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from targets.files import Json
+from targets.vta.isa import MODULE_NAMES
+from targets.vta.timing import CycleReport
 
 
-def cycles_text(document: dict[str, Json]) -> str:
-    """What `reports.timeline.activities` gave: a line a unit, busy and then where it waited."""
-    total = document["total_cycles"]
-    lines = [f"{total:,} cycles, {document['instructions']:,} instructions"]
-    for unit, row in document["units"].items():
-        spent = sorted(row["spent"].items(), key=lambda item: -item[1])
+def cycles_text(report: CycleReport) -> str:
+    """Totals, and a line a unit: how long it was busy, and then what it spent its cycles on."""
+    total = report.total
+    lines = [f"{total:,} cycles, {len(report.insns):,} instructions"]
+    for unit in MODULE_NAMES:
+        spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)
-        lines.append(f"  {unit:8} busy {row['busy']:>12,} ({row['busy'] / total:6.1%})  {parts}")
+        busy = report.busy(unit)
+        lines.append(f"  {unit:8} busy {busy:>12,} ({busy / total:6.1%})  {parts}")
     lines.append(
-        f"  read {document['read_beats']:,} beats in {document['read_bursts']:,} bursts, "
-        f"wrote {document['write_beats']:,} in {document['write_bursts']:,}"
+        f"  read {report.read_beats:,} beats in {report.read_bursts:,} bursts, "
+        f"wrote {report.write_beats:,} in {report.write_bursts:,}"
     )
     return "\n".join(lines)

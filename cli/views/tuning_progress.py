@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cli.views.terminal import bare_table, say
 from reports.figures import speedup, whole
-from targets.files import Json
+from targets.files import Json, as_int, as_list, as_number, as_text
 from targets.titles import shape
 from targets.workload import parse_workload
 from tasks.session import Event
@@ -53,7 +53,6 @@ class Layer:
     name: str
     count: int
     default: int | None = None
-    roofline: int | None = None
     best: int | None = None
     trials: int = 0
     valid_share: float | None = None
@@ -79,11 +78,14 @@ class LineDisplay:
             self.layers = _layers(facts)
             say(self.console, f"{facts['name']} on {facts['target']}: {len(self.layers)} workloads")
         elif event.kind == "tuned":
-            place = list(self.layers).index(facts["id"]) + 1
+            default, tuned, roofline = (
+                as_int(facts[f"{k}_cycles"]) for k in ("default", "tuned", "roofline")
+            )
+            place = list(self.layers).index(as_text(facts["id"])) + 1
             say(
                 self.console,
-                f"[{place}/{len(self.layers)}] {facts['workload']}: {facts['default_cycles']:,} → "
-                f"{facts['tuned_cycles']:,} cycles (roofline {facts['roofline_cycles']:,}), "
+                f"[{place}/{len(self.layers)}] {facts['workload']}: {default:,} → "
+                f"{tuned:,} cycles (roofline {roofline:,}), "
                 f"{facts['trials']} trials, {facts['invalid_trials']} invalid"
                 + (f", {facts['reused_trials']} reused" if facts["reused_trials"] else ""),
             )
@@ -121,14 +123,16 @@ class LiveDisplay:
         elif event.kind == "workload":
             self.current = str(facts["id"])
             layer = self.layers[self.current]
-            layer.default, layer.roofline = facts["default"], facts["roofline"]
+            layer.default = as_int(facts["default"])
         elif event.kind == "round":
             layer = self.layers[str(facts["id"])]
-            layer.trials, layer.best = facts["trials"], facts["best"]
-            layer.valid_share = facts["valid_share"]
+            best = facts["best"]
+            layer.trials = as_int(facts["trials"])
+            layer.best = None if best is None else as_int(best)
+            layer.valid_share = as_number(facts["valid_share"])
         elif event.kind == "tuned":
             layer = self.layers[str(facts["id"])]
-            layer.best, layer.done = facts["tuned_cycles"], True
+            layer.best, layer.done = as_int(facts["tuned_cycles"]), True
         elif event.kind == "note":
             self.console.print(str(facts["text"]), markup=False)
 
@@ -160,6 +164,9 @@ class LiveDisplay:
 
 
 def _layers(facts: dict[str, Json]) -> dict[str, Layer]:
-    return {
-        key: Layer(shape(parse_workload(text)), count) for key, text, count in facts["workloads"]
-    }
+    """By id, in the order of the network."""
+    layers = {}
+    for row in as_list(facts["workloads"]):
+        key, text, count = as_list(row)
+        layers[as_text(key)] = Layer(shape(parse_workload(as_text(text))), as_int(count))
+    return layers

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from cli.views.terminal import ruled_table, say
 from reports.figures import speedup, whole
-from targets.files import Json
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.titles import shape
 from targets.workload import parse_workload
 
@@ -19,10 +19,10 @@ def show_results(
 ) -> None:
     """The table of `summary.json`, what was reused, and where the results lie."""
     console.print(results_table(summary))
+    seconds = as_number(summary["wall_seconds"])
     say(
         console,
-        _reused(summary, reused_stages)
-        + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
+        _reused(summary, reused_stages) + f"every schedule verified bit for bit; {seconds:.0f} s\n"
         f"results in {folder}: summary.json, schedules.json, trials.parquet, convergence.png\n"
         "'tilewright ui' shows this run in MLflow and Prefect",
     )
@@ -33,32 +33,38 @@ def results_table(summary: dict[str, Json]) -> Table:
     table = ruled_table(padding=0)
     for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "valid"):
         table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
-    rows = summary["workloads"]
+    rows = _workloads(summary)
     for row in rows:
-        name = shape(parse_workload(row["workload"]))
+        name = shape(parse_workload(as_text(row["workload"])))
         table.add_row(name, str(row["count"]), *_figures(row), *_trials([row]))
     table.add_section()
-    table.add_row("one inference", "", *_figures(summary["total"]), *_trials(rows), style="bold")
+    table.add_row(
+        "one inference", "", *_figures(as_object(summary["total"])), *_trials(rows), style="bold"
+    )
     return table
 
 
+def _workloads(summary: dict[str, Json]) -> list[dict[str, Json]]:
+    return [as_object(row) for row in as_list(summary["workloads"])]
+
+
 def _figures(row: dict[str, Json]) -> list[str]:
-    default, tuned, bound = (row[f"{k}_cycles"] for k in ("default", "tuned", "roofline"))
+    default, tuned, bound = (as_int(row[f"{k}_cycles"]) for k in ("default", "tuned", "roofline"))
     above = f"{tuned / bound - 1:.1%}"
     return [whole(default), whole(tuned), speedup(default, tuned), whole(bound), above]
 
 
 def _trials(rows: list[dict[str, Json]]) -> list[str]:
-    trials = sum(row["trials"] for row in rows)
-    valid = trials - sum(row["invalid_trials"] for row in rows)
+    trials = sum(as_int(row["trials"]) for row in rows)
+    valid = trials - sum(as_int(row["invalid_trials"]) for row in rows)
     return [whole(trials), f"{valid / max(trials, 1):.0%}"]
 
 
 def _reused(summary: dict[str, Json], stages: int) -> str:
     """What was not done again, in a line; nothing if all was."""
-    rows = summary["workloads"]
-    held = sum(row["reused_trials"] for row in rows)
+    rows = _workloads(summary)
+    held = sum(as_int(row["reused_trials"]) for row in rows)
     if not held and not stages:
         return ""
-    trials = sum(row["trials"] for row in rows)
+    trials = sum(as_int(row["trials"]) for row in rows)
     return f"reused {held} of {trials} trials and {stages} finished stages; --fresh starts over\n"
