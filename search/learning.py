@@ -61,7 +61,7 @@ class Surrogate(CostModel, Protocol):
         log_chance: Floats,
         n: int,
     ) -> NDArray[np.int64]:
-        """`n` row numbers of `x`, by expected improvement on `best` (lower is better) plus the log
+        """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better) plus the log
         chance of being valid; `offset` is added to the predictions."""
         ...
 
@@ -91,7 +91,7 @@ class Learners(Protocol):
         ...
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """The same on a common scale, for models that go by distances."""
+        """The same on a common scale, for models that go by distances; configs (n, knobs)."""
         ...
 
     def hidden_features(self, hidden: Features) -> Features:

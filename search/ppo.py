@@ -29,29 +29,64 @@ class PPOOptions(Protocol):
     """The numbers an agent needs."""
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """Steps of an episode at most."""
+        ...
+
     @property
-    def clip(self) -> float: ...
+    def clip(self) -> float:
+        """PPO's clip of the probability ratio."""
+        ...
+
     @property
-    def discount(self) -> float: ...
+    def discount(self) -> float:
+        """γ."""
+        ...
+
     @property
-    def trace(self) -> float: ...
+    def trace(self) -> float:
+        """λ of the advantage estimates."""
+        ...
+
     @property
-    def entropy(self) -> float: ...
+    def entropy(self) -> float:
+        """Weight of the policy's entropy."""
+        ...
+
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """Weight of the critic's error."""
+        ...
+
     @property
-    def learning_rate(self) -> float: ...
+    def learning_rate(self) -> float:
+        """Of Adam."""
+        ...
+
     @property
-    def temperature(self) -> float: ...
+    def temperature(self) -> float:
+        """Of the softmax over down, stay, up."""
+        ...
+
     @property
-    def epochs(self) -> int: ...
+    def epochs(self) -> int:
+        """Passes over the steps of an episode."""
+        ...
+
     @property
-    def minibatch(self) -> int: ...
+    def minibatch(self) -> int:
+        """Steps an update."""
+        ...
+
     @property
-    def held(self) -> float: ...
+    def held(self) -> float:
+        """Share of knobs not moving that ends a walk."""
+        ...
+
     @property
-    def learned(self) -> int: ...
+    def learned(self) -> int:
+        """Steps of an episode to learn from."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -97,7 +132,7 @@ class Agent:
         return met
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All it has learned, as float32 vectors."""
+        """All it has learned, as float32 vectors, shape (numbers,)."""
         state = [self.optimizer.state[p] for p in self.parameters]
         vectors = {
             "weights": [p.detach() for p in self.parameters],

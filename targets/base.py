@@ -38,6 +38,7 @@ class Space:
 
     @property
     def cardinalities(self) -> NDArray[np.int64]:
+        """How many values each knob has, shape (knobs,)."""
         return np.array([len(knob.values) for knob in self.knobs], dtype=np.int64)
 
     @property
@@ -138,7 +139,7 @@ class Lowered:
         return np.asarray(self.failures == "", dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> Lowered:
-        """The sub-batch of the given row indices or mask, with its programs."""
+        """The sub-batch of the given row indices, shape (rows,), or mask, with its programs."""
         return replace(
             self,
             configs=self.configs[which],

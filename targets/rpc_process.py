@@ -81,11 +81,12 @@ class RpcProcess:
 
     @property
     def running(self) -> bool:
+        """Whether there is a process now."""
         return self._process is not None
 
     def call(self, header: Header, arrays: Arrays | None = None, *, seconds: float = 0) -> Frame:
         """One question, one answer, within `seconds` (default: the limits'). Raises `RpcFailed`;
-        the process is gone then."""
+        the process is gone then. Arrays travel in any shape."""
         deadline = time.monotonic() + (seconds or self.limits.seconds)
         try:
             self._start()
@@ -173,7 +174,8 @@ class RpcProcess:
 
 def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arrays]]) -> None:
     """The child's side: answers calls until the parent hangs up. Exceptions of `answer` go back as
-    `{"error": class, "message": text}`. Reads its descriptors from `sys.argv`, see `arguments`."""
+    `{"error": class, "message": text}`. Reads its descriptors from `sys.argv`, see `arguments`.
+    Arrays travel in any shape."""
     with socket.socket(fileno=int(sys.argv[1])) as channel:
 
         def receive(count: int) -> bytes:

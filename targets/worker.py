@@ -38,7 +38,7 @@ class Worker:
         self.target: Target = getattr(importlib.import_module(module), name)(**keywords)
 
     def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
-        """What a call comes to: a header and arrays to send back."""
+        """What a call comes to: a header and arrays to send back; configs have shape (n, knobs)."""
         call = header["call"]
         estimates = capability(self.target, Estimates)
         if call == "describe":
@@ -101,7 +101,7 @@ def make_warm(text: str, space: str = "") -> Target:
 
 
 def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
-    """Plain arrays, two a part."""
+    """Plain arrays, two a part: its values, shape (total, …), and offsets, shape (rows + 1,)."""
     return {
         f"{_PROGRAM}{name}{end}": array
         for name, part in programs.items()
@@ -110,7 +110,8 @@ def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
 
 
 def read_programs(arrays: Arrays) -> dict[str, Ragged]:
-    """What `write_programs` wrote. Raises `KeyError` or `ValueError` for anything else."""
+    """What `write_programs` wrote, shapes checked. Raises `KeyError` or `ValueError` for anything
+    else."""
     found = {}
     for key in arrays:
         if key.startswith(_PROGRAM) and key.endswith(_VALUES):

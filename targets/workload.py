@@ -40,7 +40,8 @@ DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("ma
 class Workload:
     """An operator with static shapes. Sizes in elements, NCHW/OIHW; int8 in, int32 sums, int8 out.
 
-    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`.
+    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. Raises
+    `WorkloadError` for sizes that make no sense.
     """
 
     operator: Operator
@@ -83,11 +84,13 @@ class Workload:
 
     @property
     def out_height(self) -> int:
+        """Rows of the output."""
         reach = self.dilation_h * (self.kernel_h - 1) + 1
         return (self.height + self.pad_top + self.pad_bottom - reach) // self.stride_h + 1
 
     @property
     def out_width(self) -> int:
+        """Columns of the output."""
         reach = self.dilation_w * (self.kernel_w - 1) + 1
         return (self.width + self.pad_left + self.pad_right - reach) // self.stride_w + 1
 
@@ -105,6 +108,7 @@ class Workload:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def with_epilogue(self, text: str) -> Workload:
+        """The same operator with the epilogue of `parse_epilogue`. Raises `WorkloadError`."""
         return replace(self, epilogue=parse_epilogue(text))
 
     def __str__(self) -> str:
@@ -191,7 +195,8 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
-    """`>> 8, min 127, max 0`, also `bias`, `add`, `relu` (max 0), `<< N`; empty for none."""
+    """`>> 8, min 127, max 0`, also `bias`, `add`, `relu` (max 0), `<< N`; empty for none. Raises
+    `WorkloadError`."""
     ops: list[EpilogueOp] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(>>|<<|min|max)\s*(-?\d+)|(bias|add|relu)", item)
