@@ -45,7 +45,7 @@ def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
 
 def volumes(workload: Workload, values: Columns) -> Columns:
     """log2 elements of the input window, weight block and output tile in flight, all threads and
-    slots included. Channels count in the knob's own unit."""
+    slots included, each of shape (n,) as `values` are. Channels count in the knob's own unit."""
 
     def tile(name: str) -> NDArray[np.float64] | float:
         return values.get(name, 1.0)

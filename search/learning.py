@@ -61,8 +61,9 @@ class Surrogate(CostModel, Protocol):
         log_chance: Floats,
         n: int,
     ) -> NDArray[np.int64]:
-        """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better) plus the log
-        chance of being valid; `offset` is added to the predictions."""
+        """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better)
+        plus the log chance of being valid, shape (rows,); `offset`, shape (rows,), is added to the
+        predictions."""
         ...
 
 

@@ -59,7 +59,7 @@ class Table:
         return hasher.hexdigest()[:16]
 
     def at(self, configs: Configs) -> NDArray[np.int64]:
-        """Row of each config, shape (n,), configs of shape (n, knobs). Raises `TableError` if one is not
+        """Row of each config, shape (n,); configs (n, knobs). Raises `TableError` if one is not
         listed."""
         flat = self.space.ravel(configs)
         if self.space.listed is None:
