@@ -49,12 +49,14 @@ def test_every_example_is_run_here() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == known
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_layer_is_tuned_from_python(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, str(EXAMPLES / "tune_a_layer.py"))
     assert "round 2:" in printed
     assert "tile_h" in printed
 
 
+@pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize("bare", [True, False])
 def test_a_target_of_another_package_is_tuned(tmp_path: Path, bare: bool) -> None:
     packages = installed("roofline", tmp_path)
@@ -73,6 +75,7 @@ def test_a_target_of_another_package_is_tuned(tmp_path: Path, bare: bool) -> Non
     assert np.exp(np.log(best / first).mean()) < 0.8
 
 
+@pytest.mark.slow(seconds=8)
 def test_a_tuner_of_another_package_tunes(tmp_path: Path) -> None:
     packages = installed("greedy", tmp_path)
     assert "greedy" in run(tmp_path, str(TILEWRIGHT), "tuners", packages=packages)

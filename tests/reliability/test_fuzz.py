@@ -113,6 +113,7 @@ def test_specifications(tmp_path: Path, data: bytes) -> None:
         assert VtaSpec.load(str(path)).machine
 
 
+@pytest.mark.slow(seconds=8)
 @fuzzed
 @given(
     st.binary(max_size=16 * 24)

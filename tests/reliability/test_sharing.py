@@ -13,7 +13,7 @@ from search import read, tune_shared
 from targets.faulty import FaultyTarget
 from tests.reliability.sharing_worker import WORK
 
-pytestmark = pytest.mark.slow(seconds=5)
+pytestmark = pytest.mark.slow(seconds=4)
 
 PROCESSES, TRIALS = 4, 24
 

@@ -33,12 +33,13 @@ from tests.reliability.commands import (
     wait_for,
 )
 
-pytestmark = pytest.mark.slow(seconds=30)
+pytestmark = pytest.mark.slow(seconds=20)
 
 STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
 
 
+@pytest.mark.slow(seconds=90)
 def test_a_disk_that_fills_stops_the_command_until_there_is_room(
     tmp_path: Path, whole: Whole
 ) -> None:
