@@ -3,8 +3,9 @@ in another order on another machine, and they would wait for each other wherever
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
 import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
@@ -14,18 +15,41 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _OneThread:
+    """The limit is the whole process's: in force from the first user to the last one's end."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._users = 0
+
+    def __enter__(self) -> None:
+        with self._counting:
+            if self._users == 0:
+                self._limiter = _controller().limit(limits=1)
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._users -= 1
+            if self._users == 0:
+                self._limiter.restore_original_limits()
+
+
+ONE_THREAD = _OneThread()
+
+
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Let BLAS and OpenMP use one thread within `function`."""
+    """Let BLAS and OpenMP use one thread within `function`, and in whatever runs beside it."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _controller().limit(limits=1):
+        with ONE_THREAD:
             return function(*args, **kwargs)
 
     return limited
 
 
-@lru_cache(maxsize=1)
+@cache
 def _controller() -> ThreadpoolController:
     """Kept, since looking for the libraries that are loaded takes milliseconds."""
     return ThreadpoolController()
