@@ -22,6 +22,7 @@ from search.performers import InProcess, Setting, Stages
 from search.run_records import FinishedRound, RunLedger
 from search.stages import Batch, Known
 from targets.base import Configs, Measurements
+from targets.capabilities import Latency
 from targets.errors import TilewrightError
 
 T = TypeVar("T")
@@ -31,9 +32,8 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. `lowered` and `failed_compiles` count configs beyond the trials;
-    `best_latency` is of the whole run so far, in the unit of `Measurements.latency`, `best_cycles`
-    None on a target that counts none."""
+    """What one round did. `lowered` and `failed_compiles` count configs beyond the trials; `best` is
+    the fastest of the whole run so far, None if nothing was valid."""
 
     index: int
     candidates: int  # that the explorer named
@@ -42,12 +42,23 @@ class Round:
     failed_compiles: int
     configs: Configs  # the trials, in order
     measured: Measurements
-    best_latency: float | None
-    best_cycles: int | None
+    best: Latency | None
     best_config: Configs | None  # shape (knobs,)
     model_errors: dict[str, float] = field(default_factory=dict)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     reused: bool = False  # read from the ledger, not done now
+
+    @property
+    def best_latency(self) -> float | None:
+        """In the unit of `Measurements.latency`: cycles where the target counts them."""
+        if self.best is None or self.best.cycles > 0:
+            return self.best_cycles
+        return self.best.seconds
+
+    @property
+    def best_cycles(self) -> int | None:
+        """None on a target that counts none, too."""
+        return None if self.best is None or self.best.cycles < 0 else self.best.cycles
 
 
 @dataclass(frozen=True)
@@ -143,8 +154,20 @@ class Session:
         self.setting = setting
         self.stages = performer or InProcess(setting)
         self.history = History.empty(setting.problem.space)
-        self.state = self.stages.begin(state or ExplorerState())
+        self._start = state or ExplorerState()
+        self._state: ExplorerState | None = None
+        self._unlearned: list[History] = []
         self._settled: dict[int, tuple[Proposal, Measurements]] = {}
+
+    @property
+    def state(self) -> ExplorerState:
+        """What the explorer remembers after the rounds so far; worked out when it is asked for."""
+        state = self.stages.begin(self._start) if self._state is None else self._state
+        if self._unlearned:
+            state = self.stages.relearn(state, self._unlearned)
+            self._unlearned = []
+        self._state = state
+        return state
 
     def advance(self, n: int) -> Round | None:
         """One round of up to `n` trials without a record; None if there is nothing to propose."""
@@ -175,9 +198,9 @@ class Session:
 
     def finish(self, proposal: Proposal, measured: Measurements) -> Round:
         """Learn from a measured batch."""
-        clock, batch = Stopwatch(proposal.stage_seconds), proposal.batch
-        self.history = stages.extend_history(self.history, batch, measured)
-        self.state = clock.time("retrain", lambda: self.stages.retrain(self.state, self.history))
+        clock, state = Stopwatch(proposal.stage_seconds), self.state
+        self.history = stages.extend_history(self.history, proposal.batch, measured)
+        self._state = clock.time("retrain", lambda: self.stages.retrain(state, self.history))
         return self._round(
             replace(proposal, stage_seconds=clock.seconds), measured, self.history, reused=False
         )
@@ -187,14 +210,15 @@ class Session:
         self._settled[index] = proposal, measured
 
     def take_up(self, finished: Sequence[FinishedRound]) -> list[Round]:
-        """Rounds of the record: nothing is proposed or measured, the models are refitted."""
+        """Rounds of the record: nothing is proposed or measured, models are refitted when they are
+        needed."""
         past: list[tuple[Proposal, Measurements, History, bool]] = []
         for done in finished:
             own = self._settled.pop(done.index, None)
             proposal, measured = own or (self._again(done), done.measured)
             self.history = stages.extend_history(self.history, proposal.batch, measured)
+            self._unlearned.append(self.history)
             past.append((proposal, measured, self.history, own is None))
-        self.state = self.stages.relearn(self.state, [history for _, _, history, _ in past])
         return [self._round(*each) for each in past]
 
     def _again(self, done: FinishedRound) -> Proposal:
@@ -205,7 +229,6 @@ class Session:
         self, proposal: Proposal, measured: Measurements, history: History, reused: bool
     ) -> Round:
         best, batch = history.best, proposal.batch
-        cycles = -1 if best is None else int(history.cycles[best])
         return Round(
             index=history.round - 1,
             candidates=proposal.candidates,
@@ -214,8 +237,7 @@ class Session:
             failed_compiles=len(batch.failed),
             configs=batch.rows.configs,
             measured=measured,
-            best_latency=None if best is None else float(history.latency[best]),
-            best_cycles=cycles if cycles > 0 else None,
+            best=latency_at(history, best),
             best_config=None if best is None else history.configs[best],
             model_errors=stages.model_errors(batch.scores, measured),
             stage_seconds=proposal.stage_seconds,
@@ -294,6 +316,13 @@ class Stopwatch:
         result = work()
         self.seconds[stage] = time.perf_counter() - start
         return result
+
+
+def latency_at(history: History, row: int | None) -> Latency | None:
+    """Of one trial; None for no row."""
+    if row is None:
+        return None
+    return Latency(float(history.seconds[row]), int(history.cycles[row]))
 
 
 def _rows(batch: Batch, rows: NDArray[np.int64]) -> Batch:

@@ -12,7 +12,7 @@ from models import make_explorer
 from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
 from targets.base import Target
 from targets.files import Json, digest
-from targets.isolated import NAMED, IsolatedTarget
+from targets import isolated
 from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
 from targets.workload import Workload
@@ -128,7 +128,8 @@ def _target(name: str, space: str, isolate: float, thread: int) -> Target:
     here = make_target(name, space)
     if not isolate:
         return here
-    return IsolatedTarget(NAMED, {"text": name, "space": space}, Limits(isolate), beside=here)
+    recipe = {"text": name, "space": space}
+    return isolated.IsolatedTarget(isolated.NAMED, recipe, Limits(isolate), beside=here)
 
 
 @lru_cache(maxsize=8)
