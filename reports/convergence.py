@@ -1,10 +1,9 @@
-"""Pictures of a tuning run: best cycles over trials, between stock schedule and roofline."""
+"""Pictures of a run."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -13,69 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogFormatter, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from reports.styles import INK
-from targets.base import Target
-from targets.titles import shape
-from targets.workload import Workload
+from tuning.outcome import TunedWorkload
 
-MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
-
-
-class Timed(Protocol):
-    """A schedule that was timed."""
-
-    @property
-    def cycles(self) -> int:
-        """Of one call."""
-        ...
-
-
-class Studied(Protocol):
-    """What was tuned, on what."""
-
-    @property
-    def workload(self) -> Workload:
-        """The one whose trials are drawn."""
-        ...
-
-    @property
-    def target(self) -> Target:
-        """The hardware."""
-        ...
-
-
-class TunedWorkload(Protocol):
-    """As much of a tuned workload as is drawn."""
-
-    @property
-    def study(self) -> Studied:
-        """What was tuned."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """Calls in one inference."""
-        ...
-
-    @property
-    def default(self) -> Timed:
-        """The stock schedule."""
-        ...
-
-    @property
-    def chosen(self) -> Timed:
-        """The best schedule."""
-        ...
-
-    @property
-    def roofline_cycles(self) -> int:
-        """What no schedule beats."""
-        ...
+INK, MUTED, ACCENT, BOUND = "#1f2933", "#9aa5b1", "#0b6e4f", "#b4532a"
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """PNG: best cycles of one workload over its trials, between default and roofline. `trials` has
-    a row a trial in their order, with its `status` and `cycles`."""
+    """PNG: best cycles of one workload over its trials, between default and roofline."""
     figure = Figure(figsize=(6.4, 3.6), dpi=100)
     axes = figure.add_axes((0.13, 0.14, 0.85, 0.76))
     best = _best_so_far(trials)
@@ -95,11 +38,9 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
     return _png(figure)
 
 
-def network_convergence(
-    network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
-) -> bytes:
+def network_convergence(network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
     """PNG: every layer's best cycles over its trials as a multiple of its roofline, and what each
-    costs by default and tuned. `trials` has a row a trial: `workload` (id), `status`, `cycles`."""
+    costs by default and tuned."""
     figure = Figure(figsize=(10, 4.4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     for outcome in outcomes:
@@ -119,7 +60,7 @@ def network_convergence(
     right.scatter(default, rows, color=INK, s=22, label="stock schedule", zorder=3)
     right.scatter(tuned, rows, color=ACCENT, s=22, label="tuned", zorder=3)
     right.axvline(1, color=BOUND, ls=":", lw=1.5, label="roofline")
-    right.set_yticks(rows, [f"{shape(o.study.workload)} ×{o.count}" for o in outcomes], fontsize=7)
+    right.set_yticks(rows, [_short(o) for o in outcomes], fontsize=7)
     right.set_xlabel("cycles / roofline")
     right.legend(frameon=False, fontsize=8)
     for axes in (left, right):
@@ -133,6 +74,16 @@ def _best_so_far(trials: pd.DataFrame) -> NDArray[np.float64]:
     cycles = np.where(trials["status"] == "valid", trials["cycles"].astype(float), np.inf)
     best = np.minimum.accumulate(cycles) if len(cycles) else cycles
     return np.where(np.isfinite(best), best, np.nan)
+
+
+def _short(outcome: TunedWorkload) -> str:
+    workload = outcome.study.workload
+    if workload.operator == "dense":
+        return f"dense {workload.in_channels}→{workload.out_channels} ×{outcome.count}"
+    return (
+        f"{workload.kernel_h}×{workload.kernel_w}/{workload.stride_h} "
+        f"{workload.in_channels}→{workload.out_channels} @{workload.height} ×{outcome.count}"
+    )
 
 
 def _png(figure: Figure) -> bytes:

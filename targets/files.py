@@ -114,18 +114,19 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def pack_files(files: Mapping[str, bytes]) -> bytes:
-    """An uncompressed ZIP file with fixed time stamps."""
+def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
+    """A ZIP file with fixed time stamps, compressed from level 1 (fast) to 9."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    kind = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(files):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name])
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], kind, level or None)
     return buffer.getvalue()
 
 
-def pack_arrays(arrays: Arrays) -> bytes:
-    """An NPZ file with fixed time stamps, of arrays of any shape; those of objects are refused."""
-    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()})
+def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
+    """An NPZ file with fixed time stamps; arrays of objects are refused. `level` as `pack_files`."""
+    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:

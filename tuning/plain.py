@@ -40,6 +40,9 @@ class PlainNetwork:
     emit: Listener
     picture: Picture | None = None
 
+    def opened(self, options: TuningOptions) -> None:
+        pass
+
     def import_model(self, options: TuningOptions) -> Model:
         self.emit(StageBegan("import_model"))
         return importing.import_model(options.model, options.input_shapes)
@@ -52,10 +55,10 @@ class PlainNetwork:
             model, blocks_of(target), options.max_waste, options.input_shapes
         )
 
-    def begin(self, options: TuningOptions, network: run.Network) -> None:
+    def found(self, options: TuningOptions, network: run.Network) -> None:
         pass
 
-    def start(self, study: Study) -> tuple[Study, ExplorerState]:
+    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
         return study, ExplorerState()
 
     def tune(self, job: run.Job) -> TunedWorkload:

@@ -89,6 +89,10 @@ class WorkloadSteps(Protocol):
 class NetworkSteps(Protocol):
     """Performs what is done once for a network."""
 
+    def opened(self, options: TuningOptions) -> None:
+        """Called first, once the output folder is this run's alone."""
+        ...
+
     def import_model(self, options: TuningOptions) -> Model:
         """Read the network (`tuning.network`)."""
         ...
@@ -99,11 +103,11 @@ class NetworkSteps(Protocol):
         """What there is to tune in it (`tuning.network`)."""
         ...
 
-    def begin(self, options: TuningOptions, network: Network) -> None:
+    def found(self, options: TuningOptions, network: Network) -> None:
         """Called before the first workload."""
         ...
 
-    def start(self, study: Study) -> tuple[Study, ExplorerState]:
+    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
         """What the tuner knows of a workload, and the study that starts there: another than one
         that starts from nothing, with trials of its own."""
         ...
@@ -128,13 +132,14 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
     begin = time.perf_counter()
     target = target_of(options)
     with trials_of_folder(options, emit) as record_of:
+        steps.opened(options)
         model = steps.import_model(options)
         found = steps.extract_subgraphs(options, model, target)
         network = Network(model, target, tuple(found))
-        steps.begin(options, network)
+        steps.found(options, network)
         emit(_found(network))
         stop = threading.Event()
-        starts = [steps.start(study_of(options, subgraph.workload)) for subgraph in found]
+        starts = [steps.memory(study_of(options, subgraph.workload)) for subgraph in found]
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
             for subgraph, (study, state) in zip(found, starts, strict=True)
