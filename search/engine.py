@@ -32,8 +32,8 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. `lowered` and `failed_compiles` count configs beyond the trials; `best` is
-    the fastest of the whole run so far, None if nothing was valid."""
+    """What one round did. `lowered` and `failed_compiles` count configs beyond the trials; `best`
+    is the fastest of the whole run so far, None if nothing was valid."""
 
     index: int
     candidates: int  # that the explorer named

@@ -133,7 +133,8 @@ class Ledger:
 
     def append(self, records: Iterable[Record]) -> None:
         """Add records in one synced write: on return they are on disk, after an error none is. May
-        be called from several threads. Raises `LedgerError`, or `LeaseHeld` if another writer took over meanwhile."""
+        be called from several threads. Raises `LedgerError`, or `LeaseHeld` if another writer took
+        over meanwhile."""
         records = list(records)
         data = b"".join(map(encode, records))
         try:

@@ -79,7 +79,9 @@ def log_network_artifacts(
     results = {**summary["total"], "wall_seconds": summary["wall_seconds"]}
     figures = {name: float(v) for name, v in results.items() if isinstance(v, int | float)}
     tracking.log_results(run_id, figures)
-    create_table_artifact(key="layers", table=list(summary["workloads"]), description=network)
+    create_table_artifact(
+        key="layers", table=[dict(row) for row in summary["workloads"]], description=network
+    )
 
 
 def _tags(params: Mapping[str, Json]) -> dict[str, str]:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from search.learning import CostModel
+from search.learning import Boosted, CostModel
 
 BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
 """Where a flavour keeps a booster, by the suffix of the model's own file."""
@@ -24,10 +25,9 @@ class Flavoured:
     arguments: dict[str, object]
 
 
-def booster_of(model: CostModel) -> object | None:
-    """The boosted trees of a model, None if it is of another kind."""
-    found: object | None = getattr(model, "booster", None)
-    return found
+def booster_of(model: CostModel) -> Any:
+    """The boosted trees of a model, an object of their library; None if it is of another kind."""
+    return model.booster if isinstance(model, Boosted) else None
 
 
 def flavoured_booster(kind: str, booster: object) -> Flavoured:
@@ -52,6 +52,8 @@ def flavoured(model: CostModel, folder: Path) -> Flavoured:
     """Any model; one that is no booster is saved in `folder` and read by `tasks.native_flavour`."""
     booster = booster_of(model)
     if booster is not None:
+        if model.kind != "lightgbm" and model.columns:
+            booster.feature_names = list(model.columns)
         return flavoured_booster(model.kind, booster)
     import mlflow.pyfunc
 

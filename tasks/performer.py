@@ -28,7 +28,7 @@ class CachedStages:
         self._lately: deque[tuple[object, Manifest]] = deque(maxlen=16)
 
     def begin(self, state: ExplorerState) -> ExplorerState:
-        """Kept, too: some tuners look at much of a space. No task: it is part of the first round."""
+        """Kept, too: some tuners look at much of a space. Part of the first round, no task."""
         start, study = self.manifest_of(state), self.study
 
         def work() -> Made:
@@ -71,9 +71,7 @@ class CachedStages:
         flat = self.study.problem.space.ravel(batch.rows.configs)
         held = {int(i): known[int(i)] for i in flat if int(i) in known}
         self.emit(StageBegan("simulate_batch"))
-        done = rounds.simulate_batch(
-            self.cache, self.study, round_index, self._known(batch), held
-        )
+        done = rounds.simulate_batch(self.cache, self.study, round_index, self._known(batch), held)
         return self._took(done, rounds.read_measurements(self.cache, done.manifest))
 
     def retrain(self, state: ExplorerState, history: History) -> ExplorerState:

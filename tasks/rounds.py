@@ -76,9 +76,7 @@ def lower_candidates(
     """Compile what is left and let Model A choose the batch."""
 
     def work() -> Made:
-        lowered = stages.lower_candidates(
-            study.target, study.problem, read_candidates(cache, kept)
-        )
+        lowered = stages.lower_candidates(study.target, study.problem, read_candidates(cache, kept))
         batch = stages.choose_candidates(
             study.explorer, study.problem, read_state(cache, state), _history(cache, history),
             lowered, n,

@@ -9,7 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
 from targets.files import Json
 from tasks.store import CacheUse, Manifest, cache_key

@@ -76,9 +76,7 @@ class Note:
     text: str
 
 
-Event = (
-    NetworkFound | StageBegan | StageReused | WorkloadBegan | RoundDone | WorkloadTuned | Note
-)
+Event = NetworkFound | StageBegan | StageReused | WorkloadBegan | RoundDone | WorkloadTuned | Note
 Listener = Callable[[Event], None]
 """Hears of each event when it happens, from whichever thread works on the workload."""
 

@@ -4,7 +4,7 @@ library call takes. The defaults of all three are here."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -59,9 +59,8 @@ class TuningOptions(BaseModel):
         return Path(self.out or f"tuned/{Path(self.model).stem}")
 
 
-def default(name: str) -> Any:
-    """What an option is unless it is given."""
-    return TuningOptions.model_fields[name].default
+DEFAULTS = TuningOptions()
+"""What options are unless they are given."""
 
 
 def parse_options(**values: object) -> TuningOptions:

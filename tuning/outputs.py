@@ -173,9 +173,7 @@ def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
     by_run: dict[RunKey, list[Record]] = defaultdict(list)
     for record in read(folder / LEDGER).records:
         by_run[record["workload"], record["target"], record["run"]].append(record)
-    tables = [
-        Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned
-    ]
+    tables = [Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned]
     return pd.concat(tables, ignore_index=True)
 
 

@@ -154,7 +154,8 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     `tune_network`."""
     begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
     default, roofline = steps.untuned_schedule(study), roofline_of(study)
-    job.emit(WorkloadBegan(study.workload.id, default and default.latency, roofline))
+    before = None if default is None else default.latency
+    job.emit(WorkloadBegan(study.workload.id, before, roofline))
     setting = study.setting
     session = Session(setting, job.state, steps.stages(study, setting))
     done = list(_rounds(job, session, steps))

@@ -10,9 +10,9 @@ from typing import Any
 
 from models import make_explorer
 from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
+from targets import isolated
 from targets.base import Target
 from targets.files import Json, digest
-from targets import isolated
 from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
 from targets.workload import Workload
@@ -50,7 +50,7 @@ class Study:
     @property
     def problem(self) -> Problem:
         """Raises `WorkloadError` if the target has no schedule for the workload."""
-        return _problem(self.target, self.workload, self.seed)
+        return _problem(self)
 
     @property
     def setting(self) -> Setting:
@@ -138,5 +138,5 @@ def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explor
 
 
 @lru_cache(maxsize=64)
-def _problem(target: Target, workload: Workload, seed: int) -> Problem:
-    return problem_of(target, workload, seed)
+def _problem(study: Study) -> Problem:
+    return problem_of(study.target, study.workload, study.seed)

@@ -4,7 +4,8 @@ folder (`search.sharing`), every one beginning with another workload.
 The command itself does all it does alone: the rounds that nobody else makes, the schedules, the
 files. So a worker may die at any time: what it had in hand, others do.
 
-Run as `python -m tuning.workers TETHER SPEC PLACE`, this module is a worker. It ends with its parent.
+Run as `python -m tuning.workers TETHER SPEC PLACE`, this module is a worker; it ends with its
+parent.
 """
 
 from __future__ import annotations

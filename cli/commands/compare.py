@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.arguments import MAX_WASTE, SPACE, TARGET, MaxWaste, Space, Target
+from cli.tune import MaxWaste, Space, Target
 from targets.errors import TilewrightError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from evaluation.compare.comparison import Comparison
-    from evaluation.compare.test_bed import TestBed
+from tuning.options import DEFAULTS
 
 BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
-ORACLES = "oracle"
-"""Folder of enumerated spaces, below the home."""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +42,8 @@ def compare(
             "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option)."
         ),
     ] = None,
-    target: Target = TARGET,
-    space: Space = SPACE,
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
     trials: Annotated[int, typer.Option(help="Measurements a run.")] = TRIALS,
     seeds: Annotated[str, typer.Option(help="0-19 or 0,3,7: a run for each.")] = SEEDS,
     batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
@@ -68,17 +61,16 @@ def compare(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
     ] = False,
-    max_waste: MaxWaste = MAX_WASTE,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
     """Run several tuners with many seeds and hold them against the enumerated optimum."""
     from rich.console import Console
 
-    from cli.views.comparison import comparing, show
-    from evaluation.compare.comparison import run_comparison
+    from cli.comparison import record, run_comparison, show
     from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
-    from evaluation.compare.processes import all_cores
-    from evaluation.compare.selection import recorded
-    from reports.compare.report import write_report
+    from evaluation.compare.runs import all_cores
+    from evaluation.compare.selection import enumerated, recorded
+    from services.home import use_home
     from tuning.folders import check_folder
 
     check_budget(trials, batch)
@@ -89,55 +81,14 @@ def compare(
     if network is not None and files:
         raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
     console = Console()
-    if files:
-        test_bed: TestBed = recorded(files, workloads or [])
-    else:
-        test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
+    test_bed = (
+        recorded(files, workloads or [])
+        if files
+        else enumerated(network, workloads or [], target, space, live, max_waste, console)
+    )
     what = plan(test_bed, tuner_configs, numbers, trials, batch)
-    with comparing(console) as progress:
-        compared = run_comparison(
-            what, out, processes=jobs or all_cores(), fresh=fresh, progress=progress
-        )
-    write_report(compared, out)
+    compared = run_comparison(what, out, console, processes=jobs or all_cores(), fresh=fresh)
     show(compared, out, console)
     if mlflow:
-        _record(compared, out, console)
-
-
-def _enumerated(
-    network: str | None,
-    workloads: list[str],
-    target: str,
-    space: str,
-    live: bool,
-    max_waste: float,
-    console: Console,
-) -> TestBed:
-    """Says which workloads are left out. What was enumerated once is kept below the home."""
-    from cli.views.comparison import show_left_out
-    from evaluation.compare.selection import enumerated
-    from services.home import use_home
-
-    oracles = use_home().root / ORACLES
-    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
-    show_left_out(left_out, console)
-    return test_bed
-
-
-def _record(compared: Comparison, folder: Path, console: Console) -> None:
-    """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
-    from services.home import use_home
-
-    use_home()
-    from cli.views.comparison import recording, show_recorded
-    from evaluation.compare.comparison import COMPARISON
-    from reports.compare.report import REPORT
-    from tasks.champion import crown
-    from tasks.comparison_records import log_comparison
-
-    plan, results = compared.plan, compared.results
-    with recording(plan, console) as (logging, crowning):
-        files = [folder / REPORT, folder / COMPARISON]
-        logged = log_comparison(plan, results, compared.runs, files, logging)
-        crowned = crown(plan, results, compared.standings, logged, crowning)
-    show_recorded(logged.name, len(crowned), console)
+        use_home()
+        record(compared, out, console)

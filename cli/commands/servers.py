@@ -6,30 +6,16 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import (
-    BATCH,
-    MODEL,
-    SEED,
-    SPACE,
-    TARGET,
-    TRIALS,
-    TUNER,
-    Batch,
-    Model,
-    Out,
-    Seed,
-    Space,
-    Target,
-    Trials,
-    Tuner,
-)
+from cli.tune import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
 from services.server_process import LOOPBACK
 from services.urls import MLFLOW_PORT, PREFECT_PORT
+from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
     app.command("serve")(serve)
+    app.command("warm-up", hidden=True)(warm_up)
 
 
 def ui(
@@ -51,14 +37,14 @@ def ui(
 
 
 def serve(
-    model: Model = MODEL,
-    target: Target = TARGET,
-    tuner: Tuner = TUNER,
-    trials: Trials = TRIALS,
-    seed: Seed = SEED,
-    space: Space = SPACE,
+    model: Model = DEFAULTS.model,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
     out: Out = None,
-    batch: Batch = BATCH,
+    batch: Batch = DEFAULTS.batch,
     cron: Annotated[str, typer.Option(help="When to run.")] = "0 2 * * *",
     every: Annotated[
         float | None, typer.Option(help="Run every so many seconds instead.", min=1)
@@ -77,6 +63,13 @@ def serve(
     check(options)
     check_tuner(options)
     serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
+
+
+def warm_up() -> None:
+    """Compile kernels and prepare the database, as 'make setup' does."""
+    from cli.kernels import warm_up as run
+
+    run()
 
 
 def _warn_if_open(host: str) -> None:

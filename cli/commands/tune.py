@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from cli.arguments import (
-    BATCH,
-    MAX_WASTE,
-    SEED,
-    SPACE,
-    TARGET,
-    TRIALS,
-    TUNER,
-    Batch,
-    InputShape,
-    MaxWaste,
-    Model,
-    Out,
-    Seed,
-    Space,
-    Target,
-    Trials,
-    Tuner,
-    read_input_shapes,
-    read_pair,
-)
+from targets.errors import TilewrightError
+from tuning.options import DEFAULTS
 
-if TYPE_CHECKING:
-    from tasks.session import Event
-    from tuning.options import TuningOptions
+Model = Annotated[
+    str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
+]
+Target = Annotated[
+    str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
+]
+Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
+Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
+Space = Annotated[str, typer.Option(help="The target's schedule space.  [default: its usual one]")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
+Batch = Annotated[int, typer.Option(help="Measurements a round.")]
+InputShape = Annotated[
+    list[str] | None,
+    typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
+]
+
+MaxWaste = Annotated[
+    float,
+    typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,19 +39,19 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Model,
-    target: Target = TARGET,
-    tuner: Tuner = TUNER,
-    trials: Trials = TRIALS,
-    seed: Seed = SEED,
-    space: Space = SPACE,
+    model: Model = DEFAULTS.model,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
     out: Out = None,
-    batch: Batch = BATCH,
+    batch: Batch = DEFAULTS.batch,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
     ] = None,
     shape: InputShape = None,
-    max_waste: MaxWaste = MAX_WASTE,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
     warm_start: Annotated[
         str,
         typer.Option(help="'champion': start from the best models of 'tilewright compare'."),
@@ -60,20 +59,35 @@ def tune(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     isolate: Annotated[
         float,
-        typer.Option(help="Compile and simulate in a process of its own, SECONDS a batch.", min=0),
-    ] = 0.0,
+        typer.Option(help="Compile and measure in a process of its own, SECONDS a batch.", min=0),
+    ] = DEFAULTS.isolate,
+    jobs: Annotated[int, typer.Option(help="Workloads at a time.")] = DEFAULTS.jobs,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that share every workload's trials, for targets that are slow to "
+            "measure. Which trials they make depends on who is faster: no run repeats another."
+        ),
+    ] = DEFAULTS.workers,
+    bare: Annotated[
+        bool,
+        typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
+    ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
+    from rich.console import Console
+
+    from cli.tuning import run_bare, run_tuning
     from tuning.options import parse_options
 
     options = parse_options(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
-        tuner_options=dict(read_pair(text, "--option") for text in option or []),
+        tuner_options=dict(_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
-        warm_start=warm_start,
+        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
     )  # fmt: skip
-    _run(options, isolate)
+    (run_bare if bare else run_tuning)(options, Console())
 
 
 def tuners() -> None:
@@ -88,40 +102,20 @@ def tuners() -> None:
             typer.echo(f"    {option}={default}: {field.description or ''}")
 
 
-def _run(options: TuningOptions, isolate_seconds: float) -> None:
-    """Servers around the flow, progress while it runs, results after it. Heavy imports wait until
-    the server is on its way: both take seconds."""
-    from rich.console import Console
-
-    from cli.views.tuning_progress import make_display
-    from cli.views.tuning_results import show_results
-    from services.embedded import embedded
-    from tasks.session import isolating, listening
-    from tuning.checks import check
-
-    check(options)
-    console = Console()
-    display = make_display(console, options.trials)
-    events: Counter[str] = Counter()
-
-    def hear(event: Event) -> None:
-        events[event.kind] += 1
-        display(event)
-
-    servers = embedded(lambda: _prepare(options))
-    with display, listening(hear), isolating(isolate_seconds), servers:
-        from flows.tuning import tune_network
-
-        summary = tune_network(options)
-    show_results(summary, options.folder, events["reused"], console)
+def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Values of `--input-shape`. Raises `TilewrightError`."""
+    shapes = {}
+    for text in texts or []:
+        name, sizes = _pair(text, "--input-shape")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x"))
+        except ValueError:
+            raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
+    return shapes
 
 
-def _prepare(options: TuningOptions) -> None:
-    from tuning.checks import check_tuner
-
-    check_tuner(options)
-    import flows.tuning  # noqa: F401
-    import networks.network  # noqa: F401
-    from tasks import tracking
-
-    tracking.connect()
+def _pair(text: str, flag: str) -> tuple[str, str]:
+    name, _, value = text.rpartition("=")
+    if not (name and value):
+        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
+    return name, value

@@ -1,0 +1,36 @@
+"""`tilewright enumerate`: every schedule of a space, lowered and timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.tune import Space, Target
+from tuning.options import DEFAULTS
+
+
+def register(app: typer.Typer) -> None:
+    app.command("enumerate")(enumerate_space)
+
+
+def enumerate_space(
+    workload: Annotated[
+        str,
+        typer.Option(help="Such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
+    ],
+    out: Annotated[Path, typer.Option(help="Table to write: .csv, .csv.gz or .parquet.")],
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
+    epilogue: Annotated[
+        str, typer.Option(help="Steps on the sums: '>> N', 'min N', 'max N', relu, bias, add.")
+    ] = ">> 8, min 127, max 0",
+    stock: Annotated[
+        bool, typer.Option("--stock", help="With the stock compiler's restrictions (template).")
+    ] = False,
+) -> None:
+    """Lower and time the whole schedule space of a workload into a table."""
+    from cli.enumeration import enumerate_to
+
+    enumerate_to(out, workload, epilogue, target, space, stock)

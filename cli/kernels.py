@@ -1,0 +1,28 @@
+"""What set-up does once so that first commands are quick: compile kernels, prepare a database."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from models import make_explorer
+from search import tune
+from services.home import Home, use_home
+from services.prefect_server import prepare_database_template
+from targets.registry import make_target, target_kinds
+from targets.workload import parse_workload
+from tuning.options import DEFAULTS
+
+WORKLOAD = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1"
+
+
+def warm_up() -> None:
+    """Run every compiled kernel on something small: Numba keeps what it compiled on disk."""
+    for kind in target_kinds().values():
+        kind.warm_up()
+    target, workload = make_target(DEFAULTS.target), parse_workload(WORKLOAD)
+    for tuner in ("default", "autotvm"):
+        for _ in tune(target, workload, make_explorer(tuner), trials=80, batch=16):
+            pass
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_database_template(use_home(Home(Path(folder))))
