@@ -22,7 +22,7 @@ from targets.worker import read_programs, write_programs
 from targets.workload import Workload
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
-_FAST = 1  # of zlib: programs shrink to a twentieth, and little more at higher levels
+_FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
