@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogFormatter, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
+from reports.styles import INK
 from targets.capabilities import Latency
+from targets.titles import shape
 from tuning.outcome import TunedWorkload
 
-INK, MUTED, ACCENT, BOUND = "#1f2933", "#9aa5b1", "#0b6e4f", "#b4532a"
+MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
@@ -69,7 +71,7 @@ def network_convergence(
     right.scatter(default, rows, color=INK, s=22, label="stock schedule", zorder=3)
     right.scatter(tuned, rows, color=ACCENT, s=22, label="tuned", zorder=3)
     right.axvline(1, color=BOUND, ls=":", lw=1.5, label=of_what)
-    right.set_yticks(rows, [_short(o) for o in outcomes], fontsize=7)
+    right.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7)
     right.set_xlabel(f"{unit} / {of_what}")
     right.legend(frameon=False, fontsize=8)
     for axes in (left, right):
@@ -115,16 +117,6 @@ def _reference(outcome: TunedWorkload, bounded: bool) -> float:
 
 def _ratio(latency: float | None, reference: float) -> float:
     return float("nan") if latency is None else latency / reference
-
-
-def _short(outcome: TunedWorkload) -> str:
-    workload = outcome.study.workload
-    if workload.operator == "dense":
-        return f"dense {workload.in_channels}→{workload.out_channels} ×{outcome.count}"
-    return (
-        f"{workload.kernel_h}×{workload.kernel_w}/{workload.stride_h} "
-        f"{workload.in_channels}→{workload.out_channels} @{workload.height} ×{outcome.count}"
-    )
 
 
 def _png(figure: Figure) -> bytes:

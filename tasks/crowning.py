@@ -112,7 +112,7 @@ def _register(
     crowned = []
     for role, each in learned.items():
         name = model_name(target.name, test_bed.space, workload, role)
-        metadata = {ABOUT: about | {"role": role, **_kind(each.model)}}
+        metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
         model_id = _logged(client, logged, f"{role} {workload.id}", run_id, each, metadata)
         text = f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}."
         version = _new_version(client, name, text, model_id, run_id)

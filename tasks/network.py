@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from targets.capabilities import Blocks
+from targets.files import Json, as_list, as_object
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning import network
@@ -21,7 +22,7 @@ def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Res
         return {"source": source, "name": model.name, "digest": content}, {}
 
     shapes = {name: list(shape) for name, shape in input_shapes.items()}
-    inputs = {"source": source, "content": content, "shapes": shapes}
+    inputs: dict[str, Json] = {"source": source, "content": content, "shapes": shapes}
     return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work)
 
 
@@ -40,7 +41,7 @@ def extract_subgraphs(
         return {"subgraphs": [subgraph.to_json() for subgraph in found]}, {}
 
     sizes = [blocks.batch, blocks.in_channels, blocks.out_channels]
-    inputs = {"model": model.key, "blocks": sizes, "max_waste": max_waste}
+    inputs: dict[str, Json] = {"model": model.key, "blocks": sizes, "max_waste": max_waste}
     return reuse_or_do(cache, Key("extract_subgraphs", 1, NO_TARGET, inputs), work)
 
 
@@ -52,4 +53,4 @@ def read_model(manifest: Manifest) -> Model:
 
 def read_subgraphs(manifest: Manifest) -> list[Subgraph]:
     """What `extract_subgraphs` found."""
-    return [Subgraph.from_json(entry) for entry in manifest.values["subgraphs"]]
+    return [Subgraph.from_json(as_object(each)) for each in as_list(manifest.values["subgraphs"])]

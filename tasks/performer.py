@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from search import Batch, Candidates, ExplorerState, History, Known, stages
 from targets.base import Measurements
+from targets.files import Json
 from tasks import rounds
 from tasks.stage import Done, Key, Made, find_or_do
 from tasks.store import CacheUse, Manifest
@@ -35,7 +36,7 @@ class CachedStages:
             begun = stages.begin(study.explorer, study.problem, state)
             return {}, rounds.keep_state(self.cache, begun).files
 
-        inputs = {"study": study.describe(), "memory": start.key}
+        inputs: dict[str, Json] = {"study": study.describe(), "memory": start.key}
         key = Key("begin", 1, study.target.fingerprint, inputs)
         _, manifest = find_or_do(self.cache, key, work)
         return self._named(rounds.read_state(self.cache, manifest), manifest)

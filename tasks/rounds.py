@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from search import Batch, Candidates, ExplorerState, History, Known, stages
 from targets.base import Measurements
-from targets.files import digest
+from targets.files import Json, digest
 from tasks import codecs
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
@@ -32,7 +32,12 @@ def generate_candidates(
         )
         return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
-    inputs = {"study": study.describe(), "memory": state.key, "history": history.key, "n": n}
+    inputs: dict[str, Json] = {
+        "study": study.describe(),
+        "memory": state.key,
+        "history": history.key,
+        "n": n,
+    }
     key = Key("generate_candidates", 2, study.target.fingerprint, inputs)
     return reuse_or_do(cache, key, work)
 
@@ -59,7 +64,7 @@ def filter_candidates(
             {"candidates": _put_candidates(cache, kept)},
         )
 
-    inputs = {"study": study.describe(), "named": named.key, "n": n}
+    inputs: dict[str, Json] = {"study": study.describe(), "named": named.key, "n": n}
     return reuse_or_do(cache, Key("filter_candidates", 2, study.target.fingerprint, inputs), work)
 
 
@@ -90,7 +95,7 @@ def lower_candidates(
             {"batch": cache.store.put(batch, codecs.encode_batch, ".npz")},
         )
 
-    inputs = {"study": study.describe(), "kept": kept.key, "n": n}
+    inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
     return reuse_or_do(cache, Key("lower_candidates", 2, study.target.fingerprint, inputs), work)
 
 
@@ -109,7 +114,7 @@ def simulate_batch(
             {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
         )
 
-    inputs = {"workload": study.workload.id, "configs": batch.values["configs"]}
+    inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.values["configs"]}
     key = Key("simulate_batch", 2, study.target.fingerprint, inputs)
     refresh = cache.refresh or not study.target.deterministic
     return reuse_or_do(replace(cache, refresh=refresh), key, work)
@@ -132,7 +137,7 @@ def retrain_models(
 
 def retrained(study: Study, state: Manifest, history: Manifest) -> Key:
     """What learned models depend on."""
-    inputs = {
+    inputs: dict[str, Json] = {
         "study": study.describe(),
         "memory": state.key,
         "history": history.key,

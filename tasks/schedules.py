@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from targets.files import Json, as_object
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning import proof
@@ -32,7 +33,11 @@ def verify_schedule(cache: CacheUse, study: Study, chosen: Schedule) -> Result:
     def work() -> Made:
         return {"mismatches": proof.verify(study, chosen)}, {}
 
-    inputs = {"workload": study.workload.id, "space": chosen.space, "config": list(chosen.config)}
+    inputs: dict[str, Json] = {
+        "workload": study.workload.id,
+        "space": chosen.space,
+        "config": list(chosen.config),
+    }
     key = Key("verify_schedule", 1, study.target.fingerprint, inputs)
     return reuse_or_do(_repeatable(cache, study), key, work)
 
@@ -40,7 +45,7 @@ def verify_schedule(cache: CacheUse, study: Study, chosen: Schedule) -> Result:
 def read_default(manifest: Manifest) -> Schedule | None:
     """What `measure_default` found."""
     values = manifest.values["schedule"]
-    return None if values is None else schedule_from_json(values)
+    return None if values is None else schedule_from_json(as_object(values))
 
 
 def _repeatable(cache: CacheUse, study: Study) -> CacheUse:

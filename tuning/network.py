@@ -11,7 +11,7 @@ from pathlib import Path
 import networks
 from networks.network import Network
 from targets.capabilities import Blocks
-from targets.files import Json, digest
+from targets.files import Json, as_int, as_list, as_object, as_text, digest
 from targets.workload import Workload
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -42,9 +42,10 @@ class Subgraph:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Subgraph:
-        """Raises `KeyError` or `TypeError` if it was not written by `to_json`."""
-        workload = Workload.from_json(values["workload"])
-        return Subgraph(workload, int(values["count"]), tuple(map(str, values["names"])))
+        """Raises `KeyError` or `ValueError` if it was not written by `to_json`."""
+        workload = Workload.from_json(as_object(values["workload"]))
+        names = tuple(map(as_text, as_list(values["names"])))
+        return Subgraph(workload, as_int(values["count"]), names)
 
 
 def import_model(source: str, input_shapes: InputShapes) -> Model:

@@ -23,35 +23,35 @@ class TuningOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field(
-        "resnet18", min_length=1, description="an ONNX or torch.export file, or a built-in network"
+        default="resnet18", min_length=1, description="an ONNX or torch.export file, or a built-in network"
     )
     target: str = Field(
-        "vta-pynq", min_length=1, description="a preset, a file, or the name of a kind of target"
+        default="vta-pynq", min_length=1, description="a preset, a file, or the name of a kind of target"
     )
-    tuner: str = Field("default", min_length=1, description="a registered tuner")
+    tuner: str = Field(default="default", min_length=1, description="a registered tuner")
     tuner_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the tuner, by name"
     )
-    trials: int = Field(64, ge=1, le=100_000, description="measurements a workload")
-    batch: int = Field(16, ge=1, le=10_000, description="measurements a round")
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="same seed, same schedules")
-    space: str = Field("", description="the schedule space; empty: the target's usual one")
+    trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
+    batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")
+    space: str = Field(default="", description="the schedule space; empty: the target's usual one")
     input_shapes: dict[str, tuple[int, ...]] = Field(
         default_factory=dict, description="sizes of inputs that the model leaves open"
     )
     max_waste: float = Field(
-        0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
+        default=0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
     )
-    out: str = Field("", description="folder for the results; empty: tuned/<model>")
+    out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
     warm_start: Literal["", "champion"] = Field(
-        "", description="'champion': start from the best models that were compared"
+        default="", description="'champion': start from the best models that were compared"
     )
-    fresh: bool = Field(False, description="start over instead of resuming")
+    fresh: bool = Field(default=False, description="start over instead of resuming")
     isolate: float = Field(
-        0.0, ge=0, description="compile and measure in a process of its own, seconds a batch"
+        default=0.0, ge=0, description="compile and measure in a process of its own, seconds a batch"
     )
-    jobs: int = Field(1, ge=1, le=256, description="workloads at a time")
-    workers: int = Field(1, ge=1, le=256, description="processes that share the workloads")
+    jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
 
     @property
     def folder(self) -> Path:

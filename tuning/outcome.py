@@ -9,7 +9,7 @@ from typing import NotRequired, TypedDict
 from search import History
 from search.engine import latency_at
 from targets.capabilities import Latency
-from targets.files import Json
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.workload import Workload
 from tuning.study import Study
 
@@ -178,8 +178,11 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
 
 
 def schedule_from_json(values: dict[str, Json]) -> Schedule:
-    """Raises `KeyError` or `TypeError` if it was not written by `schedule_to_json`."""
+    """Raises `KeyError` or `ValueError` if it was not written by `schedule_to_json`."""
     return Schedule(
-        str(values["source"]), str(values["space"]), tuple(values["config"]),
-        dict(values["knobs"]), Latency(float(values["seconds"]), int(values["cycles"])),
-    )  # fmt: skip
+        as_text(values["source"]),
+        as_text(values["space"]),
+        tuple(map(as_int, as_list(values["config"]))),
+        {name: as_int(value) for name, value in as_object(values["knobs"]).items()},
+        Latency(as_number(values["seconds"]), as_int(values["cycles"])),
+    )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.tune import MaxWaste, Space, Target
+from cli.arguments import MaxWaste, Space, Target
 from targets.errors import TilewrightError
 from tuning.options import DEFAULTS
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evaluation.compare.comparison import Comparison
+    from evaluation.compare.test_bed import TestBed
+
 BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
+ORACLES = "oracle"
+"""Folder of enumerated spaces, below the home."""
 
 
 def register(app: typer.Typer) -> None:
@@ -66,11 +74,12 @@ def compare(
     """Run several tuners with many seeds and hold them against the enumerated optimum."""
     from rich.console import Console
 
-    from cli.comparison import record, run_comparison, show
+    from cli.views.comparison import comparing, show
+    from evaluation.compare.comparison import run_comparison
     from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
-    from evaluation.compare.runs import all_cores
-    from evaluation.compare.selection import enumerated, recorded
-    from services.home import use_home
+    from evaluation.compare.processes import all_cores
+    from evaluation.compare.selection import recorded
+    from reports.compare.report import write_report
     from tuning.folders import check_folder
 
     check_budget(trials, batch)
@@ -81,14 +90,55 @@ def compare(
     if network is not None and files:
         raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
     console = Console()
-    test_bed = (
-        recorded(files, workloads or [])
-        if files
-        else enumerated(network, workloads or [], target, space, live, max_waste, console)
-    )
+    if files:
+        test_bed: TestBed = recorded(files, workloads or [])
+    else:
+        test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
     what = plan(test_bed, tuner_configs, numbers, trials, batch)
-    compared = run_comparison(what, out, console, processes=jobs or all_cores(), fresh=fresh)
+    with comparing(console) as progress:
+        compared = run_comparison(
+            what, out, processes=jobs or all_cores(), fresh=fresh, progress=progress
+        )
+    write_report(compared, out)
     show(compared, out, console)
     if mlflow:
-        use_home()
-        record(compared, out, console)
+        _record(compared, out, console)
+
+
+def _enumerated(
+    network: str | None,
+    workloads: list[str],
+    target: str,
+    space: str,
+    live: bool,
+    max_waste: float,
+    console: Console,
+) -> TestBed:
+    """Says which workloads are left out. What was enumerated once is kept below the home."""
+    from cli.views.comparison import show_left_out
+    from evaluation.compare.selection import enumerated
+    from services.home import use_home
+
+    oracles = use_home().root / ORACLES
+    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
+    show_left_out(left_out, console)
+    return test_bed
+
+
+def _record(compared: Comparison, folder: Path, console: Console) -> None:
+    """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
+    from services.home import use_home
+
+    use_home()
+    from cli.views.comparison import recording, show_recorded
+    from evaluation.compare.comparison import COMPARISON
+    from reports.compare.report import REPORT
+    from tasks.comparison_records import log_comparison
+    from tasks.crowning import crown
+
+    plan, results = compared.plan, compared.results
+    with recording(plan, console) as (logging, crowning):
+        files = [folder / REPORT, folder / COMPARISON]
+        logged = log_comparison(plan, results, compared.runs, files, logging)
+        crowned = crown(plan, results, compared.standings, logged, crowning)
+    show_recorded(logged.name, len(crowned), console)

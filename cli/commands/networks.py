@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.tune import InputShape, MaxWaste, Model, Target, read_input_shapes
+from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes
 from tuning.options import DEFAULTS
 
 
@@ -41,7 +41,7 @@ def inspect(
         return
     from rich.console import Console
 
-    from cli.inspection import show_report
+    from cli.views.operators import show_report
 
     show_report(report, spec.name, Console(), brief=brief)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.tune import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
+from cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
 from services.server_process import LOOPBACK
 from services.urls import MLFLOW_PORT, PREFECT_PORT
 from tuning.options import DEFAULTS
@@ -15,7 +15,6 @@ from tuning.options import DEFAULTS
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
     app.command("serve")(serve)
-    app.command("warm-up", hidden=True)(warm_up)
 
 
 def ui(
@@ -63,13 +62,6 @@ def serve(
     check(options)
     check_tuner(options)
     serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
-
-
-def warm_up() -> None:
-    """Compile kernels and prepare the database, as 'make setup' does."""
-    from cli.kernels import warm_up as run
-
-    run()
 
 
 def _warn_if_open(host: str) -> None:

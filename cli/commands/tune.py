@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from targets.errors import TilewrightError
+from cli.arguments import (
+    Batch,
+    InputShape,
+    MaxWaste,
+    Model,
+    Out,
+    Seed,
+    Space,
+    Target,
+    Trials,
+    Tuner,
+    read_input_shapes,
+    read_pair,
+)
 from tuning.options import DEFAULTS
 
-Model = Annotated[
-    str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
-]
-Target = Annotated[
-    str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
-]
-Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
-Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
-Space = Annotated[str, typer.Option(help="The target's schedule space.  [default: its usual one]")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
-Batch = Annotated[int, typer.Option(help="Measurements a round.")]
-InputShape = Annotated[
-    list[str] | None,
-    typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
-]
-
-MaxWaste = Annotated[
-    float,
-    typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
-]
+if TYPE_CHECKING:
+    from cli.views.tuning_progress import Heard
+    from tuning.options import TuningOptions
+    from tuning.outputs import Summary
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Model = DEFAULTS.model,
+    model: Model,
     target: Target = DEFAULTS.target,
     tuner: Tuner = DEFAULTS.tuner,
     trials: Trials = DEFAULTS.trials,
@@ -75,19 +70,16 @@ def tune(
     ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
-    from rich.console import Console
-
-    from cli.tuning import run_bare, run_tuning
     from tuning.options import parse_options
 
     options = parse_options(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
-        tuner_options=dict(_pair(text, "--option") for text in option or []),
+        tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
     )  # fmt: skip
-    (run_bare if bare else run_tuning)(options, Console())
+    _run(options, bare)
 
 
 def tuners() -> None:
@@ -102,20 +94,49 @@ def tuners() -> None:
             typer.echo(f"    {option}={default}: {field.description or ''}")
 
 
-def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Values of `--input-shape`. Raises `TilewrightError`."""
-    shapes = {}
-    for text in texts or []:
-        name, sizes = _pair(text, "--input-shape")
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split("x"))
-        except ValueError:
-            raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
-    return shapes
+def _run(options: TuningOptions, bare: bool) -> None:
+    """Progress while it runs, results after it."""
+    from rich.console import Console
+
+    from cli.views.tuning_progress import Heard, make_display
+    from cli.views.tuning_results import show_results
+    from tuning.checks import check
+
+    check(options)
+    console = Console()
+    heard = Heard(make_display(console, options.trials))
+    summary = _bare(options, heard) if bare else _tracked(options, heard)
+    show_results(summary, options.folder, heard.reused_stages, console)
 
 
-def _pair(text: str, flag: str) -> tuple[str, str]:
-    name, _, value = text.rpartition("=")
-    if not (name and value):
-        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
-    return name, value
+def _tracked(options: TuningOptions, heard: Heard) -> Summary:
+    """With servers around the flow. Heavy imports wait until the server is on its way: both take
+    seconds."""
+    from services.embedded import embedded
+
+    with heard.display, embedded(lambda: _prepare(options)):
+        from flows.tuning import network_flow
+
+        return network_flow(heard)(options)
+
+
+def _bare(options: TuningOptions, heard: Heard) -> Summary:
+    from tuning.checks import check_tuner
+
+    with heard.display:
+        check_tuner(options)
+        from reports.convergence import network_convergence
+        from tuning import tune_network
+
+        return tune_network(options, heard, network_convergence)
+
+
+def _prepare(options: TuningOptions) -> None:
+    from tuning.checks import check_tuner
+
+    check_tuner(options)
+    import flows.tuning  # noqa: F401
+    import networks.network  # noqa: F401
+    from tasks import tracking
+
+    tracking.connect()

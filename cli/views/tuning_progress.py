@@ -1,31 +1,34 @@
-"""What a person sees of a tuning run: live progress on a terminal, short lines elsewhere."""
+"""How a tuning run goes: a live table on a terminal, short lines elsewhere."""
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cli.views.latency import cost, latency_text
+from cli.views.terminal import bare_table, say
+from reports.figures import speedup
 from targets.capabilities import Latency
+from targets.titles import shape
+from targets.workload import parse_workload
 from tuning.events import (
     Event,
     NetworkFound,
     Note,
     RoundDone,
     StageBegan,
+    StageReused,
     WorkloadBegan,
     WorkloadTuned,
 )
-from tuning.outcome import WorkloadRow
-from tuning.outputs import Summary, Total
+from tuning.outcome import TunedWorkload
 
 STAGES = {
     "import_model": "importing the model",
@@ -50,6 +53,18 @@ class Display(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Heard:
+    """Shows what happens, and counts the stages that were not done again."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.reused_stages = 0
+
+    def __call__(self, event: Event) -> None:
+        self.reused_stages += isinstance(event, StageReused)
+        self.display(event)
+
+
 def make_display(console: Console, trials: int) -> Display:
     return LiveDisplay(console, trials) if console.is_terminal else LineDisplay(console)
 
@@ -58,7 +73,7 @@ def make_display(console: Console, trials: int) -> Display:
 class Layer:
     """A line of the display."""
 
-    text: str
+    name: str
     count: int
     default: Latency | None = None
     best: Latency | None = None
@@ -85,18 +100,13 @@ class LineDisplay:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                self._say(f"{event.name} on {event.target}: {len(self.layers)} workloads")
+                found = f"{event.name} on {event.target}: {len(self.layers)} workloads"
+                say(self.console, found)
             case WorkloadTuned():
-                row = event.outcome.summary()
-                self._say(f"[{self._place(row)}/{len(self.layers)}] {_line(row)}")
+                place = list(self.layers).index(event.outcome.workload.id) + 1
+                say(self.console, f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
             case Note():
-                self._say(event.text)
-
-    def _place(self, row: WorkloadRow) -> int:
-        return list(self.layers).index(row["id"]) + 1
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                say(self.console, event.text)
 
 
 class LiveDisplay:
@@ -127,9 +137,8 @@ class LiveDisplay:
             case StageBegan():
                 self.stage = STAGES.get(event.name, event.name)
             case WorkloadBegan():
-                self.current = event.id
-                self.layers[event.id].begun = True
-                self.layers[event.id].default = event.default
+                self.current, layer = event.id, self.layers[event.id]
+                layer.begun, layer.default = True, event.default
             case RoundDone():
                 layer = self.layers[event.id]
                 layer.trials, layer.best = event.trials, event.best
@@ -149,14 +158,15 @@ class LiveDisplay:
         return Group(head, self._table()) if self.layers else head
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = bare_table()
         for name in ("layer", "×", "progress", "stock", "best", "gain", "valid"):
             table.add_column(name, justify="left" if name in ("layer", "progress") else "right")
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
-                shorten(layer.text), str(layer.count), self._bar(layer), _latency(layer.default),
-                _latency(layer.best), _gain(_cost(layer.default), _cost(layer.best)),
+                layer.name, str(layer.count), self._bar(layer),
+                latency_text(layer.default), latency_text(layer.best),
+                speedup(cost(layer.default), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
                 style=style if layer.begun else "dim",
             )  # fmt: skip
@@ -167,88 +177,21 @@ class LiveDisplay:
         return ProgressBar(total=self.trials, completed=done, width=16)
 
 
-def results_table(summary: Summary) -> Table:
-    """What each layer costs by default and tuned, how far from the roofline, and at what price."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
-    for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "valid"):
-        table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
-    rows = summary["workloads"]
-    for row in rows:
-        table.add_row(shorten(row["workload"]), str(row["count"]), *_figures(row), *_trials([row]))
-    table.add_section()
-    table.add_row("one inference", "", *_figures(summary["total"]), *_trials(rows), style="bold")
-    return table
-
-
-def _figures(row: WorkloadRow | Total) -> list[str]:
-    default = Latency(*_pair(row["default_seconds"], row["default_cycles"]))
-    tuned = Latency(*_pair(row["tuned_seconds"], row["tuned_cycles"]))
-    bound = Latency(*_pair(row["roofline_seconds"], row["roofline_cycles"]))
-    cost, least = _cost(tuned), _cost(bound)
-    above = f"{cost / least - 1:.1%}" if cost and least else ""
-    gain = _gain(_cost(default), cost)
-    return [_latency(default), _latency(tuned), gain, _latency(bound), above]
-
-
-def _trials(rows: list[WorkloadRow]) -> list[str]:
-    trials = sum(row["trials"] for row in rows)
-    valid = trials - sum(row["invalid_trials"] for row in rows)
-    return [f"{trials:,}", f"{valid / max(trials, 1):.0%}"]
-
-
-def _line(row: WorkloadRow) -> str:
-    """A tuned workload in a line."""
-    default, tuned, _, bound, _ = _figures(row)
-    unit = "" if row["tuned_cycles"] is None else " cycles"
+def tuned_line(outcome: TunedWorkload) -> str:
+    """A workload that is done, in a line."""
+    default, chosen = outcome.default, outcome.chosen
+    before = latency_text(default.latency) if default else "no default"
+    after = latency_text(chosen.latency) if chosen else "nothing valid"
+    unit = " cycles" if chosen and chosen.latency.cycles >= 0 else ""
+    bound = f" (roofline {latency_text(outcome.roofline)})" if outcome.roofline else ""
+    reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{row['workload']}: {default or 'no default'} → {tuned or 'nothing valid'}{unit}"
-        + (f" (roofline {bound})" if bound else "")
-        + f", {row['trials']} trials, {row['invalid_trials']} invalid"
-        + (f", {row['reused_trials']} reused" if row["reused_trials"] else "")
+        f"{outcome.workload}: {before} → {after}{unit}{bound}, {outcome.trials} trials, "
+        f"{outcome.invalid_trials} invalid{reused}"
     )
 
 
-def shorten(workload: str) -> str:
-    """`conv2d:n=1,c=64,h=56,w=56,o=128,k=3,s=2,p=1` as `3×3/2 64→128 @56`."""
-    kind, _, body = workload.partition(":")
-    value = dict(item.split("=") for item in body.split(","))
-    channels = f"{value['c']}→{value['o']}"
-    batch = f" n={value['n']}" if value["n"] != "1" else ""
-    if kind == "dense":
-        return f"dense {channels}{batch}"
-    kernel = value["k"].replace("x", "×") if "x" in value["k"] else f"{value['k']}×{value['k']}"
-    image = value["h"] if value["h"] == value["w"] else f"{value['h']}×{value['w']}"
-    extra = "".join(f" {k}={value[k]}" for k in ("d", "g") if k in value)
-    return f"{kernel}/{value['s']} {channels} @{image}{extra}{batch}"
-
-
 def _layers(event: NetworkFound) -> dict[str, Layer]:
-    return {each.id: Layer(each.text, each.count) for each in event.workloads}
-
-
-def _pair(seconds: float | None, cycles: int | None) -> tuple[float, int]:
-    """A latency as `summary.json` has it."""
-    return (float("nan") if seconds is None else seconds), (-1 if cycles is None else cycles)
-
-
-def _cost(latency: Latency | None) -> float | None:
-    """In cycles, or seconds where none are counted."""
-    if latency is None or (latency.cycles < 0 and math.isnan(latency.seconds)):
-        return None
-    return float(latency.cycles) if latency.cycles >= 0 else latency.seconds
-
-
-def _latency(latency: Latency | None) -> str:
-    """`1,371` cycles, or `13.7 µs`."""
-    cost = _cost(latency)
-    if latency is None or cost is None:
-        return ""
-    if latency.cycles >= 0:
-        return f"{latency.cycles:,}"
-    return f"{cost * 1e3:.4g} ms" if cost >= 1e-3 else f"{cost * 1e6:.4g} µs"
-
-
-def _gain(default: float | None, best: float | None) -> str:
-    if default is None or not best:
-        return ""
-    return f"{default / best:.2f}×"
+    return {
+        each.id: Layer(shape(parse_workload(each.text)), each.count) for each in event.workloads
+    }

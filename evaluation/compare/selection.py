@@ -6,26 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
-from evaluation.compare.test_bed import Named, TestBed, named, oracle_test_bed, recorded_test_bed
-from services.home import use_home
+from evaluation.compare.test_bed import (
+    Named,
+    OracleTestBed,
+    RecordedTestBed,
+    named,
+    oracle_test_bed,
+    recorded_test_bed,
+)
+from targets import Target, make_target
+from targets.capabilities import blocks_of
 from targets.errors import TilewrightError
 from targets.registry import kind_of
-from targets.vta.spec import VtaSpec
 from targets.workload import Workload, parse_workload
 from tuning.checks import check_source
-
-ORACLE = "oracle"
-"""Folder of enumerated spaces, below the home."""
 
 
 class SelectionError(TilewrightError):
     """A choice of workloads that makes no sense."""
 
 
-def recorded(files: Sequence[str], wanted: Sequence[str]) -> TestBed:
-    """The tables in these files. Raises `SelectionError` or `TableError`."""
+def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
+    """The tables in `files`, all of them or those that `wanted` picks (see `chosen`). Raises
+    `SelectionError`, or `TableError` for a file that is no table."""
     test_bed = recorded_test_bed([Path(file) for file in files])
     return replace(test_bed, workloads=chosen(test_bed.workloads, wanted))
 
@@ -37,27 +40,18 @@ def enumerated(
     space: str,
     live: bool,
     max_waste: float,
-    console: Console,
-) -> TestBed:
-    """Workloads of a network, or those that `wanted` spells out, on a target. Says which of them
-    the space does not offer. Raises a `TilewrightError`."""
-    spec, name = VtaSpec.load(target), kind_of(target)[0].space_named(space)
-    texts = [text for text in wanted if ":" in text]
-    picks = [text for text in wanted if ":" not in text]
-    known: Named = ()
-    if network is not None and (picks or not texts):
-        known = chosen(named(_layers(network, spec, max_waste)), picks)
-    elif picks or not texts:
-        raise SelectionError(
-            "compare on what? give --network NAME, --replay TABLE, or --workloads "
-            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
-        )
-    workloads = [workload for _, workload in known] + [parse_workload(text) for text in texts]
-    workloads = list(dict.fromkeys(workloads))
-    test_bed, left_out = oracle_test_bed(target, name, workloads, use_home().root / ORACLE, live)
-    for text, reason in left_out.items():
-        console.print(f"left out: {text}: {reason}", markup=False, highlight=False, soft_wrap=True)
-    return test_bed
+    oracles: Path,
+) -> tuple[OracleTestBed, dict[str, str]]:
+    """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
+    spaces lie in the folder `oracles`; and those that this space does not offer, with the reason.
+
+    `max_waste` is the share of padding up to which a layer is padded to whole blocks. Raises
+    `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
+    reading the network or the target's specification raises.
+    """
+    name = kind_of(target)[0].space_named(space)
+    workloads = _workloads(network, wanted, make_target(target, name), max_waste)
+    return oracle_test_bed(target, name, workloads, oracles, live)
 
 
 def chosen(known: Named, wanted: Sequence[str]) -> Named:
@@ -83,13 +77,34 @@ def _places(part: str, known: Named) -> range:
     raise SelectionError(f"--workloads: there is no '{part}'; choose by place or name: {names}")
 
 
-def _layers(network: str, spec: VtaSpec, max_waste: float) -> list[Workload]:
+def _workloads(
+    network: str | None, wanted: Sequence[str], target: Target, max_waste: float
+) -> list[Workload]:
+    """Each once: those of the network that are wanted, then those written out."""
+    texts = [text for text in wanted if ":" in text]
+    picks = [text for text in wanted if ":" not in text]
+    known: Named = ()
+    if network is not None and (picks or not texts):
+        known = chosen(named(_layers(network, target, max_waste)), picks)
+    elif picks or not texts:
+        raise SelectionError(
+            "compare on what? give --network NAME, --replay TABLE, or --workloads "
+            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
+        )
+    workloads = [workload for _, workload in known] + [parse_workload(text) for text in texts]
+    return list(dict.fromkeys(workloads))
+
+
+def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
     from networks import load
 
-    found = load(network).workloads(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
+    block = blocks_of(target)
+    found = load(network).workloads(
+        block.in_channels, block.out_channels, block.batch, max_waste=max_waste
+    )
     if not found:
         raise SelectionError(
-            f"{network} has no layer for {spec.name}; 'tilewright inspect {network}' shows why"
+            f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
         )
     return [workload for workload, _, _ in found]

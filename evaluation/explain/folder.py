@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from evaluation.compare.plan import TunerConfig
 from search import Contents, FinishedRound, read, run_id
+from targets import Target
 from targets.errors import TilewrightError
-from targets.files import Json
-from targets.vta.lowering.batch import SpaceName
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
+from targets.registry import rebuild
 from targets.workload import Workload, parse_workload
 from tuning.outputs import LEDGER, SCHEDULES, SUMMARY
 
@@ -31,7 +28,8 @@ class TunedFolder:
 
     path: Path
     network: str
-    target: VtaTarget
+    target: Target
+    space: str
     recorded_on: str
     workloads: tuple[Workload, ...]
     tuner_config: TunerConfig
@@ -63,40 +61,83 @@ class TunedFolder:
         return read(self.path / LEDGER)
 
 
+class _WrittenTarget(BaseModel):
+    """The target in `schedules.json`."""
+
+    kind: str
+    fingerprint: str
+    spec: dict[str, JsonValue]
+
+
+class _WrittenSchedule(BaseModel):
+    """What of a schedule says which workload it is for."""
+
+    workload: str
+    epilogue: str
+
+
+class _Schedules(BaseModel):
+    """What is read of `schedules.json`."""
+
+    target: _WrittenTarget
+    schedules: list[_WrittenSchedule]
+
+
+class _Summary(BaseModel):
+    """What is read of `summary.json`."""
+
+    network: str
+    tuner: str
+    tuner_options: dict[str, str | int | float | bool]
+    space: str
+    seed: int
+    batch: int
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
 def read_folder(path: Path) -> TunedFolder:
-    """Raises `FolderError`."""
-    summary, schedules = _json(path / SUMMARY, path), _json(path / SCHEDULES, path)
+    """The run in a folder. Raises `FolderError`."""
+    summary = _read(_Summary, path / SUMMARY, path)
+    schedules = _read(_Schedules, path / SCHEDULES, path)
+    options = {name: str(value) for name, value in summary.tuner_options.items()}
+    written = schedules.target
     try:
-        spec = VtaSpec.model_validate(schedules["target"]["spec"])
-        options = {str(k): str(v) for k, v in summary["tuner_options"].items()}
         return TunedFolder(
             path=path,
-            network=str(summary["network"]),
-            target=VtaTarget(spec, cast(SpaceName, summary["space"])),
-            recorded_on=str(schedules["target"]["fingerprint"]),
+            network=summary.network,
+            target=rebuild(written.kind, written.spec, summary.space),
+            space=summary.space,
+            recorded_on=written.fingerprint,
             workloads=tuple(
-                parse_workload(entry["workload"], entry["epilogue"])
-                for entry in schedules["schedules"]
+                parse_workload(entry.workload, entry.epilogue) for entry in schedules.schedules
             ),
-            tuner_config=TunerConfig(
-                summary["tuner"], summary["tuner"], tuple(sorted(options.items()))
-            ),
-            seed=int(summary["seed"]),
-            batch=int(summary["batch"]),
+            tuner_config=TunerConfig(summary.tuner, summary.tuner, tuple(sorted(options.items()))),
+            seed=summary.seed,
+            batch=summary.batch,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
-        raise FolderError(
-            f"{path} was not written by this version of 'tilewright tune' ({error!r}); tune again"
-        ) from None
+    except (ValueError, TilewrightError) as error:
+        raise _foreign(path, error) from None
 
 
-def _json(file: Path, folder: Path) -> Json:
+def _read(model: type[M], file: Path, folder: Path) -> M:
     try:
-        return json.loads(file.read_text())
+        return model.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         raise FolderError(
             f"{folder} holds no finished run: there is no {file.name}; give the --out folder of "
             "'tilewright tune'"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise FolderError(f"cannot read {file}: {error}; tune again") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _foreign(folder, f"{file.name}: {where} {first['msg'].lower()}".strip()) from None
+
+
+def _foreign(folder: Path, why: object) -> FolderError:
+    return FolderError(
+        f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"
+    )

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import Batch, ExplorerState, History, tune
-from search.loop import Session
+from search import Batch, ExplorerState, History, Session, tune
 from search.stages import choose_candidates, generate_candidates, lower_candidates, problem_of
 from targets import make_target
 from targets.workload import parse_workload
