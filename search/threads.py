@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class _OneThread:
-    """The limit is the whole process's: in force from the first user to the last one's end."""
+    """BLAS has one limit for the process: in force from the first user to the last one's end."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
@@ -25,7 +25,7 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._counting:
             if self._users == 0:
-                self._limiter = _controller().limit(limits=1)
+                self._limiter = _controller("blas").limit(limits=1)
             self._users += 1
 
     def __exit__(self, *_: object) -> None:
@@ -35,21 +35,22 @@ class _OneThread:
                 self._limiter.restore_original_limits()
 
 
-ONE_THREAD = _OneThread()
+_ONE_THREAD = _OneThread()
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Let BLAS and OpenMP use one thread within `function`, and in whatever runs beside it."""
+    """Let BLAS and OpenMP use one thread within `function`, whoever else calls it meanwhile."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with ONE_THREAD:
+        # OpenMP has a limit for every thread that calls it.
+        with _ONE_THREAD, _controller("openmp").limit(limits=1):
             return function(*args, **kwargs)
 
     return limited
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _controller(interface: str) -> ThreadpoolController:
     """Kept, since looking for the libraries that are loaded takes milliseconds."""
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api=interface)

@@ -23,10 +23,14 @@ class TuningOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field(
-        default="resnet18", min_length=1, description="an ONNX or torch.export file, or a built-in network"
+        default="resnet18",
+        min_length=1,
+        description="an ONNX or torch.export file, or a built-in network",
     )
     target: str = Field(
-        default="vta-pynq", min_length=1, description="a preset, a file, or the name of a kind of target"
+        default="vta-pynq",
+        min_length=1,
+        description="a preset, a file, or the name of a kind of target",
     )
     tuner: str = Field(default="default", min_length=1, description="a registered tuner")
     tuner_options: dict[str, OptionValue] = Field(
@@ -48,7 +52,9 @@ class TuningOptions(BaseModel):
     )
     fresh: bool = Field(default=False, description="start over instead of resuming")
     isolate: float = Field(
-        default=0.0, ge=0, description="compile and measure in a process of its own, seconds a batch"
+        default=0.0,
+        ge=0,
+        description="compile and measure in a process of its own, seconds a batch",
     )
     jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
     workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
