@@ -3,9 +3,11 @@ in another order on another machine, and they would wait for each other wherever
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
-from functools import cache, wraps
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial, wraps
 from typing import ParamSpec, TypeVar
 
 import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
@@ -25,14 +27,15 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._counting:
             if self._users == 0:
-                self._limiter = _controller("blas").limit(limits=1)
+                limit = partial(_controller("blas").limit, limits=1)
+                self._limiter = _keeper(os.getpid()).submit(limit).result()
             self._users += 1
 
     def __exit__(self, *_: object) -> None:
         with self._counting:
             self._users -= 1
             if self._users == 0:
-                self._limiter.restore_original_limits()
+                _keeper(os.getpid()).submit(self._limiter.restore_original_limits).result()
 
 
 _ONE_THREAD = _OneThread()
@@ -54,3 +57,10 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
 def _controller(interface: str) -> ThreadpoolController:
     """Kept, since looking for the libraries that are loaded takes milliseconds."""
     return ThreadpoolController().select(user_api=interface)
+
+
+@cache
+def _keeper(process: int) -> ThreadPoolExecutor:
+    """The thread that sets the limit of BLAS: threadpoolctl listens to the first that ever did,
+    as long as it lives. A process that was forked off has a keeper of its own."""
+    return ThreadPoolExecutor(1, "blas-limit")

@@ -53,7 +53,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
         "import sys, tuning; tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
         "import cli.commands.tune, reports.convergence\n"
         "print([m for m in sys.modules if m.partition('.')[0] in ('prefect', 'mlflow', 'tasks', "
-        "'flows', 'services', 'evaluation')])"
+        "'flows', 'evaluation')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
