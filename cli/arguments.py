@@ -1,4 +1,4 @@
-"""Options that more than one command takes, with their defaults."""
+"""Options that more than one command takes; `tuning.options.DEFAULTS` has their defaults."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ Model = Annotated[
     str, typer.Argument(help="An ONNX or torch.export file, or a name from 'tilewright zoo'.")
 ]
 Target = Annotated[
-    str, typer.Option(help="A preset, or a JSON file with the keys of vta_config.json.")
+    str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
 ]
 Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
 Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
-Space = Annotated[str, typer.Option(help="'extended', the stock 'template', or 'unchecked'.")]
+Space = Annotated[
+    str, typer.Option(help="A schedule space of the target.  [default: its usual one]")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
 Batch = Annotated[int, typer.Option(help="Measurements a round.")]
 InputShape = Annotated[
@@ -30,9 +32,6 @@ MaxWaste = Annotated[
     float,
     typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
 ]
-
-MODEL, TARGET, TUNER, SPACE = "resnet18", "vta-pynq", "default", "extended"
-TRIALS, SEED, BATCH, MAX_WASTE = 64, 0, 16, 0.5
 
 
 def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:

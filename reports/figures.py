@@ -40,9 +40,9 @@ def whole(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def speedup(before: int | None, after: int | None) -> str:
+def speedup(before: float | None, after: float | None) -> str:
     """`1.83×` of two latencies; empty while one of them is not known."""
-    return "" if before is None or after is None else f"{before / after:.2f}×"
+    return "" if before is None or not after else f"{before / after:.2f}×"
 
 
 def mega(number: int) -> str:

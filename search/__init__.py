@@ -8,25 +8,22 @@
         for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, ledger=ledger):
             print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
 
-The same round, stage by stage, for a workflow engine (`search.stages`, plain data in and out):
+The same round for who wants to look between the stages, or run each elsewhere (`search.engine`,
+`search.performers`; the stages themselves are functions on plain data, `search.stages`):
 
-    problem = problem_of(target, workload, seed)
-    state, history = ExplorerState(), History.empty(problem.space)
-    named   = generate_candidates(explorer, problem, state, history, n)    → Candidates
-    kept    = filter_candidates(explorer, problem, state, history, named, n) → Candidates
-    lowered = lower_candidates(target, problem, kept)                        → Lowered
-    batch   = choose_candidates(explorer, problem, state, history, lowered, n) → Batch
-    measured = measure_batch(target, problem, batch.rows, known)            → Measurements
-    history = extend_history(history, batch, measured)                      → History
-    state   = retrain(explorer, problem, state, history)                   → ExplorerState
+    session = Session(setting_of(target, workload, explorer, seed))
+    proposal = session.propose(n)                    → Proposal; None: the space is exhausted
+    proposal, measured = session.measure(proposal, known)
+    done = session.finish(proposal, measured)        → Round; session.history, session.state go on
 
-An empty `kept` means the space is exhausted. `models.save_state(state, folder)` and
-`models.load_state(folder)` keep the learned models in native formats; `history` is arrays, and a
-`RunLedger` (`ledger.run(workload_id, fingerprint, run_id(explorer, seed, batch))`) rebuilds it.
-`read(path)` reads any ledger without a lease; its `.frame()` has the columns of `trials.parquet`.
-`tuners()` lists what is registered, with option tables and summaries.
+`models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
+formats; `history` is arrays, and what a ledger holds of a run (`read(path).run(key).finished()`)
+rebuilds it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
+`trials.parquet`. `tuners()` lists what is registered, with option tables and summaries.
+`tune_shared` lets several processes work on one workload.
 """
 
+from search.engine import Proposal, Record, Round, Session, SoloRecord, rounds
 from search.explorer import (
     BaseExplorer,
     Candidates,
@@ -37,22 +34,13 @@ from search.explorer import (
     Problem,
 )
 from search.lease import LeaseHeld, writer
-from search.ledger import Contents, FinishedRound, Ledger, LedgerError, RunLedger, read
-from search.loop import Round, Session, run_id, tune
+from search.ledger import Contents, Ledger, LedgerError, read
+from search.loop import run_id, tune
+from search.performers import InProcess, Setting, Stages, setting_of
 from search.registry import OptionError, Options, Registration, create, register, tuners
-from search.sharing import SharedRound, tune_shared
-from search.stages import (
-    Batch,
-    choose_candidates,
-    extend_history,
-    filter_candidates,
-    generate_candidates,
-    lower_candidates,
-    measure_batch,
-    model_errors,
-    problem_of,
-    retrain,
-)
+from search.run_records import FinishedRound, RunKey, RunLedger, RunRecords
+from search.sharing import SharedRecord, shared_key, tune_shared
+from search.stages import Batch, Known, Trial, model_errors, problem_of
 
 __all__ = [
     "BaseExplorer",
@@ -64,30 +52,36 @@ __all__ = [
     "ExplorerState",
     "FinishedRound",
     "History",
+    "InProcess",
+    "Known",
     "LeaseHeld",
     "Ledger",
     "LedgerError",
     "OptionError",
     "Options",
     "Problem",
+    "Proposal",
+    "Record",
     "Registration",
     "Round",
+    "RunKey",
     "RunLedger",
+    "RunRecords",
     "Session",
-    "SharedRound",
-    "choose_candidates",
+    "Setting",
+    "SharedRecord",
+    "SoloRecord",
+    "Stages",
+    "Trial",
     "create",
-    "extend_history",
-    "filter_candidates",
-    "generate_candidates",
-    "lower_candidates",
-    "measure_batch",
     "model_errors",
     "problem_of",
     "read",
     "register",
-    "retrain",
+    "rounds",
     "run_id",
+    "setting_of",
+    "shared_key",
     "tune",
     "tune_shared",
     "tuners",

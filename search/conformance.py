@@ -11,6 +11,7 @@ compiler, run-time failures, hidden features and estimates, and takes microsecon
 from __future__ import annotations
 
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,10 +19,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search.engine import Round
 from search.explorer import Explorer
 from search.ledger import Ledger
-from search.loop import Round, tune
-from targets.base import Configs, Knob, Lowered, Measurements, Space
+from search.loop import tune
+from targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
+from targets.features import Feature, Features
 from targets.workload import Workload
 
 Mood = Literal["mixed", "all_invalid", "none_compiles", "one_valid", "all_valid", "all_equal"]
@@ -30,11 +33,19 @@ Make = Callable[[], Explorer]
 WORKLOAD = Workload("conv2d", 1, 64, 16, 16, 64, kernel_h=3, kernel_w=3, pad_top=1, pad_left=1,
                     pad_bottom=1, pad_right=1)  # fmt: skip
 
+HIDDEN = (Feature("area", "work"), Feature("bytes_moved", "bytes", "load"))
+ESTIMATES = (
+    Feature("cycles", "latency"),
+    Feature("inp_bytes", "bytes", "load"),
+    Feature("acc_share", "share"),
+)
+
 
 class ToyTarget:
     """A tiled accelerator in a few lines. `mood` decides which configs are valid."""
 
     name = "toy"
+    deterministic = True
 
     def __init__(self, mood: Mood = "mixed", listed: tuple[int, ...] | None = None) -> None:
         self.mood = mood
@@ -42,7 +53,7 @@ class ToyTarget:
 
     @property
     def fingerprint(self) -> str:
-        return f"toy-{self.mood}-{hash(self.listed)}"
+        return f"toy-{self.mood}-{zlib.crc32(repr(self.listed).encode()):08x}"
 
     def hardware_features(self) -> dict[str, float]:
         return {"scratchpad": 64.0}
@@ -65,8 +76,8 @@ class ToyTarget:
         hidden[broken] = np.nan
         return Lowered(
             workload, configs, np.where(broken, "ALLOC", "").astype(object),
-            np.where(broken, "build: the tile does not fit", "").astype(object), hidden,
-            ("area", "bytes_moved"),
+            np.where(broken, "build: the tile does not fit", "").astype(object),
+            Features(hidden, HIDDEN), {"tile": _tiles(area, ~broken)},
         )  # fmt: skip
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -84,14 +95,12 @@ class ToyTarget:
         cycles = np.where(status == "valid", cycles, -1)
         seconds = np.where(cycles > 0, cycles / 1e8, np.nan)
         reason = np.where(status == "valid", "", "run: nothing came back").astype(object)
-        return Measurements(status, reason, cycles, seconds, {})
+        return Measurements(status, reason, cycles, seconds)
 
-    def estimate(
-        self, workload: Workload, configs: Configs
-    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
         area, bytes_moved = self._sizes(workload, configs)
         table = np.stack([900 + 45_000 / area, bytes_moved, area / 64], axis=1)
-        return table, ("cycles", "inp_bytes", "acc_share")
+        return Features(table, ESTIMATES)
 
     def _sizes(
         self, workload: Workload, configs: Configs
@@ -102,13 +111,19 @@ class ToyTarget:
         return area, 8000 * halo / (values[:, 0] * values[:, 1]) / values[:, 2]
 
 
+def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
+    """A row's program: its tile's size, nothing where it did not compile."""
+    sizes = area[compiled].astype(np.int64)
+    return Ragged(sizes, np.concatenate([[0], np.cumsum(compiled)]).astype(np.int64))
+
+
 def is_seeded(make: Make) -> None:
     """Equal seeds give equal trials; the explorer object carries nothing over."""
     one, two = _run(make(), seed=3), _run(make(), seed=3)
     assert _trials(one) == _trials(two), "the same seed gave other trials"
     explorer = make()
     assert _trials(_run(explorer, seed=3)) == _trials(_run(explorer, seed=3)), (
-        "a second run of the same object gave other trials: it keeps state outside of Memory"
+        "a second run of the same object gave other trials: it keeps state outside of ExplorerState"
     )
 
 
@@ -143,13 +158,13 @@ def survives_failure(make: Make) -> None:
         assert rounds, f"gave up before the first round ({mood})"
         spent = sum(len(done.configs) + done.failed_compiles for done in rounds)
         assert spent >= 40, f"gave up after {spent} configs ({mood})"
-        assert rounds[-1].best_cycles is None, "a best config where none is valid"
+        assert rounds[-1].best_latency is None, "a best config where none is valid"
 
 
 def copes_with_one_valid_point(make: Make) -> None:
     """A single valid config in the whole space is found, at the latest when all is tried."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
-    assert rounds[-1].best_cycles is not None, "the only valid config was never tried"
+    assert rounds[-1].best_latency is not None, "the only valid config was never tried"
 
 
 def stops_when_exhausted(make: Make) -> None:

@@ -17,8 +17,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     | {"slot": int, "config": list, "knobs": dict, "status": str, "reason": str, "cycles": int}
     | {"seconds": (int, float, type(None))},
     "round": _RUN | {"trials": int, "lowered": int, "failed": list},
-    "claim": {"claim": str, "worker": str, "configs": list},
-    "settled": {"claim": str, "worker": str, "kept": int},
+    "claim": {"claim": str, "configs": list},
+    "settled": {"claim": str, "kept": int},
 }
 """What a record of each kind must hold."""
 

@@ -1,31 +1,45 @@
-"""The stages of a round as functions on plain data. `search.loop` calls them in order in one
-process; a workflow engine may call each where it likes and store what lies between.
+"""The stages of a round as functions on plain data. `search.engine` calls them in order; whoever
+performs them (`Stages`) may do so where it likes and store what lies between.
 
-    generate_candidates → filter_candidates → lower_candidates → choose_candidates
+    begin → generate_candidates → filter_candidates → lower_candidates → choose_candidates
         → measure_batch → extend_history → retrain
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.explorer import Candidates, Choice, Explorer, ExplorerState, History, Problem
 from search.threads import one_thread
-from targets.base import Configs, Lowered, Measurements, Target
+from targets.base import Configs, Lowered, Measurements, Ragged, Target
 from targets.capabilities import Estimates, capability
 from targets.workload import Workload
 
-Known = Mapping[int, tuple[str, str, int, float]]
-"""Measurements at hand: flat index → status, reason, cycles, seconds."""
+
+class Trial(NamedTuple):
+    """A measurement at hand. `seconds` is NaN where it is not valid; `repeats` are those of every
+    repetition, where there were any."""
+
+    status: str
+    reason: str
+    cycles: int
+    seconds: float
+    repeats: tuple[float, ...] = ()
+
+
+Known = Mapping[int, Trial]
+"""Measurements at hand by flat index."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of a round that are measured, and what else the round lowered.
+    """The rows of a round that are measured, with their programs, and what else it lowered.
 
     `failed` (m, knobs) are configs lowered beyond the batch that did not compile, `lowered` counts
     all lowered beyond the batch.
@@ -38,15 +52,22 @@ class Batch:
 
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
-    """The problem a target poses for a workload; with closed-form estimates if it offers any."""
+    """The problem a target poses for a workload; with closed-form estimates if it offers any.
+    Raises `WorkloadError` if the target has no schedule for it."""
     estimates = capability(target, Estimates)
     return Problem(
         workload,
         target.space(workload),
         seed,
         target.hardware_features(),
-        None if estimates is None else lambda configs: estimates.estimate(workload, configs),
+        None if estimates is None else partial(estimates.estimate, workload),
     )
+
+
+@one_thread
+def begin(explorer: Explorer, problem: Problem, state: ExplorerState) -> ExplorerState:
+    """What the explorer knows before the first round."""
+    return explorer.begin(problem, state)
 
 
 @one_thread
@@ -102,17 +123,22 @@ def measure_batch(target: Target, problem: Problem, rows: Lowered, known: Known)
     fresh = np.array([int(i) not in known for i in flat], dtype=np.bool_)
     if fresh.all():
         return target.measure(rows)
-    measured = target.measure(rows.rows(fresh)) if fresh.any() else _unmeasured(0)
-    merged = _unmeasured(len(rows), tuple(measured.counters))
-    merged.status[fresh], merged.reason[fresh] = measured.status, measured.reason
-    merged.cycles[fresh], merged.seconds[fresh] = measured.cycles, measured.seconds
-    for name, values in measured.counters.items():
-        merged.counters[name][fresh] = values
-    for row in np.flatnonzero(~fresh):
-        status, reason, cycles, seconds = known[int(flat[row])]
-        merged.status[row], merged.reason[row] = status, reason
-        merged.cycles[row], merged.seconds[row] = cycles, seconds
-    return merged
+    held = measurements_of([known[int(i)] for i in flat[~fresh]])
+    if not fresh.any():
+        return held
+    return _merged(fresh, target.measure(rows.rows(fresh)), held)
+
+
+def measurements_of(trials: Sequence[Trial]) -> Measurements:
+    """One row a trial; counters are not kept."""
+    repeated = any(trial.repeats for trial in trials)
+    return Measurements(
+        status=np.array([trial.status for trial in trials], dtype=object),
+        reason=np.array([trial.reason for trial in trials], dtype=object),
+        cycles=np.array([trial.cycles for trial in trials], dtype=np.int64),
+        seconds=np.array([trial.seconds for trial in trials], dtype=np.float64),
+        repeats=Ragged.of([np.array(t.repeats) for t in trials]) if repeated else None,
+    )
 
 
 def extend_history(history: History, batch: Batch, measured: Measurements) -> History:
@@ -131,27 +157,47 @@ def retrain(
 def model_errors(
     scores: Mapping[str, NDArray[np.float64]], measured: Measurements
 ) -> dict[str, float]:
-    """How wrong the models were on a batch before they saw it: `P_rmse`, `A_rmse` in log2 cycles
+    """How wrong the models were on a batch before they saw it: `P_rmse`, `A_rmse` in log2 latency
     over its valid rows, `V_brier` the mean squared error of the chance. Absent where unknown."""
     valid, errors = measured.valid, {}
     for name in ("P", "A"):
         if name in scores and valid.any():
-            error = scores[name][valid] - np.log2(measured.cycles[valid])
+            error = scores[name][valid] - np.log2(measured.latency[valid])
             errors[f"{name}_rmse"] = float(np.sqrt(np.mean(error**2)))
     if "V" in scores and len(valid):
         errors["V_brier"] = float(np.mean((scores["V"] - valid) ** 2))
     return {name: error for name, error in errors.items() if np.isfinite(error)}
 
 
+def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
+    """Rows of `new` where `fresh` is set, the others of `held`."""
+    order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
+    both = Measurements(
+        np.concatenate([new.status, held.status]),
+        np.concatenate([new.reason, held.reason]),
+        np.concatenate([new.cycles, held.cycles]),
+        np.concatenate([new.seconds, held.seconds]),
+        {
+            name: np.concatenate([values, np.full(len(held), -1, dtype=np.int64)])
+            for name, values in new.counters.items()
+        },
+        _repeats(new, held),
+    )
+    return both.rows(order)
+
+
+def _repeats(*parts: Measurements) -> Ragged | None:
+    if all(part.repeats is None for part in parts):
+        return None
+    nothing = np.empty(0)
+    return Ragged.of(
+        [
+            nothing if part.repeats is None else part.repeats[row]
+            for part in parts
+            for row in range(len(part))
+        ]
+    )
+
+
 def _nothing() -> Choice:
     return Choice(np.empty(0, dtype=np.int64))
-
-
-def _unmeasured(n: int, counters: tuple[str, ...] = ()) -> Measurements:
-    return Measurements(
-        status=np.empty(n, dtype=object),
-        reason=np.empty(n, dtype=object),
-        cycles=np.full(n, -1, dtype=np.int64),
-        seconds=np.full(n, np.nan),
-        counters={name: np.full(n, -1, dtype=np.int64) for name in counters},
-    )

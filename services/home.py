@@ -32,14 +32,14 @@ class Home:
         return self.root / "prefect" / "prefect.db"
 
     @property
-    def results(self) -> Path:
-        """Manifests of finished stages (JSON)."""
-        return self.root / "prefect" / "results"
+    def cache(self) -> Path:
+        """Finished stages (`tasks.store`)."""
+        return self.root / "cache"
 
     @property
-    def data(self) -> Path:
-        """Data files that manifests point to, named by digest."""
-        return self.root / "data"
+    def prefect_storage(self) -> Path:
+        """Where Prefect would put results; nothing here has it keep any."""
+        return self.root / "prefect" / "results"
 
     @property
     def mlflow_database(self) -> Path:
@@ -67,7 +67,7 @@ def use_home(home: Home | None = None) -> Home:
     """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
     home = home or current_home()
     try:
-        for folder in (home.results, home.data, home.mlflow_artifacts):
+        for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass  # a folder that is there already may be on a disk that cannot be written
@@ -108,7 +108,7 @@ def _settings(home: Home) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_HOME": str(home.root / "prefect"),
         "PREFECT_PROFILES_PATH": str(home.root / "prefect" / "profiles.toml"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(home.results),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect_storage),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.prefect_database}",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",

@@ -8,43 +8,34 @@ once beside the environment, and every new home gets a copy.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
+
+from targets.files import replacing
 
 
 def provide_mlflow_database(path: Path) -> None:
     """Put an empty database there unless one is there already. Raises `OSError`."""
     if path.exists():
         return
-    fresh = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with replacing(path) as fresh:
         if _template_provided():
             shutil.copyfile(_template(), fresh)
         else:
             _build(fresh)
-        os.replace(fresh, path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def _template_provided() -> bool:
     """Whether the template exists, built now if need be; not where the environment is read-only."""
     template = _template()
-    fresh = template.with_suffix(f".{os.getpid()}.tmp")
     try:
         if not template.exists():
-            template.parent.mkdir(parents=True, exist_ok=True)
-            _build(fresh)
-            os.replace(fresh, template)
+            with replacing(template) as fresh:
+                _build(fresh)
     except OSError:
         return False
-    finally:
-        if fresh.parent.is_dir():
-            fresh.unlink(missing_ok=True)
     return True
 
 

@@ -10,7 +10,6 @@ Run as `python -m services.prefect_server DESCRIPTOR`, this module is that serve
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import sqlite3
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
 from services.urls import PREFECT_PORT
+from targets.files import replacing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -105,23 +105,15 @@ def prepare_database_template(home: Home) -> None:
     server = start_prefect_server(home)
     server.process.wait()
     server.process.stop()
-    _template().parent.mkdir(parents=True, exist_ok=True)
-    fresh = _template().with_suffix(f".{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)
-    with sqlite3.connect(home.prefect_database) as database:
+    with replacing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
         database.execute("VACUUM INTO ?", (str(fresh),))
-    fresh.replace(_template())
 
 
 def _provide_database(home: Home) -> None:
     if home.prefect_database.exists() or not _template().exists():
         return  # without the template the server migrates an empty file, which takes it seconds
-    fresh = home.prefect_database.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with replacing(home.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
-        fresh.replace(home.prefect_database)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _template() -> Path:

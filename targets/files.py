@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import os
+import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,11 +82,22 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write beside the file, sync, then rename over it; after a crash the old file or the new.
     Without `sync` that holds for a killed process, not for a power failure. Raises `OSError`,
     which names the file also when the disk is full."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path, sync=sync) as fresh:
         _write(fresh, data, sync)
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
+    """A place beside the file to write to by whatever means; on leaving it takes the file's place,
+    after an error it is gone. `sync` makes the new name last, too. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # several threads may write the same content under the same name
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
+    try:
+        yield fresh
         os.replace(fresh, path)
+        if sync:
+            sync_folder(path.parent)
     except BaseException as error:
         if isinstance(error, OSError):
             error.filename = str(path)
@@ -92,18 +105,28 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
         raise
 
 
-def pack_files(files: Mapping[str, bytes]) -> bytes:
-    """An uncompressed ZIP file with fixed time stamps."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last. Raises `OSError`."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
+    """A ZIP file with fixed time stamps, compressed from level 1 (fast) to 9."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    kind = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(files):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name])
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], kind, level or None)
     return buffer.getvalue()
 
 
-def pack_arrays(arrays: Arrays) -> bytes:
-    """An NPZ file with fixed time stamps, of arrays of any shape; those of objects are refused."""
-    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()})
+def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
+    """An NPZ file with fixed time stamps, `level` as in `pack_files`; no arrays of objects."""
+    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:

@@ -144,7 +144,7 @@ class RpcProcess:
                      str(self.limits.memory_bytes or 0), *self.arguments],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), reader), start_new_session=True,
-                    env=os.environ | {"PYTHONPATH": _module_path()},
+                    env=os.environ | {"PYTHONPATH": module_path()},
                 )  # fmt: skip
             finally:
                 os.close(reader)
@@ -205,17 +205,17 @@ def arguments() -> list[str]:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    _die_with_parent(reader)
+    die_with_parent(reader)
     return sys.argv[4:]
 
 
-def _module_path() -> str:
+def module_path() -> str:
     """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
     stranger's files may lie."""
     return os.pathsep.join(path for path in sys.path if path)
 
 
-def _die_with_parent(reader: int) -> None:
+def die_with_parent(reader: int) -> None:
     """Have the kernel send a deadly signal when the other end of this pipe closes."""
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
     if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere SIGIO, whose default is to terminate

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from targets.errors import WorkloadError
 
@@ -106,6 +107,17 @@ class Workload:
     def id(self) -> str:
         """Content hash: equal workloads have equal ids."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Workload:
+        """Raises `KeyError` or `TypeError` if it was not written by `to_json`, `WorkloadError` if
+        it makes no sense."""
+        epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
+        return Workload(**{**values, "epilogue": epilogue})
 
     def with_epilogue(self, text: str) -> Workload:
         """The same operator with the epilogue of `parse_epilogue`. Raises `WorkloadError`."""

@@ -13,13 +13,14 @@ from prefect.runtime import flow_run
 from reports import convergence as plots
 from search import ExplorerState
 from services.urls import flow_run_url
-from targets.files import Json, write_atomically
+from targets.files import Json
 from tasks import tracking
-from tasks.outcome import Outcome
+from tasks.flavours import booster_of
 from tasks.rounds import read_state
-from tasks.stage import stage
-from tasks.store import Manifest
+from tasks.stage import step
+from tasks.store import CacheUse, Manifest
 from tuning import outputs
+from tuning.outcome import TunedWorkload
 from tuning.study import Study
 
 
@@ -49,39 +50,38 @@ def open_workload_run(study: Study, parent: str, params: Mapping[str, Json], fre
     )
 
 
-@stage("artifacts of {outcome.study.workload}")
-def log_artifacts(outcome: Outcome, folder: Path, run_id: str, state: Manifest) -> None:
+@step("artifacts of {tuned.workload}")
+def log_artifacts(
+    cache: CacheUse, tuned: TunedWorkload, folder: Path, run_id: str, state: Manifest
+) -> None:
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
-    trials = outputs.trials_of(folder, [outcome])
-    row = outcome.summary()
+    trials = outputs.trials_of(folder, [tuned])
+    row = tuned.summary()
     tracking.log_results(
         run_id, {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k != "macs"}
     )
-    _log_files(run_id, trials, plots.convergence(outcome, trials))
-    _log_models(run_id, read_state(state), state.key)
+    _log_files(run_id, trials, plots.convergence(tuned, trials))
+    _log_models(run_id, read_state(cache, state), state.key)
 
 
-@stage("artifacts of the network")
+@step("artifacts of the network")
 def log_network_artifacts(
     folder: Path,
-    target: dict[str, Json],
-    summary: dict[str, Json],
-    outcomes: Sequence[Outcome],
+    target: outputs.TargetRow,
+    summary: outputs.Summary,
+    tuned: Sequence[TunedWorkload],
     run_id: str,
 ) -> None:
     """Write the output folder, and hand the same files to MLflow and a table to Prefect."""
-    network = str(summary["network"])
-    trials = outputs.trials_of(folder, outcomes)
-    picture = plots.network_convergence(network, outcomes, trials)
-    outputs.write_schedules(folder, network, target, outcomes)
-    outputs.write_trials(folder, outcomes)
-    write_atomically(folder / outputs.CONVERGENCE, picture)
-    outputs.write_summary(folder, summary)
-    for name in (outputs.SUMMARY, outputs.SCHEDULES, outputs.TRIALS, outputs.CONVERGENCE):
-        tracking.log_file(run_id, folder / name)
+    network = summary["network"]
+    for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
+        tracking.log_file(run_id, path)
     results = {**summary["total"], "wall_seconds": summary["wall_seconds"]}
-    tracking.log_results(run_id, {name: float(value) for name, value in results.items()})
-    create_table_artifact(key="layers", table=summary["workloads"], description=network)
+    figures = {name: float(v) for name, v in results.items() if isinstance(v, int | float)}
+    tracking.log_results(run_id, figures)
+    create_table_artifact(
+        key="layers", table=[dict(row) for row in summary["workloads"]], description=network
+    )
 
 
 def _tags(params: Mapping[str, Json]) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _log_models(run_id: str, state: ExplorerState, version: str) -> None:
     """Boosted trees with MLflow's flavour of them, other models as the files they save."""
     with tempfile.TemporaryDirectory() as folder:
         for role, model in sorted(state.models.items()):
-            booster = getattr(model, "booster", None)
+            booster = booster_of(model)
             if booster is not None:
                 tracking.log_booster(run_id, f"model_{role}", model.kind, booster, version)
                 continue

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ from numpy.typing import NDArray
 
 from models import load_state, save_state
 from search import Batch, Candidates, ExplorerState, History
-from targets.base import Measurements, Target
+from targets.base import Lowered, Measurements
+from targets.features import Feature, Features
 from targets.files import pack_arrays, pack_files, unpack_arrays
+from targets.worker import read_programs, write_programs
 from targets.workload import Workload
 
-_SCORE, _COUNTER = "score_", "counter_"
+_SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
+_FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
@@ -33,22 +38,36 @@ def decode_candidates(data: bytes) -> Candidates:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Programs are not kept: they follow from the configs."""
+    """With its programs, so that whoever measures it lowers nothing again."""
+    rows = batch.rows
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
-            "configs": batch.rows.configs,
+            "configs": rows.configs,
+            "failures": _text(rows.failures),
+            "reasons": _text(rows.reasons),
             "failed": batch.failed,
             "lowered": np.array(batch.lowered),
         }
-        | scores
+        | _features(rows.hidden)
+        | write_programs(rows.programs)
+        | scores,
+        level=_FAST,
     )
 
 
-def decode_batch(data: bytes, target: Target, workload: Workload) -> Batch:
+def decode_batch(data: bytes, workload: Workload) -> Batch:
+    """`workload` is what the batch was lowered for."""
     arrays = unpack_arrays(data)
     return Batch(
-        rows=target.lower(workload, arrays["configs"]),
+        rows=Lowered(
+            workload=workload,
+            configs=arrays["configs"],
+            failures=arrays["failures"].astype(object),
+            reasons=arrays["reasons"].astype(object),
+            hidden=_hidden(arrays),
+            programs=read_programs(arrays),
+        ),
         scores=_named(arrays, _SCORE),
         failed=arrays["failed"],
         lowered=int(arrays["lowered"]),
@@ -57,6 +76,7 @@ def decode_batch(data: bytes, target: Target, workload: Workload) -> Batch:
 
 def encode_measurements(measured: Measurements) -> bytes:
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
+    repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
     return pack_arrays(
         {
             "status": _text(measured.status),
@@ -65,6 +85,7 @@ def encode_measurements(measured: Measurements) -> bytes:
             "seconds": measured.seconds,
         }
         | counters
+        | write_programs(repeats)
     )
 
 
@@ -76,6 +97,7 @@ def decode_measurements(data: bytes) -> Measurements:
         cycles=arrays["cycles"],
         seconds=arrays["seconds"],
         counters=_named(arrays, _COUNTER),
+        repeats=read_programs(arrays).get(_REPEATS),
     )
 
 
@@ -85,12 +107,13 @@ def encode_history(history: History) -> bytes:
             "configs": history.configs,
             "status": _text(history.status),
             "cycles": history.cycles,
+            "seconds": history.seconds,
             "rounds": history.rounds,
-            "hidden": history.hidden,
-            "hidden_names": _text(history.hidden_names),
             "failed": history.failed,
             "round": np.array(history.round),
         }
+        | _features(history.hidden)
+        | ({} if history.pending is None else {"pending": history.pending})
     )
 
 
@@ -100,16 +123,17 @@ def decode_history(data: bytes) -> History:
         configs=arrays["configs"],
         status=arrays["status"].astype(object),
         cycles=arrays["cycles"],
+        seconds=arrays["seconds"],
         rounds=arrays["rounds"],
-        hidden=arrays["hidden"],
-        hidden_names=tuple(str(name) for name in arrays["hidden_names"]),
+        hidden=_hidden(arrays),
         failed=arrays["failed"],
         round=int(arrays["round"]),
+        pending=arrays.get("pending"),
     )
 
 
 def encode_state(state: ExplorerState) -> bytes:
-    """A ZIP of the files that `models.save_memory` writes."""
+    """A ZIP of the files that `models.save_state` writes."""
     with tempfile.TemporaryDirectory() as folder:
         files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
@@ -125,6 +149,16 @@ def decode_state(data: bytes) -> ExplorerState:
 
 def _named(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _features(features: Features) -> dict[str, NDArray[Any]]:
+    about = json.dumps([asdict(column) for column in features.columns])
+    return {"hidden": features.matrix, "columns": np.array(about)}
+
+
+def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
+    columns = json.loads(str(arrays["columns"]))
+    return Features(arrays["hidden"], tuple(Feature(**column) for column in columns))
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:

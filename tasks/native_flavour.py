@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from models.learners import build
 from search.learning import CostModel
+from targets.features import Features
 
 
 class Predictor:
@@ -25,7 +26,8 @@ class Predictor:
         self, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> NDArray[np.float64]:
         """What `CostModel.predict` says of each row."""
-        return self.model.predict(model_input.to_numpy(dtype=np.float64))
+        rows = model_input.to_numpy(dtype=np.float64)
+        return self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
 
 
 def _load_pyfunc(path: str) -> Predictor:

@@ -2,97 +2,55 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
-
-import networks
-from networks.network import Network
-from targets.files import Json, digest
-from targets.vta.spec import VtaSpec
-from targets.workload import EpilogueOp, Workload
-from tasks.stage import reuse_or_do, stage
-from tasks.store import Manifest
+from targets.capabilities import Blocks
+from targets.files import Json, as_list, as_object
+from tasks.stage import Key, Made, Result, reuse_or_do, stage
+from tasks.store import CacheUse, Manifest
+from tuning import network
+from tuning.network import InputShapes, Model, Subgraph
 
 NO_TARGET = ""
-InputShapes = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Subgraph:
-    """A workload of a network: how often an inference runs it, and the operators it stands for."""
-
-    workload: Workload
-    count: int
-    names: tuple[str, ...]
 
 
 @stage("import {source}")
-def import_model(source: str, input_shapes: InputShapes | None = None) -> Manifest:
+def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Result:
     """Read a built-in network or a file and check it; the key changes with its content."""
+    content = network.source_digest(source)
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        network = _network(source, _frozen(input_shapes))
-        _ = network.examined  # a file that cannot be read is refused here
-        return {"source": source, "name": Path(network.name).stem, "digest": content}, {}
+    def work() -> Made:
+        model = network.import_model(source, input_shapes)
+        return {"source": source, "name": model.name, "digest": content}, {}
 
-    content = source_digest(source)
-    shapes = {name: list(shape) for name, shape in (input_shapes or {}).items()}
-    return reuse_or_do(
-        "import_model", 1, NO_TARGET, {"source": source, "content": content, "shapes": shapes}, work
-    )
+    shapes = {name: list(shape) for name, shape in input_shapes.items()}
+    inputs: dict[str, Json] = {"source": source, "content": content, "shapes": shapes}
+    return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work)
 
 
 @stage("subgraphs of {model.values[name]}")
 def extract_subgraphs(
-    model: Manifest, spec: VtaSpec, max_waste: float, input_shapes: InputShapes | None = None
-) -> Manifest:
+    cache: CacheUse,
+    model: Manifest,
+    blocks: Blocks,
+    max_waste: float,
+    input_shapes: InputShapes,
+) -> Result:
     """The workloads of the network on blocks of this shape, with their multiplicity."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        network = _network(str(model.values["source"]), _frozen(input_shapes))
-        found = network.workloads(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
-        return {
-            "subgraphs": [
-                {"workload": asdict(workload), "count": count, "names": list(names)}
-                for workload, count, names in found
-            ]
-        }, {}
+    def work() -> Made:
+        found = network.extract_subgraphs(read_model(model), blocks, max_waste, input_shapes)
+        return {"subgraphs": [subgraph.to_json() for subgraph in found]}, {}
 
-    blocks = [spec.batch, spec.block_in, spec.block_out]
-    inputs = {"model": model.key, "blocks": blocks, "max_waste": max_waste}
-    return reuse_or_do("extract_subgraphs", 1, NO_TARGET, inputs, work)
+    sizes = [blocks.batch, blocks.in_channels, blocks.out_channels]
+    inputs: dict[str, Json] = {"model": model.key, "blocks": sizes, "max_waste": max_waste}
+    return reuse_or_do(cache, Key("extract_subgraphs", 1, NO_TARGET, inputs), work)
+
+
+def read_model(manifest: Manifest) -> Model:
+    """What `import_model` found."""
+    values = manifest.values
+    return Model(str(values["source"]), str(values["name"]), str(values["digest"]))
 
 
 def read_subgraphs(manifest: Manifest) -> list[Subgraph]:
-    return [
-        Subgraph(_workload(entry["workload"]), entry["count"], tuple(entry["names"]))
-        for entry in manifest.values["subgraphs"]
-    ]
-
-
-def source_digest(source: str) -> str:
-    """Of a file its bytes (and those of external weights beside it are not read: shapes do not
-    depend on them); of a built-in network the code that builds it."""
-    path = Path(source)
-    if path.is_file():
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    zoo = Path(networks.__file__).parent / "zoo"
-    return digest(source.encode() + b"".join(f.read_bytes() for f in sorted(zoo.glob("*.py"))))
-
-
-def _frozen(shapes: InputShapes | None) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple(sorted((name, tuple(shape)) for name, shape in (shapes or {}).items()))
-
-
-@lru_cache(maxsize=1)
-def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Network:
-    return networks.load(source, dict(shapes) or None, sandbox=True)
-
-
-def _workload(values: dict[str, Json]) -> Workload:
-    epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
-    return Workload(**(values | {"epilogue": epilogue}))
+    """What `extract_subgraphs` found."""
+    return [Subgraph.from_json(as_object(each)) for each in as_list(manifest.values["subgraphs"])]

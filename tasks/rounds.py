@@ -1,20 +1,20 @@
 """The stages of a tuning round as Prefect tasks, one to one those of `search.stages`.
 
 Tasks take and give manifests; what these point to lies in the store. Each may run in another
-process than the one before.
+process than the one before: its arguments are all it needs.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 
-from search import Batch, Candidates, ExplorerState, History, stages
+from search import Batch, Candidates, ExplorerState, History, Known, stages
 from targets.base import Measurements
-from targets.files import Json
+from targets.files import Json, digest
 from tasks import codecs
-from tasks.session import store
-from tasks.stage import reuse_or_do, stage
-from tasks.store import Manifest
+from tasks.stage import Key, Made, Result, reuse_or_do, stage
+from tasks.store import CacheUse, Manifest
 from tuning.study import Study
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
@@ -22,154 +22,176 @@ LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 @stage("round {round_index}: candidates")
 def generate_candidates(
-    study: Study, round_index: int, state: Manifest, history: Manifest, n: int
-) -> Manifest:
+    cache: CacheUse, study: Study, round_index: int, state: Manifest, history: Manifest, n: int
+) -> Result:
     """What the explorer would try next, best first."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
+    def work() -> Made:
         named = stages.generate_candidates(
-            study.explorer, study.problem, _state(state), _history(history), n
+            study.explorer, study.problem, read_state(cache, state), _history(cache, history), n
         )
-        return {"candidates": len(named)}, {"candidates": _put_candidates(named)}
+        return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
-    return reuse_or_do(
-        "generate_candidates", 1, study.target.fingerprint,
-        {"study": study.describe(), "memory": state.key, "history": history.key, "n": n}, work,
-    )  # fmt: skip
+    inputs: dict[str, Json] = {
+        "study": study.describe(),
+        "memory": state.key,
+        "history": history.key,
+        "n": n,
+    }
+    key = Key("generate_candidates", 2, study.target.fingerprint, inputs)
+    return reuse_or_do(cache, key, work)
 
 
 @stage("round {round_index}: filter")
 def filter_candidates(
-    study: Study, round_index: int, state: Manifest, history: Manifest, named: Manifest, n: int
-) -> Manifest:
+    cache: CacheUse,
+    study: Study,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
+    named: Manifest,
+    n: int,
+) -> Result:
     """Model V's veto."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
+    def work() -> Made:
         kept = stages.filter_candidates(
-            study.explorer, study.problem, _state(state), _history(history),
-            _candidates(named), n,
+            study.explorer, study.problem, read_state(cache, state), _history(cache, history),
+            read_candidates(cache, named), n,
         )  # fmt: skip
         return (
             {"kept": len(kept), "vetoed": kept.vetoed},
-            {"candidates": _put_candidates(kept)},
+            {"candidates": _put_candidates(cache, kept)},
         )
 
-    return reuse_or_do(
-        "filter_candidates", 1, study.target.fingerprint,
-        {"study": study.describe(), "named": named.key, "n": n}, work,
-    )  # fmt: skip
+    inputs: dict[str, Json] = {"study": study.describe(), "named": named.key, "n": n}
+    return reuse_or_do(cache, Key("filter_candidates", 2, study.target.fingerprint, inputs), work)
 
 
 @stage("round {round_index}: lower")
 def lower_candidates(
-    study: Study, round_index: int, state: Manifest, history: Manifest, kept: Manifest, n: int
-) -> Manifest:
+    cache: CacheUse,
+    study: Study,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
+    kept: Manifest,
+    n: int,
+) -> Result:
     """Compile what is left and let Model A choose the batch."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        lowered = stages.lower_candidates(study.target, study.problem, _candidates(kept))
+    def work() -> Made:
+        lowered = stages.lower_candidates(study.target, study.problem, read_candidates(cache, kept))
         batch = stages.choose_candidates(
-            study.explorer, study.problem, _state(state), _history(history), lowered, n
-        )
+            study.explorer, study.problem, read_state(cache, state), _history(cache, history),
+            lowered, n,
+        )  # fmt: skip
         return (
-            {"lowered": batch.lowered, "failed_compiles": len(batch.failed)},
-            {"batch": store().put(batch, codecs.encode_batch, ".npz")},
+            {
+                "lowered": batch.lowered,
+                "failed_compiles": len(batch.failed),
+                "configs": digest(batch.rows.configs.tobytes()),
+            },
+            {"batch": cache.store.put(batch, codecs.encode_batch, ".npz")},
         )
 
-    return reuse_or_do(
-        "lower_candidates", 1, study.target.fingerprint,
-        {"study": study.describe(), "kept": kept.key, "n": n}, work,
-    )  # fmt: skip
+    inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
+    return reuse_or_do(cache, Key("lower_candidates", 2, study.target.fingerprint, inputs), work)
 
 
 @stage("round {round_index}: simulate")
 def simulate_batch(
-    study: Study, round_index: int, batch: Manifest, known: stages.Known
-) -> Manifest:
-    """Measure the batch; `known` measurements are not repeated."""
+    cache: CacheUse, study: Study, round_index: int, batch: Manifest, known: Known
+) -> Result:
+    """Measure the batch; `known` measurements are not repeated, and neither are those of a batch
+    of the same configs, unless its target gives other numbers each time."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        measured = stages.measure_batch(
-            study.target, study.problem, read_batch(study, batch).rows, known
-        )
+    def work() -> Made:
+        rows = read_batch(cache, study, batch).rows
+        measured = stages.measure_batch(study.target, study.problem, rows, known)
         return (
             {"trials": len(measured), "valid": int(measured.valid.sum())},
-            {"measurements": store().put(measured, codecs.encode_measurements, ".npz")},
+            {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
         )
 
-    return reuse_or_do(
-        "simulate_batch", 1, study.target.fingerprint,
-        {"workload": study.workload.id, "batch": batch.files["batch"]}, work,
-    )  # fmt: skip
+    inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.values["configs"]}
+    key = Key("simulate_batch", 2, study.target.fingerprint, inputs)
+    refresh = cache.refresh or not study.target.deterministic
+    return reuse_or_do(replace(cache, refresh=refresh), key, work)
 
 
 @stage("round {round_index}: retrain")
-def retrain_models(study: Study, round_index: int, state: Manifest, history: Manifest) -> Manifest:
+def retrain_models(
+    cache: CacheUse, study: Study, round_index: int, state: Manifest, history: Manifest
+) -> Result:
     """P, V and A after this round."""
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        learned = stages.retrain(study.explorer, study.problem, _state(state), _history(history))
-        return (
-            {"models": sorted(learned.models)},
-            {"memory": store().put(learned, codecs.encode_state, ".zip")},
+    def work() -> Made:
+        learned = stages.retrain(
+            study.explorer, study.problem, read_state(cache, state), _history(cache, history)
         )
+        return {"models": sorted(learned.models)}, {"memory": _put_state(cache, learned)}
 
-    return reuse_or_do(
-        "retrain_models", 1, study.target.fingerprint, retrain_inputs(study, state, history), work
-    )
+    return reuse_or_do(cache, retrained(study, state, history), work)
 
 
-def retrain_inputs(study: Study, state: Manifest, history: Manifest) -> dict[str, Json]:
-    """What learned models depend on, beside the target."""
-    return {
+def retrained(study: Study, state: Manifest, history: Manifest) -> Key:
+    """What learned models depend on."""
+    inputs: dict[str, Json] = {
         "study": study.describe(),
         "memory": state.key,
         "history": history.key,
         "learners": {name: version(name) for name in LEARNER_PACKAGES},
     }
+    return Key("retrain_models", 2, study.target.fingerprint, inputs)
 
 
 # -- manifests that need no task ---------------------------------------------------------------
 
 
-def empty_state() -> Manifest:
-    """What an explorer knows before the first round."""
-    name = store().put(ExplorerState(), codecs.encode_state, ".zip")
-    return Manifest("memory", "empty", files={"memory": name})
+def keep_state(cache: CacheUse, state: ExplorerState) -> Manifest:
+    """A memory as a manifest; its key is the digest of its content."""
+    return _of_content("memory", _put_state(cache, state))
 
 
-def keep_history(history: History) -> Manifest:
-    """A history as a manifest; its key is the digest of its content."""
-    name = store().put(history, codecs.encode_history, ".npz")
-    return Manifest("history", name.partition(".")[0][:32], files={"history": name})
+def keep_history(cache: CacheUse, history: History) -> Manifest:
+    """The same of a history."""
+    return _of_content("history", cache.store.put(history, codecs.encode_history, ".npz"))
 
 
-def read_batch(study: Study, manifest: Manifest) -> Batch:
-    return store().get(
-        manifest.files["batch"],
-        lambda data: codecs.decode_batch(data, study.target, study.workload),
+def read_candidates(cache: CacheUse, manifest: Manifest) -> Candidates:
+    """What `generate_candidates` and `filter_candidates` left. Raises `DamagedFile`."""
+    return cache.store.get(manifest.files["candidates"], codecs.decode_candidates)
+
+
+def read_batch(cache: CacheUse, study: Study, manifest: Manifest) -> Batch:
+    """What `lower_candidates` left. Raises `DamagedFile`."""
+    return cache.store.get(
+        manifest.files["batch"], lambda data: codecs.decode_batch(data, study.workload)
     )
 
 
-def read_measurements(manifest: Manifest) -> Measurements:
-    return store().get(manifest.files["measurements"], codecs.decode_measurements)
+def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
+    """What `simulate_batch` left. Raises `DamagedFile`."""
+    return cache.store.get(manifest.files["measurements"], codecs.decode_measurements)
 
 
-def read_state(manifest: Manifest) -> ExplorerState:
-    return _state(manifest)
+def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
+    """What `retrain_models` left. Raises `DamagedFile`."""
+    return cache.store.get(manifest.files["memory"], codecs.decode_state)
 
 
-def _state(manifest: Manifest) -> ExplorerState:
-    return store().get(manifest.files["memory"], codecs.decode_state)
+def _history(cache: CacheUse, manifest: Manifest) -> History:
+    return cache.store.get(manifest.files["history"], codecs.decode_history)
 
 
-def _history(manifest: Manifest) -> History:
-    return store().get(manifest.files["history"], codecs.decode_history)
+def _put_candidates(cache: CacheUse, candidates: Candidates) -> str:
+    return cache.store.put(candidates, codecs.encode_candidates, ".npz")
 
 
-def _candidates(manifest: Manifest) -> Candidates:
-    return store().get(manifest.files["candidates"], codecs.decode_candidates)
+def _put_state(cache: CacheUse, state: ExplorerState) -> str:
+    return cache.store.put(state, codecs.encode_state, ".zip")
 
 
-def _put_candidates(candidates: Candidates) -> str:
-    return store().put(candidates, codecs.encode_candidates, ".npz")
+def _of_content(role: str, name: str) -> Manifest:
+    return Manifest(role, name.partition(".")[0][:32], files={role: name})

@@ -12,9 +12,11 @@ so nothing here waits for the disk.
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -43,12 +45,33 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class CacheUse:
+    """Where stages keep what they did, and whether they look there first: plain enough to be sent
+    to another process."""
+
+    root: str
+    refresh: bool = False
+
+    @property
+    def store(self) -> Store:
+        """The cache, the same object for every use of this folder."""
+        return _store(self.root)
+
+
+@cache
+def _store(root: str) -> Store:
+    return Store(Path(root))
+
+
 class Store:
-    """A cache folder. Objects written or read by this process are kept in memory, too."""
+    """A cache folder, for any number of threads and processes. Objects written or read by this
+    process are kept in memory, too."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._objects: OrderedDict[str, object] = OrderedDict()
+        self._changing = threading.Lock()
 
     def put(self, thing: T, encode: Callable[[T], bytes], suffix: str) -> str:
         """Write a data file unless it is there already; returns its name."""
@@ -61,15 +84,18 @@ class Store:
 
     def get(self, name: str, decode: Callable[[bytes], T]) -> T:
         """The object a data file holds. Raises `DamagedFile`."""
-        if name not in self._objects:
-            data = self._read(name)
-            if data is None:
-                raise DamagedFile(
-                    f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
-                )
-            self._keep(name, decode(data))
-        self._objects.move_to_end(name)
-        return cast(T, self._objects[name])
+        with self._changing:
+            if name in self._objects:
+                self._objects.move_to_end(name)
+                return cast(T, self._objects[name])
+        data = self._read(name)
+        if data is None:
+            raise DamagedFile(
+                f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
+            )
+        thing = decode(data)
+        self._keep(name, thing)
+        return thing
 
     def intact(self, name: str) -> bool:
         """Whether a data file is there and is what its name says."""
@@ -98,7 +124,8 @@ class Store:
 
     def forget(self, name: str) -> None:
         """Remove a data file that nothing needs any more."""
-        self._objects.pop(name, None)
+        with self._changing:
+            self._objects.pop(name, None)
         self._data(name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> bytes | None:
@@ -109,9 +136,10 @@ class Store:
         return data if digest(data) == name.partition(".")[0] else None
 
     def _keep(self, name: str, thing: object) -> None:
-        self._objects[name] = thing
-        while len(self._objects) > KEPT_OBJECTS:
-            self._objects.popitem(last=False)
+        with self._changing:
+            self._objects[name] = thing
+            while len(self._objects) > KEPT_OBJECTS:
+                self._objects.popitem(last=False)
 
     def _data(self, name: str) -> Path:
         return self.root / "data" / Path(name).name

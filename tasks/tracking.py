@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 
 from mlflow.entities import LoggedModel, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.models import Model
@@ -22,6 +21,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, ML
 from services.home import current_home
 from services.urls import mlflow_run_url
 from targets.files import Json, canonical, digest
+from tasks.flavours import flavoured_booster
 
 EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"
@@ -85,6 +85,13 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
     _client().set_terminated(run_id, status=status)
 
 
+def ended_by(error: BaseException | None) -> str:
+    """The status of a run that ended with this error: failed, or stopped by a person; or well."""
+    if error is None:
+        return "FINISHED"
+    return "FAILED" if isinstance(error, Exception) else "KILLED"
+
+
 class StepLog:
     """Metrics by step of one run. Steps the run has already are not logged again.
 
@@ -103,7 +110,7 @@ class StepLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log()
+        self.flush()
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Log one step, soon; values that are not finite are left out."""
@@ -117,9 +124,10 @@ class StepLog:
         ]
         self._next = step + 1
         if len(self._kept) > FULL_BATCH or time.monotonic() - self._logged > KEPT_SECONDS:
-            self._log()
+            self.flush()
 
-    def _log(self) -> None:
+    def flush(self) -> None:
+        """Log what was kept back."""
         if self._kept:
             _client().log_batch(self.run_id, metrics=self._kept)
         self._kept = []
@@ -155,8 +163,10 @@ def log_booster(run_id: str, name: str, kind: str, booster: object, version: str
     model = client.create_logged_model(
         _experiment(), name=name, source_run_id=run_id, tags={VERSION_TAG: version}
     )
-    flavour, arguments = _flavour(kind, booster)
-    Model.log(None, flavour, run_id=run_id, model_id=model.model_id, name=name, **arguments)
+    what = flavoured_booster(kind, booster)
+    Model.log(
+        None, what.flavour, run_id=run_id, model_id=model.model_id, name=name, **what.arguments
+    )
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     for other in _logged_models(run_id, name):
         if other.model_id != model.model_id:
@@ -167,21 +177,6 @@ def _logged_models(run_id: str, name: str) -> list[LoggedModel]:
     """The models of a run under this name, also those that were not finished."""
     wanted = f"source_run_id = '{run_id}' AND name = '{name}'"
     return list(_client().search_logged_models([_experiment()], filter_string=wanted))
-
-
-def _flavour(kind: str, booster: object) -> tuple[ModuleType, dict[str, object]]:
-    # Named requirements: inferring them would load the model in a new process for ten seconds.
-    if kind == "lightgbm":
-        import lightgbm
-        import mlflow.lightgbm
-
-        needs = [f"lightgbm=={lightgbm.__version__}"]
-        return mlflow.lightgbm, {"lgb_model": booster, "pip_requirements": needs}
-    import mlflow.xgboost
-    import xgboost
-
-    needs = [f"xgboost-cpu=={xgboost.__version__}"]
-    return mlflow.xgboost, {"xgb_model": booster, "model_format": "ubj", "pip_requirements": needs}
 
 
 def run_url(run_id: str) -> str:

@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tasks import codecs
+from search import ExplorerState
 from tasks.champion import ChampionError, load_champion, registered
-from tasks.rounds import empty_state
-from tasks.session import emit, store
-from tasks.store import Manifest
+from tasks.rounds import keep_state
+from tasks.store import CacheUse
 from tuning.study import Study
 
-CHAMPION = "champion"
 
-
-def begin(study: Study, warm_start: str) -> tuple[Study, Manifest]:
-    """The memory to start from, and the study that starts there: another than one that starts from
-    nothing, with trials of its own. Raises `ChampionError` if the champion does not fit."""
-    if not warm_start:
-        return study, empty_state()
+def champion_state(cache: CacheUse, study: Study) -> tuple[Study, ExplorerState] | None:
+    """The champion's memory, and the study that starts there: another than one that starts from
+    nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
+    not fit."""
     state = load_champion(study.target, study.space_name, study.workload, study.tuner)
     if state is None:
-        emit("note", text=f"{study.workload}: no champion to start from")
-        return study, empty_state()
-    name = store().put(state, codecs.encode_state, ".zip")
-    key = name.partition(".")[0][:32]
-    return replace(study, start=key), Manifest("memory", key, files={"memory": name})
+        return None
+    return replace(study, start=keep_state(cache, state).key), state
 
 
 def check_champions(studies: Sequence[Study]) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from targets.errors import UnknownName
-from targets.vta.spec import VtaSpec
+from targets.registry import check_target
 from tuning.folders import check_folder
 from tuning.options import TuningOptions
 
 
 def check(options: TuningOptions) -> None:
-    """Raises a `TilewrightError` for an unknown target or network, a specification that cannot be
-    encoded, or an output folder that cannot be written. Imports nothing heavy."""
-    VtaSpec.load(options.target)
+    """Raises a `TilewrightError` for an unknown target, space or network, a target that cannot be
+    made, or an output folder that cannot be written. Imports nothing heavy."""
+    check_target(options.target, options.space)
     check_source(options.model)
     check_folder(options.folder)
 

@@ -1,18 +1,14 @@
-"""What a tuning run is asked to do: the command line's arguments, and a deployment's form."""
+"""What a tuning run is asked to do: the command line's arguments, a deployment's form, and what a
+library call takes. The defaults of all three are here."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from targets.errors import TilewrightError, UnknownName
-
-SpaceName = Literal["extended", "template", "unchecked"]
-SPACES = get_args(SpaceName)
-DEFAULT_TRIALS = 64
-DEFAULT_BATCH = 16
+from targets.errors import TilewrightError
 
 OptionValue = str | int | float | bool
 
@@ -22,46 +18,55 @@ class OptionsError(TilewrightError):
 
 
 class TuningOptions(BaseModel):
-    """Everything that decides a tuning run."""
+    """Everything that decides a tuning run, and how it is run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field(
-        "resnet18", min_length=1, description="an ONNX or torch.export file, or a built-in network"
+        default="resnet18",
+        min_length=1,
+        description="an ONNX or torch.export file, or a built-in network",
     )
     target: str = Field(
-        "vta-pynq", min_length=1, description="a preset, or a JSON file with a specification"
+        default="vta-pynq",
+        min_length=1,
+        description="a preset, a file, or the name of a kind of target",
     )
-    tuner: str = Field("default", min_length=1, description="a registered tuner")
+    tuner: str = Field(default="default", min_length=1, description="a registered tuner")
     tuner_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the tuner, by name"
     )
-    trials: int = Field(DEFAULT_TRIALS, ge=1, le=100_000, description="measurements a workload")
-    batch: int = Field(DEFAULT_BATCH, ge=1, le=10_000, description="measurements a round")
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="same seed, same schedules")
-    space: SpaceName = Field("extended", description="the schedule space")
+    trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
+    batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")
+    space: str = Field(default="", description="the schedule space; empty: the target's usual one")
     input_shapes: dict[str, tuple[int, ...]] = Field(
         default_factory=dict, description="sizes of inputs that the model leaves open"
     )
     max_waste: float = Field(
-        0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
+        default=0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
     )
-    out: str = Field("", description="folder for the results; empty: tuned/<model>")
+    out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
     warm_start: Literal["", "champion"] = Field(
-        "", description="'champion': start from the best models that were compared"
+        default="", description="'champion': start from the best models that were compared"
     )
-    fresh: bool = Field(False, description="start over instead of resuming")
+    fresh: bool = Field(default=False, description="start over instead of resuming")
+    isolate: float = Field(
+        default=0.0,
+        ge=0,
+        description="compile and measure in a process of its own, seconds a batch",
+    )
+    jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
 
     @property
     def folder(self) -> Path:
+        """Where the results go."""
         return Path(self.out or f"tuned/{Path(self.model).stem}")
 
 
-def space_name(name: str) -> SpaceName:
-    """Raises `UnknownName`."""
-    if name in SPACES:
-        return cast(SpaceName, name)
-    raise UnknownName("space", name, list(SPACES))
+DEFAULTS = TuningOptions()
+"""What options are unless they are given."""
 
 
 def parse_options(**values: object) -> TuningOptions:
@@ -71,12 +76,8 @@ def parse_options(**values: object) -> TuningOptions:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        given = values.get(name)
-        hint = (
-            TuningOptions.model_fields[name].description
-            if name in TuningOptions.model_fields
-            else ""
-        )
+        fields = TuningOptions.model_fields
+        hint = fields[name].description if name in fields else ""
         raise OptionsError(
-            f"--{name.replace('_', '-')} {given}: {first['msg'].lower()} ({hint})"
+            f"--{name.replace('_', '-')} {values.get(name)}: {first['msg'].lower()} ({hint})"
         ) from None

@@ -3,7 +3,7 @@
 summary.json      what every workload costs by default, tuned and at best
 schedules.json    the chosen schedule of every workload; equal runs give equal bytes
 trials.parquet    one row a trial
-convergence.png   best cycles over trials
+convergence.png   best latency over trials, where somebody draws it
 ledger.jsonl      the record the run resumes from (`search.ledger`)
 """
 
@@ -13,15 +13,21 @@ import io
 import json
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import pandas as pd
 
-from search import Contents, read
+from search import Contents, RunKey, read
 from search.records import Record
+from targets.base import Target
+from targets.capabilities import HasSpecification, capability
 from targets.files import Json, write_atomically
-from tasks.outcome import Outcome
+from targets.registry import kind_of
+from tuning.options import OptionValue, TuningOptions
+from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
+from tuning.study import space_of
 
 LEDGER = "ledger.jsonl"
 SUMMARY = "summary.json"
@@ -30,53 +36,153 @@ TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 SCHEDULES_VERSION = 1
 
+Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
+"""Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
 
-def totals(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Cycles of one inference: each workload times its count."""
+
+class Total(TypedDict):
+    """Of one inference: each workload times its count; null where one of them is."""
+
+    default_cycles: int | None
+    default_seconds: float | None
+    tuned_cycles: int | None
+    tuned_seconds: float | None
+    roofline_cycles: int | None
+    roofline_seconds: float | None
+
+
+class Summary(TypedDict):
+    """What `summary.json` holds. The last two are those of a run that is tracked."""
+
+    network: str
+    target: str
+    tuner: str
+    seed: int
+    space: str
+    trials: int
+    batch: int
+    tuner_options: dict[str, OptionValue]
+    warm_start: str
+    workloads: list[WorkloadRow]
+    total: Total
+    wall_seconds: float
+    mlflow_run_id: NotRequired[str]
+    prefect_flow_run_id: NotRequired[str]
+
+
+class TargetRow(TypedDict):
+    """The target in `schedules.json`. `spec` is what `targets.registry.rebuild` makes it from."""
+
+    name: str
+    kind: str
+    fingerprint: str
+    spec: NotRequired[dict[str, Json]]
+
+
+class Schedules(TypedDict):
+    """What `schedules.json` holds."""
+
+    version: int
+    network: str
+    target: TargetRow
+    schedules: list[ScheduleRow]
+
+
+def summary_of(
+    options: TuningOptions, network: str, target: Target, tuned: Sequence[TunedWorkload]
+) -> Summary:
+    """All but the seconds it took."""
+    rows = [each.summary() for each in tuned]
     return {
-        "default_cycles": sum(o.count * o.default.cycles for o in outcomes),
-        "tuned_cycles": sum(o.count * o.chosen.cycles for o in outcomes),
-        "roofline_cycles": sum(o.count * o.roofline_cycles for o in outcomes),
-    }
-
-
-def write_schedules(
-    folder: Path, network: str, target: dict[str, Json], outcomes: Sequence[Outcome]
-) -> None:
-    """`target` holds the name, fingerprint and specification the schedules are for."""
-    document = {
-        "version": SCHEDULES_VERSION,
         "network": network,
-        "target": target,
-        "schedules": [outcome.schedule() for outcome in outcomes],
+        "target": target.name,
+        "tuner": options.tuner,
+        "seed": options.seed,
+        "space": space_of(options),
+        "trials": options.trials,
+        "batch": options.batch,
+        "tuner_options": options.tuner_options,
+        "warm_start": options.warm_start,
+        "workloads": rows,
+        "total": totals(rows),
+        "wall_seconds": 0.0,
     }
-    write_atomically(folder / SCHEDULES, _pretty(document))
 
 
-def write_trials(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    write_atomically(folder / TRIALS, parquet(trials_of(folder, outcomes)))
+def totals(rows: Sequence[WorkloadRow]) -> Total:
+    """What one inference costs by default, tuned and at best."""
+
+    def cycles(values: Iterable[int | None]) -> int | None:
+        known = [row["count"] * value for row, value in zip(rows, values, strict=True) if value]
+        return sum(known) if len(known) == len(rows) else None
+
+    def seconds(values: Iterable[float | None]) -> float | None:
+        known = [row["count"] * value for row, value in zip(rows, values, strict=True) if value]
+        return sum(known) if len(known) == len(rows) else None
+
+    return {
+        "default_cycles": cycles(row["default_cycles"] for row in rows),
+        "tuned_cycles": cycles(row["tuned_cycles"] for row in rows),
+        "roofline_cycles": cycles(row["roofline_cycles"] for row in rows),
+        "default_seconds": seconds(row["default_seconds"] for row in rows),
+        "tuned_seconds": seconds(row["tuned_seconds"] for row in rows),
+        "roofline_seconds": seconds(row["roofline_seconds"] for row in rows),
+    }
 
 
-def write_summary(folder: Path, summary: dict[str, Json]) -> None:
-    """Last of all: a folder with a summary is complete."""
-    write_atomically(folder / SUMMARY, _pretty(summary))
+def target_row(options: TuningOptions, target: Target) -> TargetRow:
+    """The target as `schedules.json` names it."""
+    row: TargetRow = {
+        "name": target.name,
+        "kind": kind_of(options.target)[0].name,
+        "fingerprint": target.fingerprint,
+    }
+    written = capability(target, HasSpecification)
+    if written is not None:
+        row["spec"] = written.specification
+    return row
 
 
-def trials_of(folder: Path, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def write_outputs(
+    folder: Path,
+    target: TargetRow,
+    summary: Summary,
+    tuned: Sequence[TunedWorkload],
+    picture: Picture | None = None,
+) -> list[Path]:
+    """Write all of them, the summary last: a folder with a summary is complete. Returns their
+    paths. Raises `OSError`."""
+    schedules: Schedules = {
+        "version": SCHEDULES_VERSION,
+        "network": summary["network"],
+        "target": target,
+        "schedules": [each.schedule() for each in tuned],
+    }
+    trials = trials_of(folder, tuned)
+    files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
+    if picture is not None:
+        files[CONVERGENCE] = picture(summary["network"], tuned, trials)
+    files[SUMMARY] = _pretty(summary)
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    return [folder / name for name in files]
+
+
+def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
     """The trials of these runs, one row each, in the order of the network."""
-    contents = read(folder / LEDGER)
-    by_run: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    for record in contents.records:
+    by_run: dict[RunKey, list[Record]] = defaultdict(list)
+    for record in read(folder / LEDGER).records:
         by_run[record["workload"], record["target"], record["run"]].append(record)
-    tables = [Contents(by_run[o.study.ledger_key]).frame().iloc[: o.trials] for o in outcomes]
+    tables = [Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned]
     return pd.concat(tables, ignore_index=True)
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
+    """The table as one file."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     return buffer.getvalue()
 
 
-def _pretty(document: Json) -> bytes:
+def _pretty(document: Schedules | Summary) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + os.linesep).encode()

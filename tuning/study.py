@@ -2,78 +2,138 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 from models import make_explorer
-from search import Explorer, Problem, problem_of, run_id
-from targets import make_target
+from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
+from targets import isolated
+from targets.base import Target
 from targets.files import Json, digest
+from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
-from targets.vta.isolated import IsolatedVta
-from targets.vta.lowering.batch import SpaceName
-from targets.vta.target import VtaTarget
 from targets.workload import Workload
-from tasks.session import isolation_wanted
+from tuning.options import OptionValue, TuningOptions
 
 
 @dataclass(frozen=True)
 class Study:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
-    identifies the memory the tuner begins with, if it is not empty."""
+    identifies the memory the tuner begins with, if it is not empty; `isolate` is how many seconds
+    a target in a process of its own has for a batch, 0 for one in this process; `shared` says
+    whether several processes make the trials."""
 
     workload: Workload
     target_name: str
-    space_name: SpaceName
+    space_name: str
     tuner: str
     seed: int
     batch: int
-    options: tuple[tuple[str, str | int | float | bool], ...] = ()
+    options: tuple[tuple[str, OptionValue], ...] = ()
     start: str = ""
+    isolate: float = 0.0
+    shared: bool = False
 
     @property
-    def target(self) -> VtaTarget:
-        return _target(self.target_name, self.space_name, isolation_wanted())
+    def target(self) -> Target:
+        """Raises a `TilewrightError` of the target's kind, or `TargetDown`."""
+        return target_named(self.target_name, self.space_name, self.isolate)
 
     @property
     def explorer(self) -> Explorer:
+        """Raises `UnknownName` or `OptionError`."""
         return _explorer(self.tuner, self.options)
 
     @property
     def problem(self) -> Problem:
+        """Raises `WorkloadError` if the target has no schedule for the workload."""
         return _problem(self)
 
     @property
-    def run_id(self) -> str:
-        """The ledger's name of this run."""
-        cold = run_id(self.explorer, self.seed, self.batch)
-        return digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
+    def setting(self) -> Setting:
+        """All three, for the engine."""
+        return Setting(self.target, self.explorer, self.problem)
 
     @property
-    def ledger_key(self) -> tuple[str, str, str]:
-        """What the ledger files this run's records under: workload, target, run."""
-        return self.workload.id, self.target.fingerprint, self.run_id
+    def ledger_key(self) -> RunKey:
+        """What the ledger files this run's records under."""
+        cold = run_id(self.explorer, self.seed, self.batch)
+        run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
+        key = (self.workload.id, self.target.fingerprint, run)
+        return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
         """What a stage that asks the explorer depends on, beside its inputs."""
         return {
-            "workload": asdict(self.workload),
+            "workload": self.workload.to_json(),
             "tuner": self.tuner,
             "options": self.explorer.options.model_dump(mode="json"),
             "seed": self.seed,
             "batch": self.batch,
         }
 
+    def to_json(self) -> dict[str, Json]:
+        """What `from_json` reads."""
+        return asdict(self) | {"workload": self.workload.to_json(), "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Study:
+        """Raises `KeyError` or `TypeError` if it was not written by `to_json`."""
+        known = {field.name: values[field.name] for field in fields(Study)}
+        return Study(
+            **known
+            | {
+                "workload": Workload.from_json(values["workload"]),
+                "options": tuple(sorted(values["options"].items())),
+            }
+        )
+
+
+def study_of(options: TuningOptions, workload: Workload) -> Study:
+    """The study of one workload of a run. Raises `UnknownName`."""
+    return Study(
+        workload=workload,
+        target_name=options.target,
+        space_name=space_of(options),
+        tuner=options.tuner,
+        seed=options.seed,
+        batch=options.batch,
+        options=tuple(sorted(options.tuner_options.items())),
+        isolate=options.isolate,
+        shared=options.workers > 1,
+    )
+
+
+def space_of(options: TuningOptions) -> str:
+    """The space's name, also where none was given; "" if the target has only one. Raises
+    `UnknownName`."""
+    return kind_of(options.target)[0].space_named(options.space)
+
+
+def target_of(options: TuningOptions) -> Target:
+    """The target of a run. Raises as `make_target`, or `TargetDown`."""
+    return target_named(options.target, space_of(options), options.isolate)
+
+
+def target_named(name: str, space: str, isolate: float) -> Target:
+    """A target, kept for the next time. A thread has its own where a process goes with it."""
+    return _target(name, space, isolate, threading.get_ident() if isolate else 0)
+
+
+@lru_cache(maxsize=64)
+def _target(name: str, space: str, isolate: float, thread: int) -> Target:
+    here = make_target(name, space)
+    if not isolate:
+        return here
+    recipe = {"text": name, "space": space}
+    return isolated.IsolatedTarget(isolated.NAMED, recipe, Limits(isolate), beside=here)
+
 
 @lru_cache(maxsize=8)
-def _target(name: str, space: SpaceName, isolation: float) -> VtaTarget:
-    if isolation:
-        return IsolatedVta(name, space, Limits(isolation))
-    return make_target(name, space=space)
-
-
-@lru_cache(maxsize=8)
-def _explorer(name: str, options: tuple[tuple[str, str | int | float | bool], ...]) -> Explorer:
+def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explorer:
     return make_explorer(name, dict(options))
 
 

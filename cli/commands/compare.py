@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import MAX_WASTE, SPACE, TARGET, MaxWaste, Space, Target
+from cli.arguments import MaxWaste, Space, Target
 from targets.errors import TilewrightError
+from tuning.options import DEFAULTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,8 +50,8 @@ def compare(
             "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option)."
         ),
     ] = None,
-    target: Target = TARGET,
-    space: Space = SPACE,
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
     trials: Annotated[int, typer.Option(help="Measurements a run.")] = TRIALS,
     seeds: Annotated[str, typer.Option(help="0-19 or 0,3,7: a run for each.")] = SEEDS,
     batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
@@ -68,7 +69,7 @@ def compare(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
     ] = False,
-    max_waste: MaxWaste = MAX_WASTE,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
     """Run several tuners with many seeds and hold them against the enumerated optimum."""
     from rich.console import Console
@@ -132,8 +133,8 @@ def _record(compared: Comparison, folder: Path, console: Console) -> None:
     from cli.views.comparison import recording, show_recorded
     from evaluation.compare.comparison import COMPARISON
     from reports.compare.report import REPORT
-    from tasks.champion import crown
     from tasks.comparison_records import log_comparison
+    from tasks.crowning import crown
 
     plan, results = compared.plan, compared.results
     with recording(plan, console) as (logging, crowning):

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import SPACE, TARGET, Space, Target
+from cli.arguments import Space, Target
 from targets.errors import TilewrightError
+from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +22,8 @@ def enumerate_space(
         typer.Option(help="Such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
     ],
     out: Annotated[Path, typer.Option(help="Table to write: .csv, .csv.gz or .parquet.")],
-    target: Target = TARGET,
-    space: Space = SPACE,
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
     epilogue: Annotated[
         str, typer.Option(help="Steps on the sums: '>> N', 'min N', 'max N', relu, bias, add.")
     ] = ">> 8, min 127, max 0",
@@ -38,13 +39,12 @@ def enumerate_space(
     from targets import make_target
     from targets.workload import parse_workload
     from tuning.folders import check_folder
-    from tuning.options import space_name
 
     check_table_name(out)
     if stock and space != "template":
         raise TilewrightError("--stock restricts the template; add --space template")
     what = parse_workload(workload, epilogue)
-    hardware = make_target(target, "stock" if stock else space_name(space))
+    hardware = make_target(target, "stock" if stock else space)
     check_folder(out.parent)
     size = hardware.space(what).size
     with enumerating(f"{what} on {hardware.name}", size, Console(stderr=True)) as progress:

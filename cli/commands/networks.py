@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import MAX_WASTE, TARGET, InputShape, MaxWaste, Model, Target, read_input_shapes
+from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes
+from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
@@ -18,9 +19,9 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     model: Model,
-    target: Target = TARGET,
+    target: Target = DEFAULTS.target,
     shape: InputShape = None,
-    max_waste: MaxWaste = MAX_WASTE,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out operators that only follow another.")
     ] = False,

@@ -6,25 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import (
-    BATCH,
-    MODEL,
-    SEED,
-    SPACE,
-    TARGET,
-    TRIALS,
-    TUNER,
-    Batch,
-    Model,
-    Out,
-    Seed,
-    Space,
-    Target,
-    Trials,
-    Tuner,
-)
+from cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
 from services.server_process import LOOPBACK
 from services.urls import MLFLOW_PORT, PREFECT_PORT
+from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
@@ -51,14 +36,14 @@ def ui(
 
 
 def serve(
-    model: Model = MODEL,
-    target: Target = TARGET,
-    tuner: Tuner = TUNER,
-    trials: Trials = TRIALS,
-    seed: Seed = SEED,
-    space: Space = SPACE,
+    model: Model = DEFAULTS.model,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
     out: Out = None,
-    batch: Batch = BATCH,
+    batch: Batch = DEFAULTS.batch,
     cron: Annotated[str, typer.Option(help="When to run.")] = "0 2 * * *",
     every: Annotated[
         float | None, typer.Option(help="Run every so many seconds instead.", min=1)

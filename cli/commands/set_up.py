@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-TARGET = "vta-pynq"
 WORKLOAD = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1"
 
 
@@ -27,16 +26,14 @@ def _compile_kernels() -> None:
     from search import tune
     from targets import make_target, target_kinds
     from targets.workload import parse_workload
-    from tuning.options import SPACES
+    from tuning.options import DEFAULTS
 
     for kind in target_kinds().values():
         kind.warm_up()
-    workload = parse_workload(WORKLOAD)
-    for space in SPACES:
-        target = make_target(TARGET, space)
-        for tuner in ("default", "autotvm") if space != "unchecked" else ("random",):
-            for _ in tune(target, workload, make_explorer(tuner), trials=80, batch=16):
-                pass
+    target, workload = make_target(DEFAULTS.target), parse_workload(WORKLOAD)
+    for tuner in ("default", "autotvm"):
+        for _ in tune(target, workload, make_explorer(tuner), trials=80, batch=16):
+            pass
 
 
 def _prepare_database() -> None:

@@ -25,7 +25,8 @@ def trials(
     from rich.console import Console
 
     from cli.views.trials import show_trials
-    from search import read, writer
+    from search import read
+    from tuning.ledgers import at_work as who_is_at_work
     from tuning.outputs import LEDGER, SUMMARY
 
     path = folder / LEDGER
@@ -33,7 +34,9 @@ def trials(
         raise TilewrightError(
             f"there is no {LEDGER} in {folder}; give the folder named with --out, or tuned/<model>"
         )
-    at_work = writer(path)  # asked before reading: what it adds meanwhile may be cut short
+    at_work = who_is_at_work(
+        folder
+    )  # asked before reading: what it adds meanwhile may be cut short
     contents = read(path)
     for problem in contents.problems:
         if not (at_work and "torn" in problem):

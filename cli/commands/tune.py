@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import (
-    BATCH,
-    MAX_WASTE,
-    SEED,
-    SPACE,
-    TARGET,
-    TRIALS,
-    TUNER,
     Batch,
     InputShape,
     MaxWaste,
@@ -28,10 +20,12 @@ from cli.arguments import (
     read_input_shapes,
     read_pair,
 )
+from tuning.options import DEFAULTS
 
 if TYPE_CHECKING:
-    from tasks.session import Event
+    from cli.views.tuning_progress import Heard
     from tuning.options import TuningOptions
+    from tuning.outputs import Summary
 
 
 def register(app: typer.Typer) -> None:
@@ -41,18 +35,18 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     model: Model,
-    target: Target = TARGET,
-    tuner: Tuner = TUNER,
-    trials: Trials = TRIALS,
-    seed: Seed = SEED,
-    space: Space = SPACE,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
     out: Out = None,
-    batch: Batch = BATCH,
+    batch: Batch = DEFAULTS.batch,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
     ] = None,
     shape: InputShape = None,
-    max_waste: MaxWaste = MAX_WASTE,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
     warm_start: Annotated[
         str,
         typer.Option(help="'champion': start from the best models of 'tilewright compare'."),
@@ -60,8 +54,20 @@ def tune(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     isolate: Annotated[
         float,
-        typer.Option(help="Compile and simulate in a process of its own, SECONDS a batch.", min=0),
-    ] = 0.0,
+        typer.Option(help="Compile and measure in a process of its own, SECONDS a batch.", min=0),
+    ] = DEFAULTS.isolate,
+    jobs: Annotated[int, typer.Option(help="Workloads at a time.")] = DEFAULTS.jobs,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that share every workload's trials, for targets that are slow to "
+            "measure. Which trials they make depends on who is faster: no run repeats another."
+        ),
+    ] = DEFAULTS.workers,
+    bare: Annotated[
+        bool,
+        typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
+    ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     from tuning.options import parse_options
@@ -71,9 +77,9 @@ def tune(
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
-        warm_start=warm_start,
+        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
     )  # fmt: skip
-    _run(options, isolate)
+    _run(options, bare)
 
 
 def tuners() -> None:
@@ -88,32 +94,41 @@ def tuners() -> None:
             typer.echo(f"    {option}={default}: {field.description or ''}")
 
 
-def _run(options: TuningOptions, isolate_seconds: float) -> None:
-    """Servers around the flow, progress while it runs, results after it. Heavy imports wait until
-    the server is on its way: both take seconds."""
+def _run(options: TuningOptions, bare: bool) -> None:
+    """Progress while it runs, results after it."""
     from rich.console import Console
 
-    from cli.views.tuning_progress import make_display
+    from cli.views.tuning_progress import Heard, make_display
     from cli.views.tuning_results import show_results
-    from services.embedded import embedded
-    from tasks.session import isolating, listening
     from tuning.checks import check
 
     check(options)
     console = Console()
-    display = make_display(console, options.trials)
-    events: Counter[str] = Counter()
+    heard = Heard(make_display(console, options.trials))
+    summary = _bare(options, heard) if bare else _tracked(options, heard)
+    show_results(summary, options.folder, heard.reused_stages, console)
 
-    def hear(event: Event) -> None:
-        events[event.kind] += 1
-        display(event)
 
-    servers = embedded(lambda: _prepare(options))
-    with display, listening(hear), isolating(isolate_seconds), servers:
-        from flows.tuning import tune_network
+def _tracked(options: TuningOptions, heard: Heard) -> Summary:
+    """With servers around the flow. Heavy imports wait until the server is on its way: both take
+    seconds."""
+    from services.embedded import embedded
 
-        summary = tune_network(options)
-    show_results(summary, options.folder, events["reused"], console)
+    with heard.display, embedded(lambda: _prepare(options)):
+        from flows.tuning import network_flow
+
+        return network_flow(heard)(options)
+
+
+def _bare(options: TuningOptions, heard: Heard) -> Summary:
+    from tuning.checks import check_tuner
+
+    with heard.display:
+        check_tuner(options)
+        from reports.convergence import network_convergence
+        from tuning import tune_network
+
+        return tune_network(options, heard, network_convergence)
 
 
 def _prepare(options: TuningOptions) -> None:

@@ -6,14 +6,16 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
+from cli.views.latency import latency_text
 from cli.views.terminal import ruled_table
+from targets.capabilities import Latency
 
 
 def show_trials(frame: pd.DataFrame, console: Console) -> None:
     """A line a trial, with its config, or the reason where it is not valid."""
     table = ruled_table()
-    for name in ("workload", "trial", "round", "status", "cycles", "config or reason"):
-        right = name in ("trial", "round", "cycles")
+    for name in ("workload", "trial", "round", "status", "latency", "config or reason"):
+        right = name in ("trial", "round", "latency")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in frame.itertuples(index=False):
         valid = row.status == "valid"
@@ -21,7 +23,7 @@ def show_trials(frame: pd.DataFrame, console: Console) -> None:
         cells = (row.workload, row.trial, row.round, row.status)
         table.add_row(
             *(Text(str(cell)) for cell in cells),
-            f"{row.cycles:,}" if valid else "",
+            latency_text(Latency(float(str(row.seconds)), int(str(row.cycles)))) if valid else "",
             Text(_printable(last)),
         )
     console.print(table)

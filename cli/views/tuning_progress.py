@@ -12,12 +12,23 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cli.views.latency import cost, latency_text
 from cli.views.terminal import bare_table, say
-from reports.figures import speedup, whole
-from targets.files import Json, as_int, as_list, as_number, as_text
+from reports.figures import speedup
+from targets.capabilities import Latency
 from targets.titles import shape
 from targets.workload import parse_workload
-from tasks.session import Event
+from tuning.events import (
+    Event,
+    NetworkFound,
+    Note,
+    RoundDone,
+    StageBegan,
+    StageReused,
+    WorkloadBegan,
+    WorkloadTuned,
+)
+from tuning.outcome import TunedWorkload
 
 STAGES = {
     "import_model": "importing the model",
@@ -42,6 +53,18 @@ class Display(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Heard:
+    """Shows what happens, and counts the stages that were not done again."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.reused_stages = 0
+
+    def __call__(self, event: Event) -> None:
+        self.reused_stages += isinstance(event, StageReused)
+        self.display(event)
+
+
 def make_display(console: Console, trials: int) -> Display:
     return LiveDisplay(console, trials) if console.is_terminal else LineDisplay(console)
 
@@ -52,10 +75,11 @@ class Layer:
 
     name: str
     count: int
-    default: int | None = None
-    best: int | None = None
+    default: Latency | None = None
+    best: Latency | None = None
     trials: int = 0
     valid_share: float | None = None
+    begun: bool = False
     done: bool = False
 
 
@@ -73,24 +97,16 @@ class LineDisplay:
         pass
 
     def __call__(self, event: Event) -> None:
-        facts = event.facts
-        if event.kind == "network":
-            self.layers = _layers(facts)
-            say(self.console, f"{facts['name']} on {facts['target']}: {len(self.layers)} workloads")
-        elif event.kind == "tuned":
-            default, tuned, roofline = (
-                as_int(facts[f"{k}_cycles"]) for k in ("default", "tuned", "roofline")
-            )
-            place = list(self.layers).index(as_text(facts["id"])) + 1
-            say(
-                self.console,
-                f"[{place}/{len(self.layers)}] {facts['workload']}: {default:,} → "
-                f"{tuned:,} cycles (roofline {roofline:,}), "
-                f"{facts['trials']} trials, {facts['invalid_trials']} invalid"
-                + (f", {facts['reused_trials']} reused" if facts["reused_trials"] else ""),
-            )
-        elif event.kind == "note":
-            say(self.console, str(facts["text"]))
+        match event:
+            case NetworkFound():
+                self.layers = _layers(event)
+                found = f"{event.name} on {event.target}: {len(self.layers)} workloads"
+                say(self.console, found)
+            case WorkloadTuned():
+                place = list(self.layers).index(event.outcome.workload.id) + 1
+                say(self.console, f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
+            case Note():
+                say(self.console, event.text)
 
 
 class LiveDisplay:
@@ -114,27 +130,24 @@ class LiveDisplay:
         self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        facts = event.facts
-        if event.kind == "network":
-            self.layers = _layers(facts)
-            self.title = f"{facts['name']} on {facts['target']}"
-        elif event.kind == "stage":
-            self.stage = STAGES.get(str(facts["name"]), str(facts["name"]))
-        elif event.kind == "workload":
-            self.current = str(facts["id"])
-            layer = self.layers[self.current]
-            layer.default = as_int(facts["default"])
-        elif event.kind == "round":
-            layer = self.layers[str(facts["id"])]
-            best = facts["best"]
-            layer.trials = as_int(facts["trials"])
-            layer.best = None if best is None else as_int(best)
-            layer.valid_share = as_number(facts["valid_share"])
-        elif event.kind == "tuned":
-            layer = self.layers[str(facts["id"])]
-            layer.best, layer.done = as_int(facts["tuned_cycles"]), True
-        elif event.kind == "note":
-            self.console.print(str(facts["text"]), markup=False)
+        match event:
+            case NetworkFound():
+                self.layers = _layers(event)
+                self.title = f"{event.name} on {event.target}"
+            case StageBegan():
+                self.stage = STAGES.get(event.name, event.name)
+            case WorkloadBegan():
+                self.current, layer = event.id, self.layers[event.id]
+                layer.begun, layer.default = True, event.default
+            case RoundDone():
+                layer = self.layers[event.id]
+                layer.trials, layer.best = event.trials, event.best
+                layer.valid_share = event.valid_share
+            case WorkloadTuned():
+                layer, chosen = self.layers[event.outcome.workload.id], event.outcome.chosen
+                layer.best, layer.done = chosen.latency if chosen else None, True
+            case Note():
+                self.console.print(event.text, markup=False)
 
     def __rich__(self) -> RenderableType:
         seconds = int(time.monotonic() - self.start)
@@ -151,10 +164,11 @@ class LiveDisplay:
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
-                layer.name, str(layer.count), self._bar(layer), whole(layer.default),
-                whole(layer.best), speedup(layer.default, layer.best),
+                layer.name, str(layer.count), self._bar(layer),
+                latency_text(layer.default), latency_text(layer.best),
+                speedup(cost(layer.default), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
-                style=style if layer.default else "dim",
+                style=style if layer.begun else "dim",
             )  # fmt: skip
         return table
 
@@ -163,10 +177,21 @@ class LiveDisplay:
         return ProgressBar(total=self.trials, completed=done, width=16)
 
 
-def _layers(facts: dict[str, Json]) -> dict[str, Layer]:
-    """By id, in the order of the network."""
-    layers = {}
-    for row in as_list(facts["workloads"]):
-        key, text, count = as_list(row)
-        layers[as_text(key)] = Layer(shape(parse_workload(as_text(text))), as_int(count))
-    return layers
+def tuned_line(outcome: TunedWorkload) -> str:
+    """A workload that is done, in a line."""
+    default, chosen = outcome.default, outcome.chosen
+    before = latency_text(default.latency) if default else "no default"
+    after = latency_text(chosen.latency) if chosen else "nothing valid"
+    unit = " cycles" if chosen and chosen.latency.cycles >= 0 else ""
+    bound = f" (roofline {latency_text(outcome.roofline)})" if outcome.roofline else ""
+    reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
+    return (
+        f"{outcome.workload}: {before} → {after}{unit}{bound}, {outcome.trials} trials, "
+        f"{outcome.invalid_trials} invalid{reused}"
+    )
+
+
+def _layers(event: NetworkFound) -> dict[str, Layer]:
+    return {
+        each.id: Layer(shape(parse_workload(each.text)), each.count) for each in event.workloads
+    }

@@ -7,64 +7,62 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from cli.views.latency import as_latency, cost, latency_text
 from cli.views.terminal import ruled_table, say
 from reports.figures import speedup, whole
-from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.titles import shape
 from targets.workload import parse_workload
+from tuning.outcome import WorkloadRow
+from tuning.outputs import Summary, Total
 
 
-def show_results(
-    summary: dict[str, Json], folder: Path, reused_stages: int, console: Console
-) -> None:
+def show_results(summary: Summary, folder: Path, reused_stages: int, console: Console) -> None:
     """The table of `summary.json`, what was reused, and where the results lie."""
     console.print(results_table(summary))
-    seconds = as_number(summary["wall_seconds"])
     say(
         console,
-        _reused(summary, reused_stages) + f"every schedule verified bit for bit; {seconds:.0f} s\n"
-        f"results in {folder}: summary.json, schedules.json, trials.parquet, convergence.png\n"
-        "'tilewright ui' shows this run in MLflow and Prefect",
+        _reused(summary, reused_stages)
+        + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
+        f"results in {folder}: summary.json, schedules.json, trials.parquet, convergence.png"
+        + ("\n'tilewright ui' shows this run in MLflow and Prefect" * ("mlflow_run_id" in summary)),
     )
 
 
-def results_table(summary: dict[str, Json]) -> Table:
+def results_table(summary: Summary) -> Table:
     """What each layer costs by default and tuned, how far from the roofline, and at what price."""
     table = ruled_table(padding=0)
     for name in ("layer", "×", "stock", "tuned", "gain", "roofline", "above", "trials", "valid"):
         table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
-    rows = _workloads(summary)
+    rows = summary["workloads"]
     for row in rows:
-        name = shape(parse_workload(as_text(row["workload"])))
+        name = shape(parse_workload(row["workload"]))
         table.add_row(name, str(row["count"]), *_figures(row), *_trials([row]))
     table.add_section()
-    table.add_row(
-        "one inference", "", *_figures(as_object(summary["total"])), *_trials(rows), style="bold"
-    )
+    table.add_row("one inference", "", *_figures(summary["total"]), *_trials(rows), style="bold")
     return table
 
 
-def _workloads(summary: dict[str, Json]) -> list[dict[str, Json]]:
-    return [as_object(row) for row in as_list(summary["workloads"])]
+def _figures(row: WorkloadRow | Total) -> list[str]:
+    default = as_latency(row["default_seconds"], row["default_cycles"])
+    tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
+    bound = as_latency(row["roofline_seconds"], row["roofline_cycles"])
+    taken, least = cost(tuned), cost(bound)
+    above = f"{taken / least - 1:.1%}" if taken and least else ""
+    gain = speedup(cost(default), taken)
+    return [latency_text(default), latency_text(tuned), gain, latency_text(bound), above]
 
 
-def _figures(row: dict[str, Json]) -> list[str]:
-    default, tuned, bound = (as_int(row[f"{k}_cycles"]) for k in ("default", "tuned", "roofline"))
-    above = f"{tuned / bound - 1:.1%}"
-    return [whole(default), whole(tuned), speedup(default, tuned), whole(bound), above]
-
-
-def _trials(rows: list[dict[str, Json]]) -> list[str]:
-    trials = sum(as_int(row["trials"]) for row in rows)
-    valid = trials - sum(as_int(row["invalid_trials"]) for row in rows)
+def _trials(rows: list[WorkloadRow]) -> list[str]:
+    trials = sum(row["trials"] for row in rows)
+    valid = trials - sum(row["invalid_trials"] for row in rows)
     return [whole(trials), f"{valid / max(trials, 1):.0%}"]
 
 
-def _reused(summary: dict[str, Json], stages: int) -> str:
+def _reused(summary: Summary, stages: int) -> str:
     """What was not done again, in a line; nothing if all was."""
-    rows = _workloads(summary)
-    held = sum(as_int(row["reused_trials"]) for row in rows)
+    rows = summary["workloads"]
+    held = sum(row["reused_trials"] for row in rows)
     if not held and not stages:
         return ""
-    trials = sum(as_int(row["trials"]) for row in rows)
+    trials = sum(row["trials"] for row in rows)
     return f"reused {held} of {trials} trials and {stages} finished stages; --fresh starts over\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from evaluation.compare.plan import TunerConfig
-from search import FinishedRound, Ledger, RunLedger, read, run_id
+from search import Contents, FinishedRound, read, run_id
 from targets import Target
 from targets.errors import TilewrightError
 from targets.registry import rebuild
@@ -44,23 +44,21 @@ class TunedFolder:
     def rounds(self, workload: Workload) -> list[FinishedRound]:
         """The run's rounds on a workload. Raises `FolderError` if the ledger has none."""
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
-        key = {"workload": workload.id, "target": self.recorded_on}
         others = {
             str(record["run"])
-            for record in self._ledger.records
-            if all(record[name] == value for name, value in key.items())
+            for record in self._contents.records
+            if (record["workload"], record["target"]) == (workload.id, self.recorded_on)
         }
         # A run that did not start cold has a name of its own.
         for name in (cold, *sorted(others - {cold})):
-            found = list(RunLedger(self._ledger, key | {"run": name}).finished())
+            found = list(self._contents.run((workload.id, self.recorded_on, name)).finished())
             if found:
                 return found
         raise FolderError(f"{self.path / LEDGER} has no trial of {workload}; tune again")
 
     @cached_property
-    def _ledger(self) -> Ledger:
-        """Read without the lease a writer needs: a view of a run asks for records only."""
-        return cast(Ledger, read(self.path / LEDGER))
+    def _contents(self) -> Contents:
+        return read(self.path / LEDGER)
 
 
 class _WrittenTarget(BaseModel):

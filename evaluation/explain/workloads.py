@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from evaluation.explain.folder import TunedFolder
 from evaluation.explain.shapley import is_exact, shapley_values
-from search import Explorer, ExplorerState, History, Problem, problem_of
+from search import Explorer, ExplorerState, History, Problem, Session, setting_of
 from search.candidates import sample
 from search.explorer import ROLES, ModelInput, trials_of
 from search.learning import CostModel, VetoModel
-from search.loop import Session
 from targets.base import Lowered, Measurements, Target
 from targets.errors import TilewrightError
 from targets.workload import Workload
@@ -71,8 +70,8 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none, or
     asks them within its own search only."""
     target, explorer = folder.target, folder.tuner_config.explorer
-    problem = problem_of(target, workload, folder.seed)
-    session = Session(target, problem, explorer, ExplorerState())
+    session = Session(setting_of(target, workload, explorer, folder.seed))
+    problem = session.setting.problem
     before: dict[str, list[Floats]] = {}
     for done in folder.rounds(workload):
         if session.state.models:
@@ -80,7 +79,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
             asked = _asked(explorer, problem, session.state, session.history, rows)
             for role, pair in _judged(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
-        session.restore(done)
+        session.take_up([done])
     state, history = session.state, session.history
     if not set(ROLES) & set(state.models):
         raise ExplainError(

@@ -20,8 +20,7 @@ from onnx import helper, numpy_helper
 from services.embedded import embedded
 from services.home import current_home
 from targets.vta.spec import preset_files
-from tasks import network
-from tuning import study
+from tuning import network, study
 from tuning.options import TuningOptions
 
 BASE = TuningOptions(

@@ -1,4 +1,4 @@
-"""One of several processes that tune one workload together: `python -m … LEDGER WORKER TRIALS`."""
+"""One of several processes that tune one workload together: `python -m … LEDGER TRIALS`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SlowTarget(FaultyTarget):
 
 
 if __name__ == "__main__":
-    ledger, worker, trials = sys.argv[1:4]
+    ledger, trials = sys.argv[1:3]
     explorer = make_explorer("random", {})
     for done in tune_shared(
-        SlowTarget({}), WORK, explorer, Path(ledger), worker=worker, trials=int(trials), batch=4
+        SlowTarget({}), WORK, explorer, Path(ledger), trials=int(trials), batch=4
     ):
         print(done.index, len(done.measured), flush=True)

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow(seconds=20)
 
 FAULTY = """
 import sys
-from targets.vta import isolated
-isolated.FACTORY = "targets.vta.faulty:make_vta"
+from targets import isolated
+isolated.NAMED = "targets.vta.faulty:make_vta"
 from cli import main
 sys.argv[0] = "tilewright"
 main()

@@ -99,7 +99,7 @@ def _servers(place: Place, prefect: int, mlflow: int) -> Iterator[None]:
         "from services.prefect_server import start_prefect_pages\n"
         "from services.mlflow_server import start_mlflow_server\n"
         "mlflow = start_mlflow_server(home, '127.0.0.1', int(sys.argv[2]))\n"
-        "start_prefect_pages(home, '127.0.0.1', int(sys.argv[1])).child.wait(); mlflow.wait()\n"
+        "start_prefect_pages(home, '127.0.0.1', int(sys.argv[1])).process.wait(); mlflow.wait()\n"
         "print('up', flush=True); time.sleep(600)"
     )
     servers = subprocess.Popen(

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import ExplorerState, problem_of
+from search import ExplorerState, Session, problem_of
 from search.explorer import trials_of
-from search.loop import Session
 from targets import Target, make_target
 from targets.workload import parse_workload
 

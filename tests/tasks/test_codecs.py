@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import Batch, ExplorerState, History, tune
-from search.loop import Session
-from search.stages import choose_candidates, generate_candidates, lower_candidates, problem_of
+from search import Batch, History, Session, setting_of, tune
+from search.stages import choose_candidates, generate_candidates, lower_candidates
 from targets import make_target
 from targets.workload import parse_workload
 from tasks import codecs
@@ -20,7 +19,7 @@ TARGET = make_target("vta-pynq")
 @pytest.fixture(scope="module")
 def session() -> Session:
     explorer = make_explorer("ml2tuner")
-    session = Session(TARGET, problem_of(TARGET, WORKLOAD, 0), explorer, ExplorerState())
+    session = Session(setting_of(TARGET, WORKLOAD, explorer, 0))
     while len(session.history) < 32:
         session.advance(16)
     return session
@@ -29,10 +28,11 @@ def session() -> Session:
 def test_a_history_comes_back_whole(session: Session) -> None:
     back = codecs.decode_history(codecs.encode_history(session.history))
     assert isinstance(back, History)
-    for name in ("configs", "status", "cycles", "rounds", "failed"):
+    for name in ("configs", "status", "cycles", "seconds", "rounds", "failed"):
         assert np.array_equal(getattr(back, name), getattr(session.history, name))
-    assert np.array_equal(back.hidden, session.history.hidden, equal_nan=True)
-    assert (back.hidden_names, back.round) == (session.history.hidden_names, 2)
+    hidden = session.history.hidden
+    assert np.array_equal(back.hidden.matrix, hidden.matrix, equal_nan=True)
+    assert (back.hidden.columns, back.round) == (hidden.columns, 2)
 
 
 def test_an_empty_history_comes_back_empty() -> None:
@@ -46,7 +46,9 @@ def test_learned_models_predict_the_same_after_the_way(session: Session) -> None
     back = codecs.decode_state(codecs.encode_state(session.state))
     assert back.models.keys() == session.state.models.keys() == {"P", "V", "A"}
     following = [
-        generate_candidates(session.explorer, session.problem, state, session.history, 16)
+        generate_candidates(
+            session.setting.explorer, session.setting.problem, state, session.history, 16
+        )
         for state in (session.state, back)
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
@@ -54,18 +56,22 @@ def test_learned_models_predict_the_same_after_the_way(session: Session) -> None
 
 
 def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
-    state = (session.problem, session.state, session.history)
-    named = generate_candidates(session.explorer, *state, 8)
+    state = (session.setting.problem, session.state, session.history)
+    named = generate_candidates(session.setting.explorer, *state, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)
-    lowered = lower_candidates(TARGET, session.problem, named.take(np.arange(16)))
-    batch = choose_candidates(session.explorer, *state, lowered, 8)
-    again = codecs.decode_batch(codecs.encode_batch(batch), TARGET, WORKLOAD)
+    lowered = lower_candidates(TARGET, session.setting.problem, named.take(np.arange(16)))
+    batch = choose_candidates(session.setting.explorer, *state, lowered, 8)
+    again = codecs.decode_batch(codecs.encode_batch(batch), WORKLOAD)
     assert isinstance(again, Batch)
     assert np.array_equal(again.rows.configs, batch.rows.configs)
-    assert np.array_equal(again.rows.hidden, batch.rows.hidden, equal_nan=True)
+    assert np.array_equal(again.rows.hidden.matrix, batch.rows.hidden.matrix, equal_nan=True)
+    for name, part in batch.rows.programs.items():
+        assert np.array_equal(again.rows.programs[name].values, part.values)
+        assert np.array_equal(again.rows.programs[name].offsets, part.offsets)
     assert (again.lowered, again.scores.keys()) == (batch.lowered, batch.scores.keys())
-    measured = TARGET.measure(batch.rows)
+    measured = TARGET.measure(again.rows)
+    assert measured.cycles.tolist() == TARGET.measure(batch.rows).cycles.tolist()
     back = codecs.decode_measurements(codecs.encode_measurements(measured))
     assert back.status.tolist() == measured.status.tolist()
     assert back.cycles.tolist() == measured.cycles.tolist()

@@ -1,0 +1,179 @@
+"""Registering the champion: the models of a comparison's best run (`tasks.champion`)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from mlflow.entities import LoggedModelStatus
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, infer_signature
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.tracking import MlflowClient
+
+from evaluation.compare.plan import ComparisonPlan, Job
+from evaluation.compare.standings import Results, Standing
+from search import Session, problem_of, setting_of
+from search.explorer import trials_of
+from search.learning import CostModel
+from targets.features import Features
+from targets.files import Json
+from targets.titles import title
+from targets.workload import Workload
+from tasks.champion import ABOUT, ALIAS, CHAMPION_ROLES, features_of, model_name
+from tasks.comparison_records import LoggedComparison
+from tasks.flavours import flavoured
+
+_EXAMPLES = 5  # feature rows shown with a model
+
+
+@dataclass(frozen=True)
+class Crowned:
+    """A registered model of the best run."""
+
+    role: str
+    workload: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A model of a run, and feature rows like those it learned from."""
+
+    model: CostModel
+    features: Features
+
+
+def crown(
+    plan: ComparisonPlan,
+    results: Results,
+    rows: Sequence[Standing],
+    logged: LoggedComparison,
+    progress: Callable[[str], None] = lambda workload: None,
+) -> list[Crowned]:
+    """Register the models of the best run on every workload: of the best tuner that learns P and
+    V, the seed that came nearest the optimum, or there first. Runs are repeated to get at their
+    models. Empty if no tuner learns both."""
+    crowned: list[Crowned] = []
+    for row in rows:
+        tuner_config = plan.tuner_configs[results.tuners.index(row.tuner)]
+        for name, _ in plan.test_bed.workloads:
+            progress(name)
+            job = Job(tuner_config, name, _best_seed(results, row.tuner, name))
+            learned = _learned(plan, job)
+            if not {"P", "V"} <= set(learned):
+                break  # this tuner has no such models
+            run_id = logged.seeds[tuner_config.label, job.seed]
+            crowned += _register(plan, job, learned, logged, run_id)
+        if crowned:
+            break
+    return crowned
+
+
+def _best_seed(results: Results, tuner: str, workload: str) -> int:
+    k, w = results.tuners.index(tuner), results.workloads.index(workload)
+    regret, trials = results.regret[k, w, :, -1], results.trials_to_goal[k, w]
+    return results.seeds[int(np.lexsort((trials, regret))[0])]
+
+
+def _learned(plan: ComparisonPlan, job: Job) -> dict[str, Learned]:
+    """A run's models by role, by running it again."""
+    workload = dict(plan.test_bed.workloads)[job.workload]
+    explorer = job.tuner_config.explorer
+    session = Session(setting_of(plan.test_bed.open(job.workload), workload, explorer, job.seed))
+    while (left := plan.trials - len(session.history)) > 0:
+        if session.advance(min(plan.batch, left)) is None:
+            break
+    problem, state, history = session.setting.problem, session.state, session.history
+    asked = explorer.model_inputs(problem, state, history, trials_of(problem, history))
+    return {
+        role: Learned(state.models[role], each.features)
+        for role, each in asked.items()
+        if role in CHAMPION_ROLES and len(each.features)
+    }
+
+
+def _register(
+    plan: ComparisonPlan,
+    job: Job,
+    learned: dict[str, Learned],
+    logged: LoggedComparison,
+    run_id: str,
+) -> list[Crowned]:
+    client, test_bed = MlflowClient(), plan.test_bed
+    workload = dict(test_bed.workloads)[job.workload]
+    target = test_bed.open(job.workload)
+    about = _about(plan, job, workload)
+    crowned = []
+    for role, each in learned.items():
+        name = model_name(target.name, test_bed.space, workload, role)
+        metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
+        model_id = _logged(client, logged, f"{role} {workload.id}", run_id, each, metadata)
+        text = f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}."
+        version = _new_version(client, name, text, model_id, run_id)
+        crowned.append(Crowned(role, job.workload, name, version))
+    return crowned
+
+
+def _logged(
+    client: MlflowClient,
+    logged: LoggedComparison,
+    name: str,
+    run_id: str,
+    learned: Learned,
+    metadata: dict[str, Json],
+) -> str:
+    """The id of a model that is logged with the run it comes from."""
+    entry = client.create_logged_model(logged.experiment_id, name=name, source_run_id=run_id)
+    examples = learned.features.rows(np.arange(min(_EXAMPLES, len(learned.features))))
+    frame = pd.DataFrame(examples.matrix, columns=list(examples.names))
+    with tempfile.TemporaryDirectory() as folder:
+        what = flavoured(learned.model, Path(folder))
+        Model.log(
+            None, what.flavour, run_id=run_id, model_id=entry.model_id, name=entry.name,
+            input_example=frame,
+            signature=infer_signature(frame, learned.model.predict(examples)),
+            metadata=metadata, **what.arguments,
+        )  # fmt: skip
+    client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
+    return str(entry.model_id)
+
+
+def _new_version(client: MlflowClient, name: str, text: str, model_id: str, run_id: str) -> str:
+    """Put a logged model into the registry, as the champion."""
+    try:
+        client.create_registered_model(name, description=text)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+            raise
+    source = f"models:/{model_id}"
+    made = client.create_model_version(name, source, run_id=run_id, model_id=model_id)
+    client.set_registered_model_alias(name, ALIAS, made.version)
+    return str(made.version)
+
+
+def _about(plan: ComparisonPlan, job: Job, workload: Workload) -> dict[str, Json]:
+    """What a model is for."""
+    target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
+    return {
+        "tuner": tuner_config.tuner,
+        "options": tuner_config.explorer.options.model_dump(mode="json"),
+        "workload": str(workload),
+        "target": target.name,
+        "target_fingerprint": target.fingerprint,
+        "features": features_of(target, problem_of(target, workload, 0)),
+    }
+
+
+def _kind(model: CostModel) -> dict[str, Json]:
+    """What a model is built from, before its file is read."""
+    return {
+        "kind": model.kind,
+        "classify": bool(getattr(model, "classify", False)),
+        "columns": list(model.columns),
+    }

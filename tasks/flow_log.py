@@ -1,0 +1,40 @@
+"""What happens in a run, in the log of the flow run that it is about."""
+
+from __future__ import annotations
+
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+
+from tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
+from tuning.outcome import cycles_of
+
+
+def logged(listen: Listener) -> Listener:
+    """Logs what is worth a line, then passes it on."""
+
+    def hear(event: Event) -> None:
+        text = line(event)
+        if text and FlowRunContext.get() is not None:
+            get_run_logger().info(text)
+        listen(event)
+
+    return hear
+
+
+def line(event: Event) -> str:
+    """An event in a line of text; "" for those that are not logged."""
+    if isinstance(event, Note):
+        return event.text
+    if isinstance(event, RoundDone):
+        best = cycles_of(event.best)
+        return (
+            f"round {event.round}: {event.trials} trials, best {best} cycles, "
+            f"{event.valid_share:.0%} valid"
+        )
+    if isinstance(event, WorkloadTuned):
+        row = event.outcome.summary()
+        return (
+            f"default {row['default_cycles']}, tuned {row['tuned_cycles']}, "
+            f"roofline {row['roofline_cycles']} cycles"
+        )
+    return ""

@@ -1,0 +1,53 @@
+"""The two stages around the rounds of a workload: the schedule a user has without tuning, and the
+proof of the chosen one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from targets.files import Json, as_object
+from tasks.stage import Key, Made, Result, reuse_or_do, stage
+from tasks.store import CacheUse, Manifest
+from tuning import proof
+from tuning.outcome import Schedule, schedule_from_json, schedule_to_json
+from tuning.study import Study
+
+
+@stage("default schedule")
+def measure_default(cache: CacheUse, study: Study) -> Result:
+    """The untuned schedule and its latency, lowered and measured like every other."""
+
+    def work() -> Made:
+        found = proof.untuned_schedule(study)
+        return {"schedule": None if found is None else schedule_to_json(found)}, {}
+
+    key = Key("measure_default", 2, study.target.fingerprint, {"workload": study.workload.id})
+    return reuse_or_do(_repeatable(cache, study), key, work)
+
+
+@stage("verify")
+def verify_schedule(cache: CacheUse, study: Study, chosen: Schedule) -> Result:
+    """Run the schedule's program on random tensors. Raises `WrongSchedule` if a bit differs from
+    the integer reference."""
+
+    def work() -> Made:
+        return {"mismatches": proof.verify(study, chosen)}, {}
+
+    inputs: dict[str, Json] = {
+        "workload": study.workload.id,
+        "space": chosen.space,
+        "config": list(chosen.config),
+    }
+    key = Key("verify_schedule", 1, study.target.fingerprint, inputs)
+    return reuse_or_do(_repeatable(cache, study), key, work)
+
+
+def read_default(manifest: Manifest) -> Schedule | None:
+    """What `measure_default` found."""
+    values = manifest.values["schedule"]
+    return None if values is None else schedule_from_json(as_object(values))
+
+
+def _repeatable(cache: CacheUse, study: Study) -> CacheUse:
+    """What a target does that does otherwise each time is not taken from an earlier run."""
+    return replace(cache, refresh=cache.refresh or not study.target.deterministic)

@@ -1,0 +1,198 @@
+"""The steps of a run as tasks, each tracked in MLflow: what is put around `tuning.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from prefect.runtime import flow_run
+
+from search import ExplorerState, Round, Session, Setting
+from targets.base import Target
+from targets.files import Json
+from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks.dead_runs import retire_dead_runs
+from tasks.performer import CachedStages
+from tasks.stage import Done
+from tasks.store import CacheUse, Manifest
+from tuning import run
+from tuning.events import Listener, Note, StageBegan, StageReused
+from tuning.network import Model, Subgraph
+from tuning.options import TuningOptions
+from tuning.outcome import Schedule, TunedWorkload
+from tuning.outputs import Summary, summary_of, target_row
+from tuning.plain import blocks_of
+from tuning.study import Study, space_of, study_of
+
+Params = dict[str, Json]
+TuneOne = Callable[[run.Job, Params, str], TunedWorkload]
+"""Tunes a workload in a flow of its own, given the parameters and the id of the network's run."""
+
+
+class TrackedNetwork:
+    """Keeps `tuning.run.NetworkSteps`; a context, which ends the network's run in MLflow as what it
+    was: finished, failed, or stopped by a person."""
+
+    def __init__(self, cache: CacheUse, emit: Listener, tune_one: TuneOne) -> None:
+        self.cache = cache
+        self.emit = emit
+        self.tune_one = tune_one
+        self.params: Params = {}
+        self.run_id = ""
+        self._imported = Manifest("import_model", "")
+
+    def __enter__(self) -> TrackedNetwork:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.run_id:
+            tracking.close_run(self.run_id, tracking.ended_by(error))
+
+    def opened(self, options: TuningOptions) -> None:
+        retire_dead_runs(options, current=str(flow_run.id))
+
+    def import_model(self, options: TuningOptions) -> Model:
+        self.emit(StageBegan("import_model"))
+        done = network.import_model(self.cache, options.model, options.input_shapes)
+        self._imported = _took(done, self.emit)
+        return network.read_model(done.manifest)
+
+    def extract_subgraphs(
+        self, options: TuningOptions, model: Model, target: Target
+    ) -> list[Subgraph]:
+        self.emit(StageBegan("extract_subgraphs"))
+        done = network.extract_subgraphs(
+            self.cache, self._imported, blocks_of(target), options.max_waste, options.input_shapes
+        )
+        return network.read_subgraphs(_took(done, self.emit))
+
+    def found(self, options: TuningOptions, what: run.Network) -> None:
+        """Opens the network's run."""
+        if options.warm_start:
+            warm_start.check_champions(
+                [study_of(options, each.workload) for each in what.subgraphs]
+            )
+        self.params = params_of(options, what)
+        about = self.params | {"model": self._imported.key}
+        name = what.model.name
+        self.run_id = artifacts.open_network_run(name, about, self.params, options.fresh)
+
+    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+        if not self.params.get("warm_start"):
+            return study, ExplorerState()
+        found = warm_start.champion_state(self.cache, study)
+        if found is None:
+            self.emit(Note(f"{study.workload}: no champion to start from"))
+        return found or (study, ExplorerState())
+
+    def tune(self, job: run.Job) -> TunedWorkload:
+        return self.tune_one(job, self.params, self.run_id)
+
+    def write(
+        self,
+        options: TuningOptions,
+        what: run.Network,
+        tuned: Sequence[TunedWorkload],
+        wall: float,
+    ) -> Summary:
+        summary = summary_of(options, what.model.name, what.target, tuned)
+        summary["wall_seconds"] = round(wall, 3)
+        summary["mlflow_run_id"] = self.run_id
+        summary["prefect_flow_run_id"] = str(flow_run.id)
+        artifacts.log_network_artifacts(
+            options.folder, target_row(options, what.target), summary, tuned, self.run_id
+        )
+        return summary
+
+
+class TrackedWorkload:
+    """Keeps `tuning.run.WorkloadSteps`, on a run in MLflow that is open already."""
+
+    def __init__(
+        self, cache: CacheUse, emit: Listener, folder: Path, run_id: str, log: tracking.StepLog
+    ) -> None:
+        self.cache = cache
+        self.emit = emit
+        self.folder = folder
+        self.run_id = run_id
+        self.log = log
+
+    def untuned_schedule(self, study: Study) -> Schedule | None:
+        self.emit(StageBegan("measure_default"))
+        done = schedules.measure_default(self.cache, study)
+        return schedules.read_default(_took(done, self.emit))
+
+    def stages(self, study: Study, setting: Setting) -> CachedStages:
+        self._stages = CachedStages(self.cache, study, self.emit)
+        return self._stages
+
+    def round_done(self, done: Round, trials: int) -> None:
+        figures = {
+            "valid_share": float(np.mean(done.measured.valid)),
+            "trials": float(trials),
+            "lowered": float(done.lowered),
+            "failed_compiles": float(done.failed_compiles),
+            **done.model_errors,
+        }
+        if done.best_cycles is not None:
+            figures["best_cycles"] = float(done.best_cycles)
+        elif done.best is not None:
+            figures["best_seconds"] = done.best.seconds
+        self.log.add(done.index, figures)
+
+    def verify(self, study: Study, chosen: Schedule) -> None:
+        self.log.flush()
+        self.emit(StageBegan("verify_schedule"))
+        _took(schedules.verify_schedule(self.cache, study, chosen), self.emit)
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        state = self._stages.manifest_of(session.state)
+        artifacts.log_artifacts(self.cache, tuned, self.folder, self.run_id, state)
+
+
+@contextmanager
+def tracked_workload(
+    cache: CacheUse, job: run.Job, params: Params, parent: str
+) -> Iterator[TrackedWorkload]:
+    """The steps of a workload, with a run in MLflow below its network's that ends with them."""
+    options = job.options
+    run_id = artifacts.open_workload_run(job.study, parent, params, options.fresh)
+    try:
+        with tracking.StepLog(run_id) as log:
+            yield TrackedWorkload(cache, job.emit, options.folder, run_id, log)
+    except BaseException as error:
+        tracking.close_run(run_id, tracking.ended_by(error))
+        raise
+    tracking.close_run(run_id)
+
+
+def params_of(options: TuningOptions, what: run.Network) -> Params:
+    """What identifies a run to MLflow: equal parameters, one run."""
+    explorer = study_of(options, what.subgraphs[0].workload).explorer
+    chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
+    return {
+        "network": what.model.name,
+        "target": what.target.name,
+        "target_fingerprint": what.target.fingerprint,
+        "space": space_of(options),
+        "tuner": options.tuner,
+        "trials": options.trials,
+        "batch": options.batch,
+        "seed": options.seed,
+        **({"warm_start": options.warm_start} if options.warm_start else {}),
+        **chosen,
+    }
+
+
+def _took(done: Done, emit: Listener) -> Manifest:
+    if done.reused:
+        emit(StageReused(done.manifest.stage))
+    return done.manifest

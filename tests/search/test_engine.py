@@ -1,0 +1,144 @@
+"""The one loop: what a target that gives other numbers each time means for it, and threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from models import make_explorer
+from search import Ledger, Session, Trial, read, setting_of, tune
+from search.conformance import WORKLOAD, ToyTarget
+from search.stages import measure_batch
+from search.threads import one_thread
+from targets.base import Lowered, Measurements, Ragged
+
+
+class NoisyTarget(ToyTarget):
+    """Counts no cycles and repeats every measurement three times, with other results each."""
+
+    deterministic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng()
+        self.measured = 0
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        found = super().measure(lowered)
+        self.measured += len(lowered)
+        noise = self.rng.uniform(1.0, 1.1, (len(lowered), 3)) * found.seconds[:, None]
+        repeats = [row if valid else row[:0] for row, valid in zip(noise, found.valid, strict=True)]
+        return Measurements(
+            found.status, found.reason, np.full(len(lowered), -1), noise.min(axis=1), {},
+            Ragged.of(repeats),
+        )  # fmt: skip
+
+
+def _tune(target: ToyTarget, ledger: Ledger, seed: int, trials: int = 16) -> list[float | None]:
+    explorer = make_explorer("random")
+    found = tune(target, WORKLOAD, explorer, trials=trials, batch=8, seed=seed, ledger=ledger)
+    return [done.best_latency for done in found]
+
+
+def test_a_noisy_target_is_measured_again_in_another_run_and_not_in_the_same(
+    tmp_path: Path,
+) -> None:
+    size = ToyTarget().space(WORKLOAD).size
+    with Ledger(tmp_path / "noisy.jsonl") as ledger:
+        target = NoisyTarget()
+        first = _tune(target, ledger, seed=0, trials=size)
+        once = target.measured
+        assert _tune(target, ledger, seed=0, trials=size) == first
+        assert target.measured == once
+        _tune(target, ledger, seed=1, trials=size)
+        assert target.measured == 2 * once
+    records = [r for r in read(tmp_path / "noisy.jsonl").records if r["kind"] == "trial"]
+    assert {len(r["repeats"]) for r in records if r["status"] == "valid"} == {3}
+    assert all(r["cycles"] == -1 for r in records)
+    assert all(min(r["repeats"]) == r["seconds"] for r in records if r["status"] == "valid")
+
+
+def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "sure.jsonl") as ledger:
+        _tune(ToyTarget(), ledger, seed=0, trials=200)
+        measured = []
+
+        class Counting(ToyTarget):
+            def measure(self, lowered: Lowered) -> Measurements:
+                measured.append(len(lowered))
+                return super().measure(lowered)
+
+        _tune(Counting(), ledger, seed=1)
+        assert sum(measured) == 0
+    assert all("repeats" not in record for record in read(tmp_path / "sure.jsonl").records)
+
+
+def test_known_rows_take_their_place_among_measured_ones() -> None:
+    target = NoisyTarget()
+    setting = setting_of(target, WORKLOAD, make_explorer("random"), 0)
+    rows = target.lower(WORKLOAD, setting.problem.space.unravel(np.array([40, 41, 42, 43])))
+    known = {41: Trial("valid", "", -1, 0.5, (0.5, 0.6)), 43: Trial("timeout", "late", -1, np.nan)}
+    measured = measure_batch(target, setting.problem, rows, known)
+    assert target.measured == 2
+    assert measured.seconds[1] == 0.5
+    assert measured.status[3] == "timeout"
+    assert measured.repeats is not None
+    assert [len(measured.repeats[row]) for row in range(4)] == [3, 2, 3, 0]
+
+
+def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
+    target = ToyTarget()
+    explorer = make_explorer("ml2tuner", {"first": 8})
+    done = Session(setting_of(target, WORKLOAD, explorer, 0))
+    while len(done.history) < 40:
+        done.advance(8)
+    again = Session(setting_of(target, WORKLOAD, explorer, 0))
+    while len(again.history) < 40:
+        proposal = again.propose(8)
+        assert proposal is not None
+        again.finish(*again.measure(proposal, {}))
+    assert np.array_equal(done.history.configs, again.history.configs)
+    assert again.state.models.keys() == done.state.models.keys()
+
+
+def test_a_ledger_takes_appends_of_several_threads(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path) as ledger, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: _tune(ToyTarget(), ledger, seed), range(8)))
+    frame = read(path).frame()
+    assert read(path).problems == []
+    assert len(frame) == 8 * 16
+
+
+def test_libraries_have_their_threads_back_when_the_last_user_is_done() -> None:
+    @one_thread
+    def limited(depth: int) -> int:
+        return max(limited(depth - 1) if depth else 1, _most_threads())
+
+    before = _most_threads()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(limited, [3, 2, 1, 0] * 4)) == {1}
+    assert _most_threads() == before
+
+
+def _most_threads() -> int:
+    return max((int(pool["num_threads"]) for pool in threadpool_info()), default=1)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_other_numbers_each_time_are_no_reason_to_propose_otherwise(seed: int) -> None:
+    """A tuner that learns nothing makes the same trials."""
+    runs = [
+        [
+            done.configs.tolist()
+            for done in tune(
+                NoisyTarget(), WORKLOAD, make_explorer("random"), trials=16, batch=8, seed=seed
+            )
+        ]
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]

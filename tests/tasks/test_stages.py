@@ -1,0 +1,70 @@
+"""A stage needs nothing but its arguments: it may run in any process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from models import make_explorer
+from search import ExplorerState, History
+from targets.workload import parse_workload
+from tuning.study import Study
+
+ROOT = Path(__file__).parents[2]
+STUDY = Study(
+    parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"), "vta-pynq", "extended",
+    "ml2tuner", 0, 8,
+)  # fmt: skip
+
+STAGE = """
+import json, sys
+from services.home import Home, use_home
+from pathlib import Path
+use_home(Home(Path(sys.argv[1])))
+from tasks import rounds
+from tasks.store import CacheUse, Manifest
+from tuning.study import Study
+name, arguments = sys.argv[2], json.loads(sys.argv[3])
+cache, study = CacheUse(**arguments.pop("cache")), Study.from_json(arguments.pop("study"))
+given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
+         for k, v in arguments.items()}
+result = getattr(rounds, name).__wrapped__(cache, study, **given)
+print(json.dumps(vars(result)))
+"""
+
+
+def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
+    """What a stage gives in a process of its own."""
+    given = json.dumps({"cache": {"root": str(home / "cache")}, "study": STUDY.to_json()}
+                       | arguments)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", STAGE, str(home), name, given], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
+    from search import Session
+    from tasks.rounds import keep_history, keep_state, read_measurements
+    from tasks.store import CacheUse, Manifest
+
+    cache = CacheUse(str(tmp_path / "cache"))
+    state = vars(keep_state(cache, ExplorerState()))
+    history = vars(keep_history(cache, History.empty(STUDY.problem.space)))
+    common = {"round_index": 0, "state": state, "history": history, "n": 8}
+    named = elsewhere(tmp_path, "generate_candidates", **common)
+    kept = elsewhere(tmp_path, "filter_candidates", **common, named=named)
+    batch = elsewhere(tmp_path, "lower_candidates", **common, kept=kept)
+    done = elsewhere(tmp_path, "simulate_batch", round_index=0, batch=batch, known={})
+    measured = read_measurements(cache, Manifest(**done))  # type: ignore[arg-type]
+    session = Session(STUDY.setting)
+    here = session.advance(8)
+    assert here is not None
+    assert measured.cycles.tolist() == here.measured.cycles.tolist()
+    assert make_explorer(STUDY.tuner).name == "ml2tuner"

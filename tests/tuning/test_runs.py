@@ -1,0 +1,96 @@
+"""A run is the same whatever is around it: a library call, the bare command, tasks, threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import tuning
+from search import read
+from targets.workload import parse_workload
+from tests.cli.conftest import Place
+from tuning.events import Event, RoundDone, WorkloadTuned
+from tuning.study import Study
+
+ROOT = Path(__file__).parents[2]
+RUN = {"model": "digits_cnn", "tuner": "ml2tuner", "trials": 24, "batch": 8, "seed": 3}
+COMMAND = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "24", "--batch", "8",
+           "--seed", "3", "--out", "out")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("library") / "out"
+    tuning.tune(**RUN, out=str(out))
+    return out
+
+
+def left(out: Path) -> list[bytes]:
+    return [(out / name).read_bytes() for name in ("ledger.jsonl", "schedules.json")]
+
+
+def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
+    library: Path, tmp_path: Path
+) -> None:
+    for flags in (("--bare",), ()):
+        folder = tmp_path / ("bare" if flags else "flow")
+        folder.mkdir()
+        done = Place(folder).run(*COMMAND, *flags)
+        assert done.returncode == 0, done.stderr
+        assert left(folder / "out") == left(library)
+        assert (folder / "home").exists() == (not flags)
+        assert ("tilewright ui" in done.stdout) == (not flags)
+
+
+def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
+    program = (
+        "import sys, tuning; tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
+        "import cli.commands.tune, reports.convergence\n"
+        "print([m for m in sys.modules if m.partition('.')[0] in ('prefect', 'mlflow', 'tasks', "
+        "'flows', 'evaluation')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+
+
+def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Path) -> None:
+    heard: list[Event] = []
+    options = tuning.parse_options(**RUN, out=str(tmp_path / "out"), jobs=3)
+    tuning.tune_network(options, heard.append)
+    ours, theirs = read(tmp_path / "out" / "ledger.jsonl"), read(library / "ledger.jsonl")
+    for workload in {record["workload"] for record in theirs.records}:
+        mine = [record for record in ours.records if record["workload"] == workload]
+        assert mine == [record for record in theirs.records if record["workload"] == workload]
+    assert left(tmp_path / "out")[1] == left(library)[1]
+    trials = [pd.read_parquet(out / "trials.parquet") for out in (tmp_path / "out", library)]
+    pd.testing.assert_frame_equal(*trials)
+    assert sum(isinstance(event, RoundDone) for event in heard) == 9
+    assert sum(isinstance(event, WorkloadTuned) for event in heard) == 3
+
+
+def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None:
+    summary = tuning.tune(**RUN, out=str(tmp_path / "out"), workers=3)
+    trials = pd.read_parquet(tmp_path / "out" / "trials.parquet")
+    for row in summary["workloads"]:
+        mine = trials[trials["workload"] == row["id"]]
+        assert len(mine) == mine["config"].map(tuple).nunique() == 24
+        assert mine["cycles"][mine["status"] == "valid"].min() == row["tuned_cycles"]
+    again = tuning.tune(**RUN, out=str(tmp_path / "out"), workers=2)
+    assert sum(row["reused_trials"] for row in again["workloads"]) == 72
+
+
+def test_a_study_comes_back_from_json() -> None:
+    study = Study(
+        parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1", "bias, >> 8"), "vta-pynq",
+        "extended", "ml2tuner", 3, 8, (("alpha", 0.5), ("first", 4)), "abc", 2.5, True,
+    )  # fmt: skip
+    assert Study.from_json(json.loads(json.dumps(study.to_json()))) == study

@@ -1,0 +1,58 @@
+"""The trials of an output folder, for as long as a command is at work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from search import Ledger, Record, Setting, SharedRecord, SoloRecord, writer
+from search.lease import Lease, lease_of
+from tuning.events import Listener, Note
+from tuning.options import TuningOptions
+from tuning.outputs import LEDGER
+from tuning.study import Study
+
+RecordOf = Callable[[Study, Setting], Record]
+"""Where the trials of a study are kept."""
+
+LEASE_SECONDS = 60.0
+
+
+@contextmanager
+def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordOf]:
+    """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
+    `LeaseHeld` if another command works on the folder, `LedgerError` or `OSError` if it cannot be
+    written."""
+    path = (options.folder / LEDGER).absolute()
+    with _alone(path):
+        with Ledger(path) as ledger:
+            if options.fresh:
+                ledger.clear()
+            for problem in ledger.problems:
+                emit(Note(problem))
+            if options.workers == 1:
+                yield lambda study, setting: SoloRecord(setting, ledger.run(study.ledger_key))
+                return
+        yield lambda study, setting: SharedRecord(setting, path, study.ledger_key)
+
+
+def at_work(folder: Path) -> str | None:
+    """Which process tunes into this folder, in words; None if none does."""
+    return writer(_command(folder / LEDGER)) or writer(folder / LEDGER)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Processes that share a ledger hold it for moments: what a command holds is another lease."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lease = Lease(lease_of(_command(path)), LEASE_SECONDS)
+    lease.acquire()
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def _command(ledger: Path) -> Path:
+    return ledger.with_name("tune")

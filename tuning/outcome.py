@@ -1,0 +1,188 @@
+"""What tuning a workload came to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+from search import History
+from search.engine import latency_at
+from targets.capabilities import Latency
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
+from targets.workload import Workload
+from tuning.study import Study
+
+TRIAL = "trial"
+
+
+class ScheduleRow(TypedDict):
+    """A workload in `schedules.json`; `config` are knob indices in `space`. `cycles` is null and
+    `seconds` there where a target counts no cycles; `config` is null where nothing runs."""
+
+    id: str
+    workload: str
+    epilogue: str
+    names: list[str]
+    source: str | None
+    space: str | None
+    config: list[int] | None
+    knobs: dict[str, int] | None
+    cycles: int | None
+    seconds: NotRequired[float]
+
+
+class WorkloadRow(TypedDict):
+    """A workload in `summary.json`, latencies of one call. What its target cannot tell is null."""
+
+    id: str
+    operator: str
+    workload: str
+    count: int
+    macs: int
+    default_cycles: int | None
+    default_seconds: float | None
+    default_source: str | None
+    tuned_cycles: int | None
+    tuned_seconds: float | None
+    tuned_source: str | None
+    roofline_cycles: int | None
+    roofline_seconds: float | None
+    trials: int
+    invalid_trials: int
+    lowered: int
+    failed_compiles: int
+    reused_trials: int
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A chosen schedule. `source` is `trial`, or where the default came from if no trial beat it;
+    `space` is the one its knobs belong to, `config` its row of knob indices there."""
+
+    source: str
+    space: str
+    config: tuple[int, ...]
+    knobs: dict[str, int]
+    latency: Latency
+
+
+@dataclass(frozen=True)
+class TunedWorkload:
+    """A tuned workload. `default` and `roofline` are None where the target has none, `chosen` is
+    None where neither a trial nor the default is valid. `lowered` counts configs that were compiled
+    beyond the trials, `invalid_trials` the trials that did not end in a valid measurement."""
+
+    study: Study
+    count: int
+    names: tuple[str, ...]
+    default: Schedule | None
+    chosen: Schedule | None
+    roofline: Latency | None
+    trials: int
+    invalid_trials: int
+    lowered: int
+    failed_compiles: int
+    reused_trials: int
+    wall_seconds: float
+
+    @property
+    def workload(self) -> Workload:
+        """What was tuned."""
+        return self.study.workload
+
+    def summary(self) -> WorkloadRow:
+        """The row of `summary.json`."""
+        default, chosen = self.default, self.chosen
+        before = default.latency if default else None
+        after = chosen.latency if chosen else None
+        return {
+            "id": self.workload.id,
+            "operator": self.workload.operator,
+            "workload": str(self.workload),
+            "count": self.count,
+            "macs": self.workload.macs,
+            "default_cycles": cycles_of(before),
+            "default_seconds": seconds_of(before),
+            "default_source": default.source if default else None,
+            "tuned_cycles": cycles_of(after),
+            "tuned_seconds": seconds_of(after),
+            "tuned_source": chosen.source if chosen else None,
+            "roofline_cycles": cycles_of(self.roofline),
+            "roofline_seconds": seconds_of(self.roofline),
+            "trials": self.trials,
+            "invalid_trials": self.invalid_trials,
+            "lowered": self.lowered,
+            "failed_compiles": self.failed_compiles,
+            "reused_trials": self.reused_trials,
+            "wall_seconds": round(self.wall_seconds, 3),
+        }
+
+    def schedule(self) -> ScheduleRow:
+        """The row of `schedules.json`."""
+        chosen = self.chosen
+        row: ScheduleRow = {
+            "id": self.workload.id,
+            "workload": str(self.workload),
+            "epilogue": ", ".join(str(op) for op in self.workload.epilogue),
+            "names": list(self.names),
+            "source": chosen.source if chosen else None,
+            "space": chosen.space if chosen else None,
+            "config": list(chosen.config) if chosen else None,
+            "knobs": chosen.knobs if chosen else None,
+            "cycles": cycles_of(chosen.latency if chosen else None),
+        }
+        if chosen and row["cycles"] is None:
+            row["seconds"] = chosen.latency.seconds
+        return row
+
+
+def choose_schedule(study: Study, history: History, default: Schedule | None) -> Schedule | None:
+    """The fastest valid trial, unless the default is faster still; None if there is neither."""
+    best = history.best
+    latency = latency_at(history, best)
+    if best is None or latency is None:
+        return default
+    if default is not None and faster(default.latency, latency):
+        return default
+    config = tuple(int(index) for index in history.configs[best])
+    space = study.problem.space
+    return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+
+
+def faster(one: Latency, other: Latency) -> bool:
+    """By cycles where both are counted, else by seconds."""
+    if one.cycles > 0 and other.cycles > 0:
+        return one.cycles < other.cycles
+    return one.seconds < other.seconds
+
+
+def cycles_of(latency: Latency | None) -> int | None:
+    """None where nothing is known or the target counts none."""
+    return None if latency is None or latency.cycles < 0 else latency.cycles
+
+
+def seconds_of(latency: Latency | None) -> float | None:
+    """None where nothing is known."""
+    return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
+    """What `schedule_from_json` reads."""
+    return {
+        "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
+        "knobs": schedule.knobs, "cycles": schedule.latency.cycles,
+        "seconds": schedule.latency.seconds,
+    }  # fmt: skip
+
+
+def schedule_from_json(values: dict[str, Json]) -> Schedule:
+    """Raises `KeyError` or `ValueError` if it was not written by `schedule_to_json`."""
+    return Schedule(
+        as_text(values["source"]),
+        as_text(values["space"]),
+        tuple(map(as_int, as_list(values["config"]))),
+        {name: as_int(value) for name, value in as_object(values["knobs"]).items()},
+        Latency(as_number(values["seconds"]), as_int(values["cycles"])),
+    )

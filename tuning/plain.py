@@ -1,0 +1,145 @@
+"""A run without orchestration: every step here and now, the ledger and the output files its only
+trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search import Candidates, ExplorerState, History, Round, Session, Setting, Stages
+from search.performers import InProcess
+from search.stages import Batch, Known
+from targets.base import Measurements, Target
+from targets.capabilities import Blocks, HasBlocks, capability
+from tuning import network as importing
+from tuning import proof, run
+from tuning.events import Listener, StageBegan, ignore
+from tuning.network import Model, Subgraph
+from tuning.options import OptionsError, TuningOptions
+from tuning.outcome import Schedule, TunedWorkload
+from tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
+from tuning.study import Study
+
+
+def tune_network(
+    options: TuningOptions, emit: Listener = ignore, picture: Picture | None = None
+) -> Summary:
+    """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`.
+    Returns what `summary.json` holds. Raises as `tuning.run.tune_network`."""
+    if options.warm_start:
+        raise OptionsError(
+            f"--warm-start {options.warm_start}: a bare run knows no champion; leave out --bare"
+        )
+    return run.tune_network(options, PlainNetwork(emit, picture), emit)
+
+
+@dataclass(frozen=True)
+class PlainNetwork:
+    """Keeps `tuning.run.NetworkSteps`."""
+
+    emit: Listener
+    picture: Picture | None = None
+
+    def opened(self, options: TuningOptions) -> None:
+        pass
+
+    def import_model(self, options: TuningOptions) -> Model:
+        self.emit(StageBegan("import_model"))
+        return importing.import_model(options.model, options.input_shapes)
+
+    def extract_subgraphs(
+        self, options: TuningOptions, model: Model, target: Target
+    ) -> list[Subgraph]:
+        self.emit(StageBegan("extract_subgraphs"))
+        return importing.extract_subgraphs(
+            model, blocks_of(target), options.max_waste, options.input_shapes
+        )
+
+    def found(self, options: TuningOptions, network: run.Network) -> None:
+        pass
+
+    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+        return study, ExplorerState()
+
+    def tune(self, job: run.Job) -> TunedWorkload:
+        return run.tune_workload(job, PlainWorkload(self.emit))
+
+    def write(
+        self,
+        options: TuningOptions,
+        network: run.Network,
+        tuned: Sequence[TunedWorkload],
+        wall: float,
+    ) -> Summary:
+        summary = summary_of(options, network.model.name, network.target, tuned)
+        summary["wall_seconds"] = round(wall, 3)
+        target = target_row(options, network.target)
+        write_outputs(options.folder, target, summary, tuned, self.picture)
+        return summary
+
+
+def blocks_of(target: Target) -> Blocks:
+    """What the target computes at once; single elements if it does not say."""
+    found = capability(target, HasBlocks)
+    return Blocks() if found is None else found.blocks
+
+
+@dataclass(frozen=True)
+class PlainWorkload:
+    """Keeps `tuning.run.WorkloadSteps`."""
+
+    emit: Listener
+
+    def untuned_schedule(self, study: Study) -> Schedule | None:
+        self.emit(StageBegan("measure_default"))
+        return proof.untuned_schedule(study)
+
+    def stages(self, study: Study, setting: Setting) -> Stages:
+        return AnnouncedStages(InProcess(setting), self.emit)
+
+    def round_done(self, done: Round, trials: int) -> None:
+        pass
+
+    def verify(self, study: Study, chosen: Schedule) -> None:
+        self.emit(StageBegan("verify_schedule"))
+        proof.verify(study, chosen)
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        pass
+
+
+class AnnouncedStages:
+    """Says of every stage of a round that it begins; keeps `search.performers.Stages`."""
+
+    def __init__(self, stages: Stages, emit: Listener) -> None:
+        self.stages = stages
+        self.emit = emit
+
+    def begin(self, state: ExplorerState) -> ExplorerState:
+        return self.stages.begin(state)
+
+    def generate(self, state: ExplorerState, history: History, n: int) -> Candidates:
+        self.emit(StageBegan("generate_candidates"))
+        return self.stages.generate(state, history, n)
+
+    def filter(
+        self, state: ExplorerState, history: History, named: Candidates, n: int
+    ) -> Candidates:
+        self.emit(StageBegan("filter_candidates"))
+        return self.stages.filter(state, history, named, n)
+
+    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
+        self.emit(StageBegan("lower_candidates"))
+        return self.stages.lower(state, history, kept, n)
+
+    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
+        self.emit(StageBegan("simulate_batch"))
+        return self.stages.measure(round_index, batch, known)
+
+    def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
+        self.emit(StageBegan("retrain_models"))
+        return self.stages.retrain(state, history)
+
+    def relearn(self, state: ExplorerState, histories: Sequence[History]) -> ExplorerState:
+        self.emit(StageBegan("retrain_models"))
+        return self.stages.relearn(state, histories)

@@ -1,0 +1,225 @@
+"""Tuning a network from its file to its output folder: the order of the steps, and nothing else.
+
+Who performs the steps is put in: this process (`tuning.plain`), or tasks of a workflow engine.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from search import ExplorerState, Round, Session, Setting, Stages, rounds
+from targets.base import Target
+from targets.errors import TilewrightError
+from tuning.events import (
+    Listener,
+    NetworkFound,
+    RoundDone,
+    WorkloadBegan,
+    WorkloadFound,
+    WorkloadTuned,
+)
+from tuning.ledgers import RecordOf, trials_of_folder
+from tuning.network import Model, Subgraph
+from tuning.options import TuningOptions
+from tuning.outcome import Schedule, TunedWorkload, choose_schedule
+from tuning.outputs import Summary
+from tuning.proof import roofline_of
+from tuning.study import Study, study_of, target_of
+from tuning.workers import helping
+
+
+class Stopped(TilewrightError):
+    """A workload that was given up since another one failed, or a person stopped the run."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is tuned: the network, the target, the workloads in order of first use."""
+
+    model: Model
+    target: Target
+    subgraphs: tuple[Subgraph, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One workload of a run, and what all of them share."""
+
+    options: TuningOptions
+    subgraph: Subgraph
+    study: Study
+    state: ExplorerState  # what the tuner starts from
+    record_of: RecordOf
+    emit: Listener
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class WorkloadSteps(Protocol):
+    """Performs what is done for one workload."""
+
+    def untuned_schedule(self, study: Study) -> Schedule | None:
+        """The schedule a user has without tuning (`tuning.proof`)."""
+        ...
+
+    def stages(self, study: Study, setting: Setting) -> Stages:
+        """Who performs the stages of its rounds."""
+        ...
+
+    def round_done(self, done: Round, trials: int) -> None:
+        """Called after each round; `trials` are those of the run so far."""
+        ...
+
+    def verify(self, study: Study, chosen: Schedule) -> None:
+        """The proof (`tuning.proof`). Raises `WrongSchedule`."""
+        ...
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        """Called last."""
+        ...
+
+
+class NetworkSteps(Protocol):
+    """Performs what is done once for a network."""
+
+    def opened(self, options: TuningOptions) -> None:
+        """Called first, once the output folder is this run's alone."""
+        ...
+
+    def import_model(self, options: TuningOptions) -> Model:
+        """Read the network (`tuning.network`)."""
+        ...
+
+    def extract_subgraphs(
+        self, options: TuningOptions, model: Model, target: Target
+    ) -> list[Subgraph]:
+        """What there is to tune in it (`tuning.network`)."""
+        ...
+
+    def found(self, options: TuningOptions, network: Network) -> None:
+        """Called before the first workload."""
+        ...
+
+    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+        """What the tuner knows of a workload, and the study that starts there: another than one
+        that starts from nothing, with trials of its own."""
+        ...
+
+    def tune(self, job: Job) -> TunedWorkload:
+        """One workload: `tune_workload`, with whatever is around it."""
+        ...
+
+    def write(
+        self, options: TuningOptions, network: Network, tuned: Sequence[TunedWorkload], wall: float
+    ) -> Summary:
+        """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took."""
+        ...
+
+
+def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) -> Summary:
+    """Tune every workload of a network. Returns what `summary.json` holds.
+
+    Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
+    command works on the folder, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    """
+    begin = time.perf_counter()
+    target = target_of(options)
+    with trials_of_folder(options, emit) as record_of:
+        steps.opened(options)
+        model = steps.import_model(options)
+        found = steps.extract_subgraphs(options, model, target)
+        network = Network(model, target, tuple(found))
+        steps.found(options, network)
+        emit(_found(network))
+        stop = threading.Event()
+        starts = [steps.memory(study_of(options, subgraph.workload)) for subgraph in found]
+        jobs = [
+            Job(options, subgraph, study, state, record_of, emit, stop)
+            for subgraph, (study, state) in zip(found, starts, strict=True)
+        ]
+        with helping(options, [(job.study, job.state) for job in jobs], emit):
+            tuned = _each(steps.tune, jobs, options.jobs, stop)
+        return steps.write(options, network, tuned, time.perf_counter() - begin)
+
+
+def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
+    """Tune one workload: rounds until the trials are spent, then the proof. Raises as
+    `tune_network`."""
+    begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
+    default, roofline = steps.untuned_schedule(study), roofline_of(study)
+    before = None if default is None else default.latency
+    job.emit(WorkloadBegan(study.workload.id, before, roofline))
+    setting = study.setting
+    session = Session(setting, job.state, steps.stages(study, setting))
+    done = list(_rounds(job, session, steps))
+    chosen = choose_schedule(study, session.history, default)
+    if chosen is not None:
+        steps.verify(study, chosen)
+    tuned = TunedWorkload(
+        study=study,
+        count=subgraph.count,
+        names=subgraph.names,
+        default=default,
+        chosen=chosen,
+        roofline=roofline,
+        trials=len(session.history),
+        invalid_trials=int((~session.history.valid).sum()),
+        lowered=sum(each.lowered for each in done),
+        failed_compiles=len(session.history.failed),
+        reused_trials=sum(len(each.configs) for each in done if each.reused),
+        wall_seconds=time.perf_counter() - begin,
+    )
+    steps.finish(tuned, session)
+    job.emit(WorkloadTuned(tuned))
+    return tuned
+
+
+def _rounds(job: Job, session: Session, steps: WorkloadSteps) -> list[Round]:
+    options, trials, found = job.options, 0, []
+    record = job.record_of(job.study, session.setting)
+    for done in rounds(session, record, trials=options.trials, batch=options.batch):
+        found.append(done)
+        trials += len(done.configs)
+        steps.round_done(done, trials)
+        valid = float(np.mean(session.history.valid[:trials]))
+        job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
+        if job.stop.is_set():
+            raise Stopped("stopped; the same command goes on from here")
+    return found
+
+
+def _each(
+    tune: Callable[[Job], TunedWorkload], jobs: Sequence[Job], at_a_time: int, stop: threading.Event
+) -> list[TunedWorkload]:
+    """In their order, or several at a time. After an error no other is begun, and those under way
+    end after their round."""
+    if at_a_time == 1:
+        return [tune(job) for job in jobs]
+    with ThreadPoolExecutor(at_a_time) as pool:
+        futures = [pool.submit(contextvars.copy_context().run, tune, job) for job in jobs]
+        try:
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _found(network: Network) -> NetworkFound:
+    return NetworkFound(
+        network.model.name,
+        network.target.name,
+        tuple(
+            WorkloadFound(each.workload.id, str(each.workload), each.count)
+            for each in network.subgraphs
+        ),
+    )
