@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 
 from search import ExplorerState, Round, Session, Setting
 from targets.base import Target
+from targets.capabilities import blocks_of
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
 from tasks.dead_runs import retire_dead_runs
@@ -24,7 +25,6 @@ from tuning.network import Model, Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload
 from tuning.outputs import Summary, summary_of, target_row
-from tuning.plain import blocks_of
 from tuning.study import Study, space_of, study_of
 
 Params = dict[str, Json]

@@ -10,7 +10,7 @@ from search import Candidates, ExplorerState, History, Round, Session, Setting, 
 from search.performers import InProcess
 from search.stages import Batch, Known
 from targets.base import Measurements, Target
-from targets.capabilities import Blocks, HasBlocks, capability
+from targets.capabilities import blocks_of
 from tuning import network as importing
 from tuning import proof, run
 from tuning.events import Listener, StageBegan, ignore
@@ -76,12 +76,6 @@ class PlainNetwork:
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture)
         return summary
-
-
-def blocks_of(target: Target) -> Blocks:
-    """What the target computes at once; single elements if it does not say."""
-    found = capability(target, HasBlocks)
-    return Blocks() if found is None else found.blocks
 
 
 @dataclass(frozen=True)

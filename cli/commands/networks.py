@@ -29,13 +29,15 @@ def inspect(
 ) -> None:
     """Show what becomes of every operator: offloaded, left to the CPU, or unsupported."""
     from networks import load
-    from targets.vta.spec import VtaSpec
+    from targets import make_target
+    from targets.capabilities import blocks_of
     from tuning.checks import check_source
 
-    spec = VtaSpec.load(target)
+    hardware = make_target(target)
     check_source(model)
     network = load(model, read_input_shapes(shape) or None, sandbox=True)
-    report = network.report(spec.block_in, spec.block_out, spec.batch, max_waste=max_waste)
+    block = blocks_of(hardware)
+    report = network.report(block.in_channels, block.out_channels, block.batch, max_waste=max_waste)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return
@@ -43,7 +45,7 @@ def inspect(
 
     from cli.views.operators import show_report
 
-    show_report(report, spec.name, Console(), brief=brief)
+    show_report(report, hardware.name, Console(), brief=brief)
 
 
 def zoo(
@@ -57,13 +59,10 @@ def zoo(
 
 
 def targets() -> None:
-    """List the hardware presets."""
-    from targets.vta.spec import VtaSpec, preset_files
+    """List the hardware there is to tune for."""
+    from targets import target_kinds
 
-    for name in preset_files():
-        spec = VtaSpec.load(name)
-        blocks = f"{spec.batch}×{spec.block_in}×{spec.block_out}"
-        typer.echo(
-            f"{name:14} {blocks:10} {spec.bus_bits:4}-bit bus, bursts of {spec.max_burst_beats}, "
-            f"{spec.clock_mhz:g} MHz"
-        )
+    for kind in target_kinds().values():
+        typer.echo(f"{kind.name}: {kind.summary}")
+        for preset in kind.presets():
+            typer.echo(f"    {preset:14} {kind.describe(preset)}".rstrip())
