@@ -117,8 +117,8 @@ def _write(
     cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, plan.slots.acc)
     tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
     prepare(plan, program, tiles)
-    for index in range(tiles):
-        tile = tile_at(plan, index, tiles)
+    for number in range(tiles):
+        tile = tile_at(plan, number, tiles)
         begin_tile(plan, program, tile)
         for k in range(plan.tiling.nk):
             state[emit.STEPS] += 1

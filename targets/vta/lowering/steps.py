@@ -112,10 +112,10 @@ def find_slots(
         freed = needs
         emit.flag(program.state, program.out, needs_at, PUSH_PREV)
         emit.pop(program.state, program.out, _C, _L)
-    used = tile.index * t.tco * plan.geo.ci * plan.geo.kh * plan.geo.kw
+    used = tile.number * t.tco * plan.geo.ci * plan.geo.kh * plan.geo.kw
     wgt_at = used % plan.m.wgt_built if slots.streamed else w_slot * slots.wgt_size
     step = Step(
-        k, k * t.tci, min(t.tci, plan.geo.ci - k * t.tci), tile.index * t.nk + k, i_slot, w_slot,
+        k, k * t.tci, min(t.tci, plan.geo.ci - k * t.tci), tile.number * t.nk + k, i_slot, w_slot,
         load_inp, load_wgt, used, wgt_at,
     )  # fmt: skip
     cursor = Cursor(
@@ -202,7 +202,7 @@ def gemm_of(
 def cycles_later(plan: Plan, tile: Tile) -> int:
     """Cycles of compute besides GEMMs, that tiles to come need."""
     pixels = tile.rows * tile.cols
-    return (tile.tiles - 1 - tile.index) * (1 + plan.operations.in_place) * tile.cos * pixels
+    return (tile.tiles - 1 - tile.number) * (1 + plan.operations.in_place) * tile.cos * pixels
 
 
 @stage
@@ -291,7 +291,7 @@ def wanted_part(plan: Plan, tile: Tile, left: int) -> int:
     """Weight elements that the next LOAD of a stream should bring, `left` being to come."""
     if plan.ramp == 0:
         return left
-    instructions = (tile.tiles - 1 - tile.index) * (1 + plan.operations.in_place)
+    instructions = (tile.tiles - 1 - tile.number) * (1 + plan.operations.in_place)
     later = cycles_later(plan, tile) + instructions * COMPUTE_LATENCY
     beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
     return min(left, last_part(left, later, tile.rows * tile.cols, beats))

@@ -33,7 +33,7 @@ class Program(NamedTuple):
 class Tile(NamedTuple):
     """Rows, columns and output blocks of an output tile."""
 
-    index: int
+    number: int  # tiles before it
     tiles: int  # of the program
     group: int
     image: int
@@ -64,15 +64,15 @@ class Piece(NamedTuple):
 
 
 @stage
-def tile_at(plan: Plan, index: int, tiles: int) -> Tile:
-    """The tile that is computed as number `index`."""
+def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
+    """The tile that is computed after `number` others."""
     geo, t = plan.geo, plan.tiling
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
         outer, inner = inner, outer
-    g = index // (outer * inner)
-    a_index, b_index = index // inner % outer, index % inner
+    g = number // (outer * inner)
+    a_index, b_index = number // inner % outer, number % inner
     co_tile = a_index if channels_outer else b_index
     pixel_tile = b_index if channels_outer else a_index
     n = pixel_tile // (t.row_tiles * t.col_tiles)
@@ -82,9 +82,9 @@ def tile_at(plan: Plan, index: int, tiles: int) -> Tile:
     col = pixel_tile % t.col_tiles * t.tw
     cols = min(t.tw, geo.ow - col)
     co = co_tile * t.tco
-    slot = index % plan.slots.acc
+    slot = number % plan.slots.acc
     return Tile(
-        index, tiles, g, n, g * t.places + pixel_tile, co_tile, row, rows, col, cols, co,
+        number, tiles, g, n, g * t.places + pixel_tile, co_tile, row, rows, col, cols, co,
         min(t.tco, geo.co - co), rows if t.gather else window(rows, geo.sh, geo.kh, geo.dh),
         window(cols, geo.sw, geo.kw, geo.dw), t.th * cols, slot, slot * plan.slots.acc_size,
         ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col,
@@ -104,7 +104,7 @@ def begin_tile(plan: Plan, program: Program, tile: Tile) -> None:
             state, out, geo, LOAD, ACC, tile.acc, geo.add_base + tile.first_out, tile.cos,
             tile.rows, tile.cols, tile.pitch, plan.m.acc_bytes,
         )  # fmt: skip
-    elif tile.index >= plan.slots.acc:
+    elif tile.number >= plan.slots.acc:
         pixels = tile.rows * tile.cols
         emit.gemm(
             state, out, plan.lay, 1, tile.slot, tile.slot + 1, tile.cos, pixels,
@@ -122,7 +122,7 @@ def end_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
             geo.bias_base + tile.group * geo.co + tile.co, 1, tile.cos, tile.cos, 0, 0, 0, 0,
             plan.m.acc_bytes,
         )  # fmt: skip
-    cuts = plan.tail if tile.index == tile.tiles - 1 else 1
+    cuts = plan.tail if tile.number == tile.tiles - 1 else 1
     pieces, c0, r0 = 0, 0, 0
     while c0 < tile.cos:
         blocks, rows = epilogue_piece(

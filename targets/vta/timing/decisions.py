@@ -65,7 +65,7 @@ def start_load(
     pops = (head.lo & nb.uint64(POP_NEXT)) != 0
     if head.visible > now:
         return until(load, head.visible), g2l, progress
-    if pops and g2l.count == 0:
+    if pops and g2l.held == 0:
         return until(load, NEVER), g2l, progress
     load = account_start(
         run, MODULE_LOAD, load, head, -1, 0, 1 if pops else -1, g2l.since, now, progress.total
@@ -103,7 +103,7 @@ def start_compute(
     pops_next = (head.lo & nb.uint64(POP_NEXT)) != 0
     if head.visible > now:
         return until(compute, head.visible), l2g, s2g, progress
-    if (pops and l2g.count == 0) or (pops_next and s2g.count == 0):
+    if (pops and l2g.held == 0) or (pops_next and s2g.held == 0):
         return until(compute, NEVER), l2g, s2g, progress
     compute = account_start(
         run, MODULE_COMPUTE, compute, head, 0 if pops else -1, l2g.since,
@@ -144,7 +144,7 @@ def start_store(
     pops = (head.lo & nb.uint64(POP_PREV)) != 0
     if head.visible > now:
         return until(store, head.visible), g2s, progress
-    if pops and g2s.count == 0:
+    if pops and g2s.held == 0:
         return until(store, NEVER), g2s, progress
     store = account_start(
         run, MODULE_STORE, store, head, 2 if pops else -1, g2s.since, -1, 0, now, progress.total

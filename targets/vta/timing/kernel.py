@@ -68,8 +68,7 @@ def simulate(
 
     insns: (n, 2), low and high word, C-contiguous, `insn_address` the first one's byte address;
     tokens: (4,), initial l2g, g2l, g2s, s2g; times: (n, TIMES_COLUMNS) cycles, -1 where it did not
-    happen, or (0, 0) if not wanted; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module, or
-    (0, 0).
+    happen; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module. Either is (0, 0) if not wanted.
     """
     run = Run(insns, times, breakdown, sim)
     clear(run)
@@ -77,8 +76,7 @@ def simulate(
     l2g, g2l = Tokens(tokens[0], 0), Tokens(tokens[1], 0)
     g2s, s2g = Tokens(tokens[2], 0), Tokens(tokens[3], 0)
     fetching = first_batch(sim.fetch, insns.shape[0])
-    sharing = nobody()
-    progress = Progress(-1, -1, nb.uint64(0))
+    sharing, progress = nobody(), Progress(-1, -1, nb.uint64(0))
     while True:
         now = min(min(load.event, compute.event), min(store.event, fetching.event))
         if sharing.live:

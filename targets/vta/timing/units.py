@@ -52,9 +52,9 @@ class Unit(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """A dependency queue: its tokens, and since when it has had one."""
+    """A dependency queue: the tokens it holds, and since when it has held one."""
 
-    count: int
+    held: int
     since: int
 
 
@@ -139,7 +139,7 @@ def end(run: Run, module: int, unit: Unit, sharing: Sharing, now: int, total: in
     if rarely(run.times.shape[0] > 0):
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
-    if rarely(run.breakdown.shape[0] > 0):
+    if run.breakdown.shape[0] > 0:
         beats = nb.int64(sharing.alone_read >> nb.uint64(32))
         if sharing.live:
             beats = run.sim.clients[unit.client, MOVED]
@@ -154,14 +154,14 @@ def push(run: Run, queue: Tokens, flag: int, now: int) -> Tokens:
     """The queue after an instruction that pushes a token if `flag` is set."""
     if flag == 0:
         return queue
-    since = now if queue.count == 0 else queue.since
-    return Tokens(min(queue.count + 1, run.sim.machine.token_limit), since)
+    since = now if queue.held == 0 else queue.since
+    return Tokens(min(queue.held + 1, run.sim.machine.token_limit), since)
 
 
 @stage
 def pop(queue: Tokens, pops: bool) -> Tokens:
     """The queue after an instruction that pops a token or not."""
-    return Tokens(queue.count - 1 if pops else queue.count, queue.since)
+    return Tokens(queue.held - 1 if pops else queue.held, queue.since)
 
 
 @stage
@@ -192,7 +192,7 @@ def account_start(
     second_since: int, now: int, total: int,
 ) -> Unit:  # fmt: skip
     """The module with the cycles before this decision accounted, if a breakdown is wanted."""
-    if not rarely(run.breakdown.shape[0] > 0):
+    if run.breakdown.shape[0] == 0:
         return unit
     accounted = account_wait(
         run.breakdown, module, first, first_since, second, second_since, unit.accounted,

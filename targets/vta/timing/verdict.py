@@ -89,9 +89,9 @@ def report_heads(
     if compute.head < tails[MODULE_COMPUTE]:
         insn = queues[MODULE_COMPUTE, compute.head & mask, 0]
         outcome[HEAD + 1] = insn
-        if run.insns[insn, 0] & nb.uint64(POP_PREV) and l2g.count == 0:
+        if run.insns[insn, 0] & nb.uint64(POP_PREV) and l2g.held == 0:
             outcome[MISSING + 1] += 1
-        if run.insns[insn, 0] & nb.uint64(POP_NEXT) and s2g.count == 0:
+        if run.insns[insn, 0] & nb.uint64(POP_NEXT) and s2g.held == 0:
             outcome[MISSING + 1] += 8
     if store.head < tails[MODULE_STORE]:
         outcome[HEAD + 2] = queues[MODULE_STORE, store.head & mask, 0]
