@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numba as nb
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.types.containers import BaseTuple
 from numba.extending import intrinsic

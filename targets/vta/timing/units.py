@@ -139,7 +139,7 @@ def end(run: Run, module: int, unit: Unit, sharing: Sharing, now: int, total: in
     if rarely(run.times.shape[0] > 0):
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
-    if run.breakdown.shape[0] > 0:
+    if rarely(run.breakdown.shape[0] > 0):
         beats = nb.int64(sharing.alone_read >> nb.uint64(32))
         if sharing.live:
             beats = run.sim.clients[unit.client, MOVED]
@@ -192,7 +192,7 @@ def account_start(
     second_since: int, now: int, total: int,
 ) -> Unit:  # fmt: skip
     """The module with the cycles before this decision accounted, if a breakdown is wanted."""
-    if run.breakdown.shape[0] == 0:
+    if not rarely(run.breakdown.shape[0] > 0):
         return unit
     accounted = account_wait(
         run.breakdown, module, first, first_since, second, second_since, unit.accounted,
