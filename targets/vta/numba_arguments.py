@@ -1,4 +1,5 @@
-"""What compiled code passes on without cost: arrays uncounted, named numbers by their address.
+"""What compiled code passes on without cost: arrays uncounted, named numbers by their address, and
+anything to a stage of a kernel.
 
 Numba counts references, atomically, whenever one compiled function hands an array to another, and
 copies a tuple item by item. Where a helper does no more than one instruction, either takes most of
@@ -10,13 +11,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
+import numba as nb
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.types.containers import BaseTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 Numbers = TypeVar("Numbers", bound=NamedTuple)
+
+# A stage of a kernel: compiled as part of its caller, so that records it takes and returns stay in
+# registers.
+stage = nb.njit(inline="always")
 
 
 @lru_cache(maxsize=64)
@@ -35,6 +42,20 @@ def unowned(_: Any, lent: types.Type) -> Any:
         return _without_owner(context, builder, signature.return_type, arguments[0])
 
     return lent(lent), generate
+
+
+@intrinsic
+def rarely(_: Any, condition: types.Type) -> Any:
+    """The same truth value; what is done if it holds is kept out of the way of the rest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bit = ir.IntType(1)
+        expect = builder.module.declare_intrinsic(
+            "llvm.expect", [bit], ir.FunctionType(bit, [bit, bit])
+        )
+        return builder.call(expect, [arguments[0], bit(0)])
+
+    return types.boolean(types.boolean), generate
 
 
 def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:

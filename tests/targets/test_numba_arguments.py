@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.numba_arguments import as_record, unowned
+from targets.vta.numba_arguments import as_record, rarely, unowned
 
 
 class Pair(NamedTuple):
@@ -75,3 +75,12 @@ def _weigh(numbers: Three) -> int:
 def test_a_record_reads_as_its_tuple() -> None:
     for numbers in (Three(1, 2, 3), Three(-4, 1 << 40, 0), Three(1, 2, 3)):
         assert _weigh(as_record(numbers)) == _weigh(numbers)
+
+
+@nb.njit
+def _rare(value: int) -> bool:
+    return bool(rarely(value > 3))
+
+
+def test_what_is_rare_is_as_true_as_ever() -> None:
+    assert [_rare(value) for value in (3, 4)] == [False, True]

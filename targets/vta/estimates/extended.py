@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
-from targets.vta.lowering.extended import CHANNELS_OUTER, KNOBS, RESIDENT
+from targets.vta.lowering.extended import KNOBS
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.lowering.pieces import WIDE_STORE, load_bound, weights_stream
+from targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT
 from targets.vta.spec import Machine
 
 Array = NDArray[np.float64]

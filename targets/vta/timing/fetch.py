@@ -8,6 +8,8 @@ between that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from targets.vta.isa import (
     Layout,
     get,
 )
+from targets.vta.numba_arguments import stage
 from targets.vta.timing.port import NEVER, compiled
 
 # State
@@ -38,21 +41,39 @@ UNDECODABLE, UNDECODABLE_AT = 7, 8  # the instruction it stops at, and when
 FETCH_FIELDS = 9
 
 
+class Fetching(NamedTuple):
+    """The next event of the fetch unit."""
+
+    asks: bool  # it is to ask for a batch; else one arrives
+    event: int  # its cycle, NEVER if not known
+
+
 @nb.njit(inline="always")
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
     """Instructions the fetch unit asks for at once."""
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
 
 
-@compiled
-def reset_fetch(fetch: NDArray[np.int64]) -> None:
-    """Nothing fetched yet; `fetch` (FETCH_FIELDS,)."""
+@stage
+def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
+    """Forget an earlier program; a batch of this one of `n` instructions is asked for at once;
+    `fetch` (FETCH_FIELDS,)."""
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
     fetch[LEFT] = -NEVER
     fetch[LEFT_BEFORE] = -NEVER
     fetch[UNDECODABLE] = -1
     fetch[UNDECODABLE_AT] = NEVER
+    return Fetching(n > 0, 0 if n > 0 else NEVER)
+
+
+@stage
+def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
+    """A batch is there; when the next can be asked for is up to `dispatch`."""
+    fetch[BATCH_FIRST] = fetch[ARRIVED]
+    fetch[BATCH_READY] = now
+    fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
+    return Fetching(fetch[ARRIVED] < n, NEVER)
 
 
 @nb.njit(inline="always")

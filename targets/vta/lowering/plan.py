@@ -1,0 +1,221 @@
+"""What an extended schedule fixes before its first instruction: tiles, slots, hardware loops."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.isa import Layout
+from targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, ALLOC_WGT, OK
+from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
+from targets.vta.lowering.pieces import MAX_SLOTS, load_bound, weights_stream
+from targets.vta.lowering.template import window
+from targets.vta.numba_arguments import stage
+from targets.vta.spec import Machine
+
+CHANNELS_OUTER, PIXELS_OUTER = 0, 1
+RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
+
+# The loops of a step, as `hardware_loops` and `pieces.coefficients` number them
+ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(6)
+
+
+class Tiling(NamedTuple):
+    """How the output is cut, in rows, columns and output blocks; the reduction in input blocks."""
+
+    th: int
+    tw: int
+    tco: int
+    tci: int
+    order: int
+    first_rows: int  # of the first tile of an image; the others have `th`
+    row_tiles: int
+    col_tiles: int
+    co_tiles: int
+    places: int  # tiles of pixels
+    nk: int  # reduction steps a tile
+    gather: bool  # a LOAD's row stride skips rows that no output reads
+    ih: int  # input rows of a tile
+    iw: int
+
+
+class Operations(NamedTuple):
+    """What the epilogue asks for."""
+
+    has_bias: bool
+    starts_with_tensor: bool  # a residual that can be the accumulators' first value
+    tensors: int  # others
+    in_place: int  # ALU operations a tile
+
+
+class Slots(NamedTuple):
+    """How the scratchpads are divided, in elements."""
+
+    inp: int  # slots
+    inp_size: int
+    wgt: int
+    wgt_size: int
+    acc: int
+    acc_size: int
+    bias_at: int
+    bias_resident: bool
+    streamed: bool  # weights pass through the scratchpad as a stream
+    compute_bound: bool  # else loads are slower than GEMMs
+
+
+class Loops(NamedTuple):
+    """The two loops that run in hardware, -1: none."""
+
+    hw0: int
+    hw1: int
+    co_unrolled: bool
+    unrolled: bool  # only pixels in hardware: a run of micro-ops is a run of weights
+
+
+class Plan(NamedTuple):
+    """An extended schedule of one workload on one machine."""
+
+    geo: Geometry
+    m: Machine
+    lay: Layout
+    epilogue: NDArray[np.int64]
+    tiling: Tiling
+    operations: Operations
+    slots: Slots
+    loops: Loops
+    ramp: int
+    tail: int
+
+
+@nb.njit(cache=True)
+def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
+    """The tiles of a config's knob values."""
+    th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
+    first_rows = -(-th // head)
+    row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
+    col_tiles = -(-geo.ow // tw)
+    # A 1×1 kernel with a stride needs every sh-th row only: the DMA's row stride skips the rest.
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    return Tiling(
+        th, tw, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
+        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), gather,
+        th if gather else window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def operations_of(epilogue: NDArray[np.int64]) -> Operations:
+    """The steps of `geometry.epilogue_steps`, counted."""
+    has_bias = False
+    starts_with_tensor = False
+    tensors = 0
+    in_place = 0
+    for e in range(epilogue.shape[0]):
+        in_place += 1
+        if epilogue[e, 0] == EPILOGUE_BIAS:
+            has_bias = True
+        elif epilogue[e, 0] == EPILOGUE_TENSOR:
+            starts_with_tensor = e == 0 or (e == 1 and epilogue[0, 0] == EPILOGUE_BIAS)
+            if starts_with_tensor:
+                in_place -= 1
+            else:
+                tensors += 1
+    return Operations(has_bias, starts_with_tensor, tensors, in_place)
+
+
+@nb.njit(cache=True)
+def slots_of(
+    geo: Geometry, m: Machine, t: Tiling, operations: Operations, inp_slots: int, wgt_slots: int,
+    acc_slots: int,
+) -> Slots:  # fmt: skip
+    """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
+    kk = geo.kh * geo.kw
+    inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
+    acc_size = t.tco * t.th * t.tw
+    resident = wgt_slots == RESIDENT
+    if inp_slots == RESIDENT:
+        inp_slots = t.nk if t.order == PIXELS_OUTER else t.places * t.nk
+    if resident:
+        wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
+    compute_bound = not load_bound(geo, m, operations.in_place, t.th * t.tw)
+    streamed = not compute_bound and weights_stream(
+        geo, m, resident, wgt_slots * wgt_size, t.th, t.tw, t.nk, t.places
+    )
+    if streamed:
+        wgt_slots, wgt_size = 1, m.wgt_built
+    bias_at = acc_slots * acc_size * (1 + operations.tensors)
+    bias_resident = operations.has_bias and bias_at + geo.groups * geo.co <= m.acc_built
+    return Slots(
+        inp_slots, inp_size, wgt_slots, wgt_size, acc_slots, acc_size, bias_at, bias_resident,
+        streamed, compute_bound,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def slots_failure(m: Machine, t: Tiling, operations: Operations, slots: Slots) -> int:
+    """OK, or the scratchpad that is too small."""
+    if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
+        return ALLOC_INP
+    if slots.wgt > MAX_SLOTS or slots.wgt * slots.wgt_size > m.wgt_built:
+        return ALLOC_WGT
+    if slots.bias_at + (t.tco if operations.has_bias else 0) > m.acc_built:
+        return ALLOC_ACC
+    return OK
+
+
+@nb.njit(cache=True)
+def hardware_loops(geo: Geometry, t: Tiling) -> Loops:
+    """Which two loops run in hardware: pixels first, then the longest of the rest."""
+    extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
+    hw0, hw1 = -1, -1
+    if t.th > 1:
+        hw0 = ROWS
+    if t.tw > 1:
+        if hw0 < 0:
+            hw0 = COLUMNS
+        else:
+            hw1 = COLUMNS
+    while hw1 < 0:
+        longest = -1
+        for loop in range(OUTPUT_BLOCKS, 6):
+            if loop != hw0 and extents[loop] > 1:  # noqa: SIM102
+                if longest < 0 or extents[loop] > extents[longest]:
+                    longest = loop
+        if longest < 0:
+            break
+        if hw0 < 0:
+            hw0 = longest
+        else:
+            hw1 = longest
+    co_unrolled = hw0 != OUTPUT_BLOCKS and hw1 != OUTPUT_BLOCKS
+    return Loops(hw0, hw1, co_unrolled, hw0 < OUTPUT_BLOCKS and hw1 < OUTPUT_BLOCKS)
+
+
+@stage
+def plan_of(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
+) -> Plan:
+    """The schedule of a config's knob values."""
+    t = tiling_of(geo, knobs)
+    operations = operations_of(epilogue)
+    slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
+    return Plan(
+        geo, m, lay, epilogue, t, operations, slots, hardware_loops(geo, t), knobs[9], knobs[10]
+    )
+
+
+@stage
+def micro_ops_of_block(plan: Plan, cis: int) -> int:
+    """Micro-ops of one output block in a step of `cis` input blocks."""
+    hw0, hw1 = plan.loops.hw0, plan.loops.hw1
+    count = 1
+    if hw0 != INPUT_BLOCKS and hw1 != INPUT_BLOCKS:
+        count *= cis
+    if hw0 != KERNEL_ROWS and hw1 != KERNEL_ROWS:
+        count *= plan.geo.kh
+    if hw0 != KERNEL_COLUMNS and hw1 != KERNEL_COLUMNS:
+        count *= plan.geo.kw
+    return count

@@ -1,0 +1,184 @@
+"""Where an output tile of an extended schedule lies, how its accumulators begin and how they end:
+first value, epilogue, store."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.isa import ACC, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
+from targets.vta.lowering import emit
+from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_IMMEDIATE, EPILOGUE_TENSOR
+from targets.vta.lowering.pieces import alu, epilogue_piece, one_uop, tile_transfer
+from targets.vta.lowering.plan import CHANNELS_OUTER, Plan
+from targets.vta.lowering.template import window
+from targets.vta.numba_arguments import stage
+
+_C, _S = 1, 2
+
+FULL = -1  # micro-ops do not fit
+
+
+class Program(NamedTuple):
+    """What is written: see `emit`, and what the accumulator slots are used by."""
+
+    state: NDArray[np.int64]
+    out: NDArray[np.uint64]
+    uops: NDArray[np.uint64]
+    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+
+
+class Tile(NamedTuple):
+    """Rows, columns and output blocks of an output tile."""
+
+    number: int  # tiles before it
+    tiles: int  # of the program
+    group: int
+    image: int
+    place: int  # of its pixels among all tiles
+    co_tile: int
+    row: int
+    rows: int
+    col: int
+    cols: int
+    co: int
+    cos: int
+    ih: int  # input rows and columns it reads
+    iw: int
+    pitch: int  # accumulator distance of two output blocks
+    slot: int
+    acc: int  # the slot's first accumulator
+    first_out: int  # element of the output
+
+
+class Piece(NamedTuple):
+    """Output blocks, and rows of them, of a tile's epilogue."""
+
+    block: int
+    blocks: int
+    row: int
+    rows: int
+    offset: int  # accumulators before it
+
+
+@stage
+def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
+    """The tile that is computed after `number` others."""
+    geo, t = plan.geo, plan.tiling
+    channels_outer = t.order == CHANNELS_OUTER
+    outer, inner = t.places, t.co_tiles
+    if channels_outer:
+        outer, inner = inner, outer
+    g = number // (outer * inner)
+    a_index, b_index = number // inner % outer, number % inner
+    co_tile = a_index if channels_outer else b_index
+    pixel_tile = b_index if channels_outer else a_index
+    n = pixel_tile // (t.row_tiles * t.col_tiles)
+    row_tile = pixel_tile // t.col_tiles % t.row_tiles
+    row = 0 if row_tile == 0 else t.first_rows + (row_tile - 1) * t.th
+    rows = min(t.first_rows if row_tile == 0 else t.th, geo.oh - row)
+    col = pixel_tile % t.col_tiles * t.tw
+    cols = min(t.tw, geo.ow - col)
+    co = co_tile * t.tco
+    slot = number % plan.slots.acc
+    return Tile(
+        number, tiles, g, n, g * t.places + pixel_tile, co_tile, row, rows, col, cols, co,
+        min(t.tco, geo.co - co), rows if t.gather else window(rows, geo.sh, geo.kh, geo.dh),
+        window(cols, geo.sw, geo.kw, geo.dw), t.th * cols, slot, slot * plan.slots.acc_size,
+        ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col,
+    )  # fmt: skip
+
+
+@stage
+def begin_tile(plan: Plan, program: Program, tile: Tile) -> None:
+    """The accumulators' first value, once the last STORE from their slot is done."""
+    geo, state, out = plan.geo, program.state, program.out
+    state[emit.TILES] += 1
+    if program.store_of[tile.slot] >= 0:
+        emit.flag(state, out, program.store_of[tile.slot], PUSH_PREV)
+        emit.pop(state, out, _S, _C)
+    if plan.operations.starts_with_tensor:
+        tile_transfer(
+            state, out, geo, LOAD, ACC, tile.acc, geo.add_base + tile.first_out, tile.cos,
+            tile.rows, tile.cols, tile.pitch, plan.m.acc_bytes,
+        )  # fmt: skip
+    elif tile.number >= plan.slots.acc:
+        pixels = tile.rows * tile.cols
+        emit.gemm(
+            state, out, plan.lay, 1, tile.slot, tile.slot + 1, tile.cos, pixels,
+            tile.pitch if tile.cos > 1 else 0, 1 if pixels > 1 else 0, 0, 0, 0, 0,
+        )  # fmt: skip
+
+
+@stage
+def end_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
+    """Epilogue and store, in pieces at the very end. Returns the number of micro-ops, or FULL."""
+    geo, state, out = plan.geo, program.state, program.out
+    if plan.operations.has_bias and not plan.slots.bias_resident:
+        emit.memory(
+            state, out, LOAD, ACC, plan.slots.bias_at,
+            geo.bias_base + tile.group * geo.co + tile.co, 1, tile.cos, tile.cos, 0, 0, 0, 0,
+            plan.m.acc_bytes,
+        )  # fmt: skip
+    cuts = plan.tail if tile.number == tile.tiles - 1 else 1
+    pieces, c0, r0 = 0, 0, 0
+    while c0 < tile.cos:
+        blocks, rows = epilogue_piece(
+            plan.m, plan.operations.in_place, cuts, pieces, tile.cos, tile.rows, c0, r0
+        )
+        piece = Piece(c0, blocks, r0, rows, c0 * tile.pitch + r0 * tile.cols)
+        n_uops = epilogue_of(plan, program, tile, piece, n_uops)
+        if n_uops == FULL:
+            return FULL
+        emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
+        emit.pop(state, out, _C, _S)
+        tile_transfer(
+            state, out, geo, STORE, OUT, tile.acc + piece.offset,
+            geo.out_base + tile.first_out + c0 * geo.oh * geo.ow + r0 * geo.ow, blocks, rows,
+            tile.cols, tile.pitch, plan.m.out_bytes,
+        )  # fmt: skip
+        r0 += rows
+        if r0 == tile.rows:
+            c0 += blocks
+            r0 = 0
+        pieces += 1
+    program.store_of[tile.slot] = state[emit.COUNT] - 1
+    return n_uops
+
+
+@stage
+def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: int) -> int:
+    """The ALU operations of a piece. Returns the number of micro-ops, or FULL."""
+    epilogue, slots = plan.epilogue, plan.slots
+    for e in range(epilogue.shape[0]):
+        kind = epilogue[e, 0]
+        if kind == EPILOGUE_TENSOR and plan.operations.starts_with_tensor:
+            continue
+        source = tile.acc + piece.offset
+        if kind == EPILOGUE_BIAS:
+            first = tile.group * plan.geo.co + tile.co if slots.bias_resident else 0
+            source = slots.bias_at + first + piece.block
+        elif kind == EPILOGUE_TENSOR:
+            source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
+            if piece.offset == 0:
+                tile_transfer(
+                    program.state, program.out, plan.geo, LOAD, ACC, source,
+                    plan.geo.add_base + tile.first_out, tile.cos, tile.rows, tile.cols, tile.pitch,
+                    plan.m.acc_bytes,
+                )  # fmt: skip
+        at = tile.slot  # the slot's own micro-op
+        if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
+            word = pack_uop(plan.lay, tile.acc + piece.offset, source, 0)
+            at = one_uop(program.uops, word, n_uops, slots.acc)
+            if at == n_uops:
+                if n_uops + 1 > min(plan.m.uop_built, program.uops.shape[0]):
+                    return FULL
+                program.uops[at] = word
+                n_uops += 1
+        alu(
+            program.state, program.out, plan.lay, at, piece.blocks, piece.rows * tile.cols,
+            tile.pitch, kind, epilogue[e, 1], epilogue[e, 2],
+        )  # fmt: skip
+    return n_uops
