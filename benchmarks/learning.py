@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
 from models import LEARNERS, make_explorer
-from search import ExplorerState, Problem, Session, problem_of
+from search import Problem, Session, problem_of, setting_of
 from search.learning import VetoModel
 from targets import make_target
 from targets.features import Features
@@ -90,7 +90,8 @@ def _vetoed(table: Oracle, trials: int, seed: int) -> float:
     """Share of the fastest valid configs below the threshold V has after a run."""
     target = replayed(make_target("vta-pynq"), [table])
     problem = problem_of(target, table.workload, seed)
-    session = Session(target, problem, make_explorer("default-blind"), ExplorerState())
+    explorer = make_explorer("default-blind")
+    session = Session(setting_of(target, table.workload, explorer, seed))
     while len(session.history) < trials and session.advance(8):
         pass
     judge = cast(VetoModel, session.state.models["V"])

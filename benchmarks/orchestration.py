@@ -1,16 +1,15 @@
-"""What Prefect and MLflow cost: `tilewright tune` against the same loop as a library call.
+"""What Prefect and MLflow cost: `tilewright tune` against the same run without them, `--bare`.
 
     .venv/bin/python -m benchmarks.orchestration [--network resnet18] [--trials 64] [--repeats 3]
 
 Both run as processes of their own, from nothing, by turns; compared is wall time from start to end,
-imports and servers included. The library call does the same work: import, subgraphs, stock
+imports and servers included. The bare call does the same work: import, subgraphs, stock
 schedules, the tuning loop with its ledger, the bit-exact proof. The limit is 15 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -30,31 +29,6 @@ class Cost:
 
     wall: float
     cpu: float
-
-
-def library_call(network: str, target_name: str, tuner: str, trials: int, out: Path) -> None:
-    """The tuning loop without flows, servers and tracking."""
-    import networks
-    from models import make_explorer
-    from search import Ledger, tune
-    from targets import make_target
-
-    target = make_target(target_name)
-    spec = target.spec
-    found = networks.load(network).workloads(spec.block_in, spec.block_out, spec.batch)
-    chosen = {}
-    with Ledger(out / "ledger.jsonl") as ledger:
-        for workload, _, _ in found:
-            default, _ = target.baseline(workload)
-            best = None
-            explorer = make_explorer(tuner)
-            for done in tune(target, workload, explorer, trials=trials, batch=16, ledger=ledger):
-                best = done
-            assert best is not None
-            if best.best_config is not None:
-                assert not target.verify(workload, best.best_config[None]).any()
-            chosen[workload.id] = min(default, best.best_cycles or default)
-    (out / "chosen.json").write_text(json.dumps(chosen))
 
 
 def timed(command: list[str], folder: Path) -> Cost:
@@ -79,32 +53,28 @@ def main() -> None:
     parser.add_argument("--tuner", default="default")
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.library:
-        library_call(given.network, given.target, given.tuner, given.trials, given.library)
-        return
     program = str(Path(sys.executable).with_name("tilewright"))
     what = ["--target", given.target, "--tuner", given.tuner, "--trials", str(given.trials)]
     flow: list[Cost] = []
-    library: list[Cost] = []
+    bare: list[Cost] = []
     for _ in range(given.repeats):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            module = [sys.executable, "-m", "benchmarks.orchestration", "--library", str(folder)]
-            library.append(timed([*module, "--network", given.network, *what], folder))
-            flow.append(timed([program, "tune", given.network, *what, "--out", "out"], folder))
-            print(f"library {library[-1].wall:6.1f} s   tune {flow[-1].wall:6.1f} s", flush=True)
-    report(flow, library)
+            command = [program, "tune", given.network, *what]
+            bare.append(timed([*command, "--out", "bare", "--bare"], folder))
+            flow.append(timed([*command, "--out", "out"], folder))
+            print(f"bare {bare[-1].wall:6.1f} s   tune {flow[-1].wall:6.1f} s", flush=True)
+    report(flow, bare)
 
 
-def report(flow: list[Cost], library: list[Cost]) -> None:
-    """Print medians, and the share of the command's time that the library call does not take."""
-    walls = [statistics.median(c.wall for c in costs) for costs in (flow, library)]
-    cpus = [statistics.median(c.cpu for c in costs) for costs in (flow, library)]
+def report(flow: list[Cost], bare: list[Cost]) -> None:
+    """Print medians, and the share of the command's time that the bare call does not take."""
+    walls = [statistics.median(c.wall for c in costs) for costs in (flow, bare)]
+    cpus = [statistics.median(c.cpu for c in costs) for costs in (flow, bare)]
     share = 1 - walls[1] / walls[0]
-    print(f"wall  tune {walls[0]:.1f} s, library {walls[1]:.1f} s: orchestration {share:.1%}")
-    print(f"cpu   tune {cpus[0]:.1f} s, library {cpus[1]:.1f} s: {cpus[0] - cpus[1]:+.1f} s")
+    print(f"wall  tune {walls[0]:.1f} s, bare {walls[1]:.1f} s: orchestration {share:.1%}")
+    print(f"cpu   tune {cpus[0]:.1f} s, bare {cpus[1]:.1f} s: {cpus[0] - cpus[1]:+.1f} s")
     print("within the limit" if share <= LIMIT else f"above the limit of {LIMIT:.0%}")
 
 
