@@ -38,7 +38,7 @@ from targets.errors import TilewrightError, WorkloadError
 from targets.features import Features, read_columns
 from targets.files import Json, as_number, as_object
 from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcNonsense, RpcProcess
-from targets.worker import read_programs, read_space, write_programs, write_workload
+from targets.worker import read_programs, read_space, write_programs
 from targets.workload import Workload
 
 PARTS = 8
@@ -152,7 +152,7 @@ class IsolatedTarget:
         self._child.stop()
 
     def _space(self, workload: Workload) -> Space:
-        header = self._must({"call": "space", "workload": write_workload(workload)})
+        header = self._must({"call": "space", "workload": workload.to_json()})
         if "error" in header:
             raise WorkloadError(str(header["message"]))
         return read_space(header)
@@ -170,7 +170,7 @@ class IsolatedTarget:
         if not self._child.running:
             self._must({"call": "describe"})
         header, arrays = self._child.call(
-            {"call": call, "workload": write_workload(workload)},
+            {"call": call, "workload": workload.to_json()},
             {"configs": configs, **(programs or {})},
         )
         if "error" in header:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from targets.base import Knob, Lowered, Programs, Ragged, Space, Target
 from targets.capabilities import Estimates, capability
@@ -49,7 +46,7 @@ class Worker:
                 "hardware": self.target.hardware_features(),
                 "estimates": estimates is not None,
             }, {}
-        workload = read_workload(header["workload"])
+        workload = Workload.from_json(as_object(header["workload"]))
         if call == "space":
             return write_space(self.target.space(workload)), {}
         configs = np.asarray(arrays["configs"], dtype=np.int32)
@@ -125,21 +122,6 @@ def read_programs(arrays: Arrays) -> dict[str, Ragged]:
                 raise ValueError(f"the rows of '{name}' are not those of its values")
             found[name] = Ragged(values, offsets.astype(np.int64))
     return found
-
-
-def write_workload(workload: Workload) -> dict[str, Json]:
-    """As JSON."""
-    return asdict(workload)
-
-
-def read_workload(values: Json) -> Workload:
-    """What `write_workload` wrote. Raises `WorkloadError` for sizes that make no sense."""
-    return _workloads().validate_python(values)
-
-
-@cache
-def _workloads() -> TypeAdapter[Workload]:
-    return TypeAdapter(Workload)
 
 
 def write_space(space: Space) -> Header:

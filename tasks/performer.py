@@ -127,7 +127,8 @@ class CachedStages:
         return thing
 
     def _find(self, thing: object) -> Manifest | None:
-        return next((manifest for each, manifest in self._lately if each is thing), None)
+        # the latest: what a stage left as it was is the same object, from the cache
+        return next((known for each, known in reversed(self._lately) if each is thing), None)
 
     def _add(self, thing: object, manifest: Manifest) -> Manifest:
         self._lately.append((thing, manifest))

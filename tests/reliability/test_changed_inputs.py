@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow(seconds=5)
 WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}
 STOCK, PROOF = {"measure_default": WORKLOADS}, {"verify_schedule": WORKLOADS}
+BEGUN = {"begin": WORKLOADS}  # what a tuner knows before its first trial
 ASKED = ("generate_candidates", "filter_candidates", "lower_candidates", "retrain_models")
 
 
@@ -42,17 +43,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 EXPECTED: list[tuple[str, Mapping[str, int], int]] = [
-    ("first", IMPORT | STOCK | PROOF | rounds(ROUNDS), 0),
+    ("first", IMPORT | BEGUN | STOCK | PROOF | rounds(ROUNDS), 0),
     ("again", {}, 32),
     ("elsewhere", {}, 0),  # another ledger, the same cache
     ("spec written otherwise", {}, 32),
     ("more trials", rounds(1), 32),
-    ("another seed", rounds(ROUNDS) | PROOF, 0),
+    ("another seed", BEGUN | rounds(ROUNDS) | PROOF, 0),
     # the batches come out the same, so they need not be simulated again
-    ("another option of the tuner", rounds(ROUNDS, simulated=False), 0),
+    ("another option of the tuner", BEGUN | rounds(ROUNDS, simulated=False), 0),
     ("another model file", IMPORT, 32),
-    ("another spec", STOCK | PROOF | rounds(ROUNDS), 0),
-    ("fresh", IMPORT | STOCK | PROOF | rounds(ROUNDS), 0),
+    ("another spec", BEGUN | STOCK | PROOF | rounds(ROUNDS), 0),
+    ("fresh", IMPORT | BEGUN | STOCK | PROOF | rounds(ROUNDS), 0),
 ]
 
 

@@ -41,7 +41,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
-    from tasks import champion
+    from tasks import champion, crowning
     from tasks.comparison_records import log_comparison
 
     what = _plan(f"random,{tuner}", trials)
@@ -49,21 +49,22 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
     results = results_of(runs, optimum_of(what), trials)
     logged = log_comparison(what, results, runs, [])
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
-    crowned = champion.crown(what, results, rows, logged)
+    crowned = crowning.crown(what, results, rows, logged)
     assert {each.role for each in crowned} >= {"P", "V"}
 
     target, name = what.test_bed.open("C10"), what.tuner_configs[1].tuner
     workload = dict(what.test_bed.workloads)["C10"]
     state = champion.load_champion(target, "template", workload, name)
     assert state is not None
-    seed = champion._best_seed(results, tuner, "C10")
+    seed = crowning._best_seed(results, tuner, "C10")
     job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
-    learned, fit_records = champion._learned(what, job)
+    learned = crowning._learned(what, job)
     assert set(state.models) == {each.role for each in crowned}
     for role, model in state.models.items():
-        assert model.kind == learned.models[role].kind
-        asked = fit_records[role].x
-        np.testing.assert_array_equal(model.predict(asked), learned.models[role].predict(asked))
+        assert model.kind == learned[role].model.kind
+        asked = learned[role].features
+        expected = learned[role].model.predict(asked)
+        np.testing.assert_array_equal(model.predict(asked), expected)
     _proposes(what, target, state)
 
     with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
@@ -73,8 +74,9 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
     """Model A's draft comes with it."""
-    from tasks.champion import crown, load_champion
+    from tasks.champion import load_champion
     from tasks.comparison_records import log_comparison
+    from tasks.crowning import crown
 
     layer = parse_workload(LAYER)
     test_bed, _ = oracle_test_bed("vta-pynq", "template", [layer], registry / "oracles")
@@ -99,8 +101,8 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tasks.champion import crown
     from tasks.comparison_records import log_comparison
+    from tasks.crowning import crown
 
     what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
