@@ -126,9 +126,9 @@ class Lowering:
         kept: dict[int, tuple[NDArray[np.uint64], NDArray[np.uint64]]] = {}
 
         def run(begin: int, end: int) -> None:
-            kept[begin] = _keep_rows(
+            kept[begin] = _lower_rows(
                 self.code, *self.records, self.epilogue, values, self.stock, begin, end,
-                codes, states,
+                codes, states, True,
             )  # fmt: skip
 
         over_chunks(len(values), run)
@@ -151,7 +151,7 @@ class Lowering:
         def run(begin: int, end: int) -> None:
             _lower_rows(
                 self.code, *self.records, self.epilogue, values, self.stock, begin, end,
-                codes, states,
+                codes, states, False,
             )  # fmt: skip
 
         over_chunks(len(values), run)
@@ -215,32 +215,19 @@ def lower_whole(
 def _lower_rows(
     kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
     values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
-    states: NDArray[np.int64],
-) -> None:  # fmt: skip
-    out = np.empty((4096, 2), np.uint64)
-    uops = np.zeros(1 << m.log_uop_depth, np.uint64)
-    for r in range(begin, end):
-        codes[r], out = lower_whole(
-            kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
-        )
-
-
-@nb.njit(cache=True, nogil=True)
-def _keep_rows(
-    kind: int, geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64],
-    values: NDArray[np.int64], stock: bool, begin: int, end: int, codes: NDArray[np.int64],
-    states: NDArray[np.int64],
+    states: NDArray[np.int64], keep: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
-    """As `_lower_rows`, and the instructions and micro-ops of all rows, one after the other."""
+    """Lower rows of a batch. Returns the instructions and micro-ops of all of them, one after the
+    other; none unless they are to be kept."""
     out = np.empty((4096, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
-    insns, insn_count = np.empty((4096, 2), np.uint64), 0
-    kept_uops, uop_count = np.empty(256, np.uint64), 0
+    insns, insn_count = np.empty((4096 if keep else 0, 2), np.uint64), 0
+    kept_uops, uop_count = np.empty(256 if keep else 0, np.uint64), 0
     for r in range(begin, end):
         codes[r], out = lower_whole(
             kind, geo, m, lay, epilogue, values[r], stock, out, uops, states[r]
         )
-        if codes[r] != 0:
+        if codes[r] != 0 or not keep:
             continue
         more_insns, more_uops = states[r, emit.COUNT], states[r, emit.UOPS]
         if insn_count + more_insns > len(insns):
