@@ -1,0 +1,99 @@
+"""Digests of what lowering, simulator and tuners do: `python -m tests.search.golden_runs FILE`.
+
+Recorded once before the rooms were rebuilt; whoever changes results on purpose records them anew
+and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from models import make_explorer
+from search import tune
+from targets import make_target
+from targets.errors import WorkloadError
+from targets.workload import parse_workload
+
+LAYERS = (
+    "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1",
+    "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0",
+    "conv2d:n=1,c=512,h=7,w=7,o=512,k=3,s=1,p=1",
+    "dense:n=1,c=512,o=1000",
+    "conv2d:n=2,c=48,h=13,w=9,o=80,k=5x3,s=2x1,p=2x1",
+)
+EPILOGUE = ">> 7, bias, add, relu, min 100"  # of the dense layer, where a space has bias
+TARGETS = tuple(
+    (preset, space)
+    for preset in ("vta-pynq", "huge")
+    for space in ("extended", "template", "unchecked")
+)
+TUNERS = {
+    "random": 40, "ga": 40, "tps": 40, "ml2tuner": 40, "autotvm": 72,
+    "default": 40, "default-blind": 40, "baco": 40,
+}  # fmt: skip
+LINEAR_ALGEBRA = ("default", "default-blind", "baco")
+"""Tuners whose numbers depend in the last bit on the processor that BLAS was built for."""
+
+
+def processor() -> str:
+    """What BLAS takes this processor for."""
+    kinds = {
+        str(info.get("architecture")) for info in threadpool_info() if "blas" in info["user_api"]
+    }
+    return ", ".join(sorted(kinds))
+
+
+def lowered(preset: str, space: str, layer: int) -> str:
+    """Digest of 200 random configs of a layer, lowered and timed."""
+    target = make_target(preset, space)
+    epilogue = EPILOGUE if layer == 3 and space != "unchecked" else None
+    workload = parse_workload(LAYERS[layer], epilogue)
+    try:
+        knobs = target.space(workload)
+    except WorkloadError:
+        return "no space"
+    flat = np.random.default_rng(5).integers(0, knobs.size, 200)
+    batch = target.lower(workload, knobs.unravel(flat))
+    measured = target.measure(batch)
+    hidden = getattr(batch.hidden, "matrix", batch.hidden)
+    numbers = (hidden, measured.cycles, measured.seconds)
+    words = (batch.failures, batch.reasons, measured.status, measured.reason)
+    return _digest(*(array.tobytes() for array in numbers), *("\0".join(w).encode() for w in words))
+
+
+def tuned(tuner: str) -> str:
+    """Digest of a tuner's trials on the second layer, in order."""
+    target, workload = make_target("vta-pynq", "extended"), parse_workload(LAYERS[1])
+    rounds = tune(target, workload, make_explorer(tuner), trials=TUNERS[tuner], batch=8, seed=3)
+    parts = []
+    for done in rounds:
+        counts = np.array([done.lowered, done.failed_compiles])
+        parts += [done.configs.tobytes(), done.measured.cycles.tobytes(), counts.tobytes()]
+    return _digest(*parts)
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def record() -> dict[str, object]:
+    """All of it."""
+    return {
+        "processor": processor(),
+        "lowered": {
+            f"{preset} {space} {layer}": lowered(preset, space, layer)
+            for preset, space in TARGETS
+            for layer in range(len(LAYERS))
+        },
+        "tuned": {tuner: tuned(tuner) for tuner in TUNERS},
+    }
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(record(), indent=1) + "\n")
