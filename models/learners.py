@@ -15,8 +15,8 @@ from models.gaussian import GaussianProcess
 from models.hidden_features import hidden_features, work
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
-from search.explorer import Problem
 from search.learning import CostModel, Surrogate, VetoModel
+from search.problem import Problem
 from targets.base import Configs
 from targets.errors import UnknownName
 from targets.features import Features

@@ -24,19 +24,12 @@ rebuilds it. `read(path)` reads any ledger without a lease; its `.frame()` has t
 """
 
 from search.engine import Proposal, Record, Round, Session, SoloRecord, rounds
-from search.explorer import (
-    BaseExplorer,
-    Candidates,
-    Choice,
-    Explorer,
-    ExplorerState,
-    History,
-    Problem,
-)
+from search.explorer import BaseExplorer, Candidates, Choice, Explorer, ExplorerState, History
 from search.lease import LeaseHeld, writer
 from search.ledger import Contents, Ledger, LedgerError, read
 from search.loop import run_id, tune
 from search.performers import InProcess, Setting, Stages, setting_of
+from search.problem import Problem
 from search.registry import OptionError, Options, Registration, create, register, tuners
 from search.run_records import FinishedRound, RunKey, RunLedger, RunRecords
 from search.sharing import SharedRecord, shared_key, tune_shared

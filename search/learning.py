@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.problem import Problem
 from targets.base import Configs
 from targets.features import Features
-
-if TYPE_CHECKING:
-    from search.explorer import Problem
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from search import stages
-from search.explorer import Candidates, Explorer, ExplorerState, History, Problem
+from search.explorer import Candidates, Explorer, ExplorerState, History
+from search.problem import Problem
 from search.stages import Batch, Known
 from targets.base import Measurements, Target
 from targets.workload import Workload

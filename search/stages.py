@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.explorer import Candidates, Choice, Explorer, ExplorerState, History, Problem
+from search.explorer import Candidates, Choice, Explorer, ExplorerState, History
+from search.problem import Problem
 from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Ragged, Target
 from targets.capabilities import Estimates, capability

@@ -12,8 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from search.learning import Learners
+from search.problem import Problem
 from search.registry import Options, register
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from pydantic import Field
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, ModelInput, Problem
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History, ModelInput
 from search.learning import Learners, Surrogate
+from search.problem import Problem
 from search.registry import Options, register
 from targets.base import Configs, Lowered, Space
 from targets.features import Features

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History
 from search.explorers.autotvm import knob_features, scorer
 from search.learning import CostModel, Learners
 from search.ppo import Agent, Places
+from search.problem import Problem
 from search.registry import Options, register
 from targets.base import Space
 

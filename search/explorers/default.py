@@ -27,10 +27,10 @@ from search.explorer import (
     ExplorerState,
     History,
     ModelInput,
-    Problem,
     Scores,
 )
 from search.learning import Learners, Surrogate, VetoModel
+from search.problem import Problem
 from search.registry import Options, register
 from targets.base import Configs, Lowered
 from targets.features import Features

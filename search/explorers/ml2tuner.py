@@ -16,10 +16,10 @@ from search.explorer import (
     ExplorerState,
     History,
     ModelInput,
-    Problem,
     Scores,
 )
 from search.learning import Learners
+from search.problem import Problem
 from search.registry import Options, register
 from targets.base import Configs, Lowered
 from targets.features import Features

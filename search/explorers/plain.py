@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, Problem
+from search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from search.problem import Problem
 from search.registry import register
 
 
