@@ -53,22 +53,22 @@ def main(
     oracles: Path = Path("built/oracles"),
 ) -> None:
     """Run all tuners and print what they needed."""
-    ground = _arena(where, oracles, [name for name in layers.split(",") if name], live)
-    what = plan(ground, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
+    test_bed = _test_bed(where, oracles, [name for name in layers.split(",") if name], live)
+    what = plan(test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
     folder = out / (where + "-live" * live)
     console = Console(width=120)
     with comparing(console) as progress:
         compared = run_comparison(what, folder, processes=jobs, progress=progress)
     write_report(compared, folder)
     console.print(standings_table(compared.standings, console.width))
-    share = {name: _invalid_share(ground, name) for name, _ in ground.workloads}
+    share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
     console.print(_by_layer(compared.results, share))
     figures = _relative(compared.results, share)
     console.print(_relative_table(figures))
     (folder / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
-def _arena(where: Where, oracles: Path, wanted: list[str], live: bool) -> TestBed:
+def _test_bed(where: Where, oracles: Path, wanted: list[str], live: bool) -> TestBed:
     if where == "tables":
         files = sorted(TABLES.glob("*.csv.gz"), key=lambda path: int(path.name[1:].split(".")[0]))
         return recorded_test_bed([f for f in files if not wanted or f.name.split(".")[0] in wanted])
@@ -78,8 +78,8 @@ def _arena(where: Where, oracles: Path, wanted: list[str], live: bool) -> TestBe
     return OracleTestBed(target, where, named, oracles, live)
 
 
-def _invalid_share(ground: TestBed, name: str) -> float:
-    return float(np.mean(ground.table(name).status != "valid"))
+def _invalid_share(test_bed: TestBed, name: str) -> float:
+    return float(np.mean(test_bed.table(name).status != "valid"))
 
 
 def _by_layer(results: Results, share: dict[str, float]) -> Table:

@@ -52,7 +52,8 @@ class Rate:
 
 
 def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) -> Rate:
-    """The fastest of some simulations of a batch; compiled code is loaded before."""
+    """The fastest of some simulations of programs (instructions, 2); compiled code is loaded
+    before."""
     insns = np.concatenate(programs)
     offsets = np.cumsum([0, *map(len, programs)])
     simulate_batch(insns[: offsets[1]], offsets[:2], spec)
@@ -67,7 +68,8 @@ def rate(programs: Programs, spec: VtaSpec, threads: int = 1, repeats: int = 3) 
 
 
 def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
-    """The programs of a template space, evenly thinned out to at most `most` configs."""
+    """The programs (instructions, 2) of a template space, evenly thinned out to at most `most`
+    configs."""
     lowering = Lowering.of(parse_workload(workload), spec, "template")
     space = lowering.space
     flat = np.unique(np.linspace(0, space.size - 1, most).astype(np.int64))

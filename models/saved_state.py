@@ -48,7 +48,7 @@ def save_state(state: ExplorerState, folder: Path) -> list[Path]:
 
 
 def load_state(folder: Path) -> ExplorerState:
-    """The memory saved in a folder. Raises `StoreError` if a file is missing or has changed."""
+    """The state saved in a folder. Raises `StoreError` if a file is missing or has changed."""
     try:
         index = json.loads((folder / INDEX).read_text())
         models = {role: _load(folder, entry) for role, entry in index["models"].items()}

@@ -25,7 +25,8 @@ def log_expected_improvement(
 
 
 def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`n` rows far from each other: a random one, then always the farthest from those chosen."""
+    """`n` rows of `x` (m, columns) that are far from each other, all if there are fewer: a random
+    one, then always the farthest from those chosen."""
     if not len(x):
         return np.empty(0, dtype=np.int64)
     order = rng.permutation(len(x))

@@ -12,20 +12,22 @@ ENUMERABLE = 200_000
 
 
 def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Flat indices of a space up to `ENUMERABLE` that are not in `tried` (ascending)."""
+    """Flat indices, (n,), of a listed space or one up to `ENUMERABLE` that are not in `tried`
+    (ascending)."""
     members = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
     return without(members, tried)
 
 
 def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of `flat` that are not in `tried` (ascending)."""
+    """Those of `flat` (n,) that are not in `tried` (m,), which is ascending."""
     return flat[~_among(flat, tried)]
 
 
 def sample(
     space: Space, n: int, tried: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Up to `n` distinct flat indices drawn uniformly from those not in `tried`."""
+    """Distinct flat indices, shape (up to `n`,), drawn uniformly from those not in `tried` (m,),
+    which is ascending."""
     if space.size <= ENUMERABLE or space.listed is not None:
         left = untried(space, tried)
         return rng.permutation(left)[:n]
@@ -41,7 +43,8 @@ def sample(
 
 
 def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """About `n` flat indices of a space (ascending), all of them if it has no more."""
+    """About `n` flat indices of a space, shape (up to `n`,), ascending; all of them if it has no
+    more."""
     members = None if space.listed is None else np.asarray(space.listed)
     count = space.size if members is None else len(members)
     if count <= n:
@@ -51,7 +54,8 @@ def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
-    """Flat indices of all configs that differ from one of `configs` in exactly one knob."""
+    """Flat indices, (m,), ascending, of all configs that differ from one of `configs` (n, knobs) in
+    exactly one knob."""
     strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])
     around = [np.empty(0, dtype=np.int64)]
     flat = space.ravel(configs) if len(configs) else around[0]

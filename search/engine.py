@@ -143,7 +143,7 @@ class SoloRecord:
 
 
 class Session:
-    """A run in progress: the problem, the history and the memory, moved on round by round."""
+    """A run in progress: the problem, the history and the state, moved on round by round."""
 
     def __init__(
         self,

@@ -136,6 +136,7 @@ class Candidates:
         return len(self.configs)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Candidates:
+        """Some of them, by row indices (m,) or a mask (n,); `vetoed` is 0 again."""
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
 
@@ -176,7 +177,7 @@ class ModelInput:
 class ExplorerState:
     """What an explorer carries from round to round: learned models and plain arrays, nothing else.
 
-    `models.save_memory` and `models.load_memory` keep it on disk in native formats.
+    `models.save_state` and `models.load_state` keep it on disk in native formats.
     """
 
     models: dict[str, CostModel] = field(default_factory=dict)
@@ -230,7 +231,7 @@ class Explorer(Protocol):
         ...
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """The memory after the round `history.round - 1`, whose trials `history` ends with."""
+        """The state after the round `history.round - 1`, whose trials `history` ends with."""
         ...
 
     def model_inputs(

@@ -55,11 +55,11 @@ class Stages(Protocol):
         ...
 
     def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
-        """The memory after the last round of `history`."""
+        """The state after the last round of `history`."""
         ...
 
     def relearn(self, state: ExplorerState, histories: Sequence[History]) -> ExplorerState:
-        """The memory after several rounds that are over: `retrain` on the history after each."""
+        """The state after several rounds that are over: `retrain` on the history after each."""
         ...
 
 

@@ -158,8 +158,9 @@ def retrain(
 def model_errors(
     scores: Mapping[str, NDArray[np.float64]], measured: Measurements
 ) -> dict[str, float]:
-    """How wrong the models were on a batch before they saw it: `P_rmse`, `A_rmse` in log2 latency
-    over its valid rows, `V_brier` the mean squared error of the chance. Absent where unknown."""
+    """How wrong the models were on a batch before they saw it, from their `scores` (n,) by role:
+    `P_rmse`, `A_rmse` in log2 latency over its valid rows, `V_brier` the mean squared error of the
+    chance. Absent where unknown."""
     valid, errors = measured.valid, {}
     for name in ("P", "A"):
         if name in scores and valid.any():

@@ -29,6 +29,7 @@ class Home:
 
     @property
     def prefect_database(self) -> Path:
+        """SQLite file of this home's own Prefect server."""
         return self.root / "prefect" / "prefect.db"
 
     @property
@@ -43,18 +44,22 @@ class Home:
 
     @property
     def mlflow_database(self) -> Path:
+        """SQLite file that MLflow logs to, unless it logs to a server."""
         return self.root / "mlflow" / "mlflow.db"
 
     @property
     def mlflow_artifacts(self) -> Path:
+        """Folder of the files logged with runs in that database."""
         return self.root / "mlflow" / "artifacts"
 
     @property
     def log(self) -> Path:
+        """What the libraries of a command log."""
         return self.root / "tilewright.log"
 
     @property
     def server_log(self) -> Path:
+        """What the Prefect server prints."""
         return self.root / "prefect" / "server.log"
 
 

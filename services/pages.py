@@ -20,14 +20,14 @@ POLL_SECONDS = 0.2
 class Addresses(dict[str, str]):
     """Where the pages are, by name."""
 
-    def __init__(self, values: dict[str, str], children: list[ServerProcess]) -> None:
+    def __init__(self, values: dict[str, str], servers: list[ServerProcess]) -> None:
         super().__init__(values)
-        self._children = children
+        self._servers = servers
 
     def wait(self) -> None:
         """Until Ctrl-C or SIGTERM. Raises `ServerError` if a server ends by itself."""
         while True:
-            for process in self._children:
+            for process in self._servers:
                 if process.process.poll() is not None:
                     raise ServerError(f"the {process.name} server ended; see {process.log}")
             time.sleep(POLL_SECONDS)
@@ -42,10 +42,10 @@ def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addre
         stack.callback(prefect.process.stop)
         mlflow = start_mlflow_server(home, host, mlflow_port)
         stack.callback(mlflow.stop)
-        children = [prefect.process, mlflow]
+        servers = [prefect.process, mlflow]
         try:
             with ending_on_sigterm():
-                for process in children:
+                for process in servers:
                     process.wait()
                 announce(home, prefect.api_url)
                 stack.callback(withdraw, home)
@@ -55,7 +55,7 @@ def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addre
                     + "#/experiments"
                     + TRAINING_PAGES,
                 }
-                yield Addresses(addresses, children)
+                yield Addresses(addresses, servers)
         except KeyboardInterrupt:
             return
 

@@ -34,7 +34,7 @@ LOCAL = (LOOPBACK, "0.0.0.0", "localhost", "::1")
 
 @dataclass(frozen=True)
 class PrefectServer:
-    """A server on its way up: `child.wait()` before the first flow, `child.stop()` at the end."""
+    """A server on its way up: `process.wait()` before the first flow, `process.stop()` last."""
 
     process: ServerProcess
     api_url: str
@@ -76,6 +76,7 @@ def announce(home: Home, api_url: str) -> None:
 
 
 def withdraw(home: Home) -> None:
+    """Take the announcement back."""
     _announcement(home).unlink(missing_ok=True)
 
 

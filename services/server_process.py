@@ -81,7 +81,7 @@ def start(
             pass_fds=tuple(descriptors),
             # a module that lies in the folder of the command is not to be imported
             env=os.environ | {"PYTHONSAFEPATH": "1"} | dict(environment or {}),
-            start_new_session=True,  # Ctrl-C reaches the command, which then stops its children
+            start_new_session=True,  # Ctrl-C reaches the command, which then stops its servers
         )
     return ServerProcess(name, process, health, log)
 
@@ -140,6 +140,7 @@ class Tethered:
         return status
 
     def end(self) -> None:
+        """Ask the whole group to end, then insist; it is not started again."""
         with self._changing:
             self._ending = True
         for wanted in (signal.SIGTERM, signal.SIGKILL):
@@ -152,6 +153,7 @@ class Tethered:
                 continue
 
     def end_with_parent(self) -> None:
+        """Block until standard input closes, then `end`."""
         while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
             pass
         self.end()

@@ -125,7 +125,8 @@ def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
 
 
 def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
-    """An NPZ file with fixed time stamps, `level` as in `pack_files`; no arrays of objects."""
+    """An NPZ file of arrays of any shape, but none of objects, with fixed time stamps; `level` as
+    in `pack_files`."""
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 

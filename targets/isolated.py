@@ -88,7 +88,7 @@ class IsolatedTarget:
         beside: Target | None = None,
     ) -> None:
         recipe = [factory, json.dumps(dict(arguments or {}))]
-        self._child = RpcProcess("targets.worker", recipe, limits or Limits())
+        self._process = RpcProcess("targets.worker", recipe, limits or Limits())
         self._beside = beside
         self._about = self._describe()
         self.space = lru_cache(maxsize=64)(self._space)
@@ -108,7 +108,7 @@ class IsolatedTarget:
     @property
     def processes(self) -> int:
         """How many processes have been used so far."""
-        return self._child.starts
+        return self._process.starts
 
     def hardware_features(self) -> dict[str, float]:
         hardware = as_object(self._about["hardware"])
@@ -149,7 +149,7 @@ class IsolatedTarget:
 
     def close(self) -> None:
         """End the process; a later call starts another."""
-        self._child.stop()
+        self._process.stop()
 
     def _space(self, workload: Workload) -> Space:
         header = self._must({"call": "space", "workload": workload.to_json()})
@@ -167,9 +167,9 @@ class IsolatedTarget:
     def _call(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        if not self._child.running:
+        if not self._process.running:
             self._must({"call": "describe"})
-        header, arrays = self._child.call(
+        header, arrays = self._process.call(
             {"call": call, "workload": workload.to_json()},
             {"configs": configs, **(programs or {})},
         )
@@ -186,11 +186,10 @@ class IsolatedTarget:
     def _must(self, header: Header) -> Header:
         """A call without which nothing works; starting the process may take its time."""
         try:
-            return self._child.call(header, seconds=max(START_SECONDS, self._child.limits.seconds))[
-                0
-            ]
+            seconds = max(START_SECONDS, self._process.limits.seconds)
+            return self._process.call(header, seconds=seconds)[0]
         except RpcFailed as error:
-            recipe = " ".join(self._child.arguments)
+            recipe = " ".join(self._process.arguments)
             raise TargetDown(f"target {recipe} cannot be used: {error}; try it alone") from None
 
 

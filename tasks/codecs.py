@@ -26,6 +26,7 @@ _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher le
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
+    """As NPZ, each score an array of its own."""
     scores = {_SCORE + name: values for name, values in candidates.scores.items()}
     return pack_arrays(
         {"configs": candidates.configs, "vetoed": np.array(candidates.vetoed)} | scores
@@ -33,6 +34,7 @@ def encode_candidates(candidates: Candidates) -> bytes:
 
 
 def decode_candidates(data: bytes) -> Candidates:
+    """What `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
     return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
 
@@ -75,6 +77,7 @@ def decode_batch(data: bytes, workload: Workload) -> Batch:
 
 
 def encode_measurements(measured: Measurements) -> bytes:
+    """As NPZ; repeats, rows of unequal length, in the form of programs."""
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
     return pack_arrays(
@@ -90,6 +93,7 @@ def encode_measurements(measured: Measurements) -> bytes:
 
 
 def decode_measurements(data: bytes) -> Measurements:
+    """What `encode_measurements` wrote."""
     arrays = unpack_arrays(data)
     return Measurements(
         status=arrays["status"].astype(object),
@@ -102,6 +106,7 @@ def decode_measurements(data: bytes) -> Measurements:
 
 
 def encode_history(history: History) -> bytes:
+    """As NPZ, with `pending` only if there is any."""
     return pack_arrays(
         {
             "configs": history.configs,
@@ -118,6 +123,7 @@ def encode_history(history: History) -> bytes:
 
 
 def decode_history(data: bytes) -> History:
+    """What `encode_history` wrote."""
     arrays = unpack_arrays(data)
     return History(
         configs=arrays["configs"],
@@ -140,6 +146,7 @@ def encode_state(state: ExplorerState) -> bytes:
 
 
 def decode_state(data: bytes) -> ExplorerState:
+    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`."""
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():

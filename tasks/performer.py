@@ -36,7 +36,7 @@ class CachedStages:
             begun = stages.begin(study.explorer, study.problem, state)
             return {}, rounds.keep_state(self.cache, begun).files
 
-        inputs: dict[str, Json] = {"study": study.describe(), "memory": start.key}
+        inputs: dict[str, Json] = {"study": study.describe(), "state": start.key}
         key = Key("begin", 1, study.target.fingerprint, inputs)
         _, manifest = find_or_do(self.cache, key, work)
         return self._named(rounds.read_state(self.cache, manifest), manifest)
@@ -93,7 +93,7 @@ class CachedStages:
         return state
 
     def manifest_of(self, state: ExplorerState) -> Manifest:
-        """What a memory is known as; one that nobody knows is kept."""
+        """What a state is known as; one that nobody knows is kept."""
         found = self._find(state)
         return found or self._add(state, rounds.keep_state(self.cache, state))
 

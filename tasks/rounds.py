@@ -34,7 +34,7 @@ def generate_candidates(
 
     inputs: dict[str, Json] = {
         "study": study.describe(),
-        "memory": state.key,
+        "state": state.key,
         "history": history.key,
         "n": n,
     }
@@ -130,7 +130,7 @@ def retrain_models(
         learned = stages.retrain(
             study.explorer, study.problem, read_state(cache, state), _history(cache, history)
         )
-        return {"models": sorted(learned.models)}, {"memory": _put_state(cache, learned)}
+        return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
 
     return reuse_or_do(cache, retrained(study, state, history), work)
 
@@ -139,7 +139,7 @@ def retrained(study: Study, state: Manifest, history: Manifest) -> Key:
     """What learned models depend on."""
     inputs: dict[str, Json] = {
         "study": study.describe(),
-        "memory": state.key,
+        "state": state.key,
         "history": history.key,
         "learners": {name: version(name) for name in LEARNER_PACKAGES},
     }
@@ -150,8 +150,8 @@ def retrained(study: Study, state: Manifest, history: Manifest) -> Key:
 
 
 def keep_state(cache: CacheUse, state: ExplorerState) -> Manifest:
-    """A memory as a manifest; its key is the digest of its content."""
-    return _of_content("memory", _put_state(cache, state))
+    """A state as a manifest; its key is the digest of its content."""
+    return _of_content("state", _put_state(cache, state))
 
 
 def keep_history(cache: CacheUse, history: History) -> Manifest:
@@ -178,7 +178,7 @@ def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
 
 def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
     """What `retrain_models` left. Raises `DamagedFile`."""
-    return cache.store.get(manifest.files["memory"], codecs.decode_state)
+    return cache.store.get(manifest.files["state"], codecs.decode_state)
 
 
 def _history(cache: CacheUse, manifest: Manifest) -> History:

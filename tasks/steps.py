@@ -85,7 +85,7 @@ class TrackedNetwork:
         name = what.model.name
         self.run_id = artifacts.open_network_run(name, about, self.params, options.fresh)
 
-    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+    def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         if not self.params.get("warm_start"):
             return study, ExplorerState()
         found = warm_start.champion_state(self.cache, study)

@@ -6,7 +6,7 @@ chooses a decoder, every byte is checked against a digest, and what does not fit
 so nothing here waits for the disk.
 
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
-    cache/data/<sha256>.npz               arrays;  .zip: a memory of learned models
+    cache/data/<sha256>.npz               arrays;  .zip: a tuner's state
 """
 
 from __future__ import annotations

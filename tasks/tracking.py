@@ -82,6 +82,7 @@ def find_run(key: str) -> str | None:
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
+    """End a run with one of MLflow's states (`ended_by`)."""
     _client().set_terminated(run_id, status=status)
 
 
@@ -148,6 +149,7 @@ def log_results(run_id: str, values: Mapping[str, float]) -> None:
 
 
 def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
+    """Keep a copy of a file with the run, in a folder of its artifacts."""
     _client().log_artifact(run_id, str(path), folder)
 
 
@@ -199,6 +201,7 @@ def git_commit() -> str | None:
 
 
 def commit_tag() -> dict[str, str]:
+    """MLflow's tag for `git_commit`, if that is known."""
     commit = git_commit()
     return {MLFLOW_GIT_COMMIT: commit} if commit else {}
 

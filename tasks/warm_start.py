@@ -13,7 +13,7 @@ from tuning.study import Study
 
 
 def champion_state(cache: CacheUse, study: Study) -> tuple[Study, ExplorerState] | None:
-    """The champion's memory, and the study that starts there: another than one that starts from
+    """The champion's state, and the study that starts there: another than one that starts from
     nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
     not fit."""
     state = load_champion(study.target, study.space_name, study.workload, study.tuner)

@@ -26,7 +26,8 @@ def check_tuner(options: TuningOptions) -> None:
 
 
 def check_source(model: str) -> None:
-    """Raises a `TilewrightError` unless the model is a built-in network or a file."""
+    """Raises `ModelFileError` for a path without a file, `UnknownName` for another name that is no
+    built-in network's."""
     from networks import zoo_names
     from networks.errors import ModelFileError
 

@@ -25,7 +25,8 @@ def tune_network(
     options: TuningOptions, emit: Listener = ignore, picture: Picture | None = None
 ) -> Summary:
     """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`.
-    Returns what `summary.json` holds. Raises as `tuning.run.tune_network`."""
+    Returns what `summary.json` holds. Raises `OptionsError` for a
+    warm start, else as `tuning.run.tune_network`."""
     if options.warm_start:
         raise OptionsError(
             f"--warm-start {options.warm_start}: a bare run knows no champion; leave out --bare"
@@ -58,7 +59,7 @@ class PlainNetwork:
     def found(self, options: TuningOptions, network: run.Network) -> None:
         pass
 
-    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+    def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         return study, ExplorerState()
 
     def tune(self, job: run.Job) -> TunedWorkload:

@@ -107,7 +107,7 @@ class NetworkSteps(Protocol):
         """Called before the first workload."""
         ...
 
-    def memory(self, study: Study) -> tuple[Study, ExplorerState]:
+    def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         """What the tuner knows of a workload, and the study that starts there: another than one
         that starts from nothing, with trials of its own."""
         ...
@@ -139,7 +139,7 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
         steps.found(options, network)
         emit(_found(network))
         stop = threading.Event()
-        starts = [steps.memory(study_of(options, subgraph.workload)) for subgraph in found]
+        starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
             for subgraph, (study, state) in zip(found, starts, strict=True)

@@ -22,7 +22,7 @@ from tuning.options import OptionValue, TuningOptions
 @dataclass(frozen=True)
 class Study:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
-    identifies the memory the tuner begins with, if it is not empty; `isolate` is how many seconds
+    identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
     a target in a process of its own has for a batch, 0 for one in this process; `shared` says
     whether several processes make the trials."""
 

@@ -54,7 +54,7 @@ def helping(options: TuningOptions, starts: Sequence[Start], emit: Listener) -> 
 
 
 def _write(folder: Path, options: TuningOptions, starts: Sequence[Start]) -> Path:
-    """What a worker has to know, as a file; memories beside it."""
+    """What a worker has to know, as a file; the states they start from beside it."""
     for place, (_, state) in enumerate(starts):
         save_state(state, folder / str(place))
     spec = folder / "spec.json"

@@ -66,6 +66,7 @@ class Heard:
 
 
 def make_display(console: Console, trials: int) -> Display:
+    """The display that suits the terminal, or the lack of one; `trials` are those of a workload."""
     return LiveDisplay(console, trials) if console.is_terminal else LineDisplay(console)
 
 

@@ -24,13 +24,19 @@ class TestBed(Protocol):
     """Small enough to be sent to another process; what it opens is kept for the next run."""
 
     @property
-    def target(self) -> str: ...
+    def target(self) -> str:
+        """The name reports and records give the target."""
+        ...
 
     @property
-    def space(self) -> str: ...
+    def space(self) -> str:
+        """The name of its space of schedules."""
+        ...
 
     @property
-    def workloads(self) -> Named: ...
+    def workloads(self) -> Named:
+        """What there is to tune."""
+        ...
 
     def open(self, name: str) -> Target:
         """What tuners of this workload lower and measure on."""
@@ -98,7 +104,7 @@ def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
 def oracle_test_bed(
     target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
 ) -> tuple[OracleTestBed, dict[str, str]]:
-    """The arena, and the workloads this space does not offer with the reason. Raises
+    """The test bed, and the workloads this space does not offer with the reason. Raises
     `WorkloadError` if it offers none."""
     hardware, offered, left_out = _target(target, space), [], {}
     for name, workload in named(workloads):

@@ -220,12 +220,12 @@ def pooled(judged: Sequence[Judged], role: str) -> Floats:
 
 
 def rmse(pair: Floats) -> float:
-    """In log2 latency; NaN without rows."""
+    """Of a model's predictions of log2 latency, as `pooled`, (2, n); NaN without rows."""
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's; 0 if one of them is constant."""
+    """Spearman's, of two rows (n,); 0 if one is constant or n < 3."""
     from scipy.stats import spearmanr
 
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -240,12 +240,13 @@ def mean_rank(judged: Sequence[Judged], role: str) -> float:
 
 
 def brier(pair: Floats) -> float:
-    """Mean squared error of a chance; NaN without rows."""
+    """Mean squared error of V's chances, as `pooled`, (2, n); NaN without rows."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 
 def discrimination(pair: Floats) -> float:
-    """Area under V's ROC curve; NaN if only one class occurred."""
+    """Area under the ROC curve of V's chances, as `pooled`, (2, n); NaN if only one class
+    occurred."""
     from sklearn.metrics import roc_auc_score
 
     if not pair.shape[1] or np.ptp(pair[1]) == 0:

@@ -78,7 +78,8 @@ class AutoTVM(BaseExplorer):
 
 
 def knob_features(space: Space, configs: Configs) -> Features:
-    """AutoTVM's 'knob' features: inner and outer extent of each split, other knobs' values."""
+    """AutoTVM's 'knob' features of configs (n, knobs): inner and outer extent of each split, other
+    knobs' values."""
     values = space.values(configs).astype(np.float64)
     columns = {}
     for index, knob in enumerate(space.knobs):
@@ -96,7 +97,8 @@ def anneal(
     chains: NDArray[np.generic] | None,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The best untried configs the chains meet, best first, and where the chains end (flat)."""
+    """The best configs the chains meet that are not in `tried` (ascending), best first, shape
+    (up to `plan`,), and where the chains end, (chains,): flat indices."""
     if chains is None:
         points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
     else:
@@ -125,8 +127,8 @@ def anneal(
 def random_walk(
     space: Space, flat: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Each config with one knob redrawn to another value. A knob is drawn as by redrawing a uniform
-    knob until something changes: with weight 1 - 1/cardinality."""
+    """Each config, by flat index (n,), with one knob redrawn to another value. A knob is drawn as
+    by redrawing a uniform knob until something changes: with weight 1 - 1/cardinality."""
     count = space.cardinalities
     weight = 1.0 - 1.0 / count
     if not weight.any():
@@ -140,8 +142,8 @@ def random_walk(
 
 
 def scorer(space: Space, predict: Callable[[Features], NDArray[np.float64]]) -> Score:
-    """The model's score of flat indices, from a table where the space is small enough. A config the
-    space does not list scores -inf."""
+    """The model's score of flat indices, both (n,), from a table where the space is small enough.
+    In a table, a config that the space does not list scores -inf."""
     total = int(np.prod(space.cardinalities))
     if total > candidates.ENUMERABLE:
         return lambda flat: predict(knob_features(space, space.unravel(flat)))

@@ -145,10 +145,10 @@ class Default(BaseExplorer):
     ) -> NDArray[np.int64]:
         """The first batch on estimates: some are believed, the others find out where they err."""
         near = rows[value > value[0] - _NEAR / _ESTIMATE_ERROR]
-        apart = near[
+        spread = near[
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
         ]
-        return _in_turn(rows, apart, self.table.trust)
+        return _in_turn(rows, spread, self.table.trust)
 
     def veto(
         self,

@@ -24,6 +24,7 @@ class AnalyticTiling(BaseExplorer):
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
+        """Raises `NoEstimates` on a target without closed-form estimates."""
         if problem.estimate is None:
             raise NoEstimates(
                 f"tuner '{self.name}' needs closed-form estimates and this target offers none; "

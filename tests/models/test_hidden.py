@@ -69,19 +69,19 @@ def test_the_draft_knows_that_modules_work_side_by_side(tmp_path: Path) -> None:
     def cycles(x: np.ndarray) -> np.ndarray:
         return np.asarray(np.maximum(4.0 * x[:, 0], x[:, 1]) + 7.0 * x[:, 2])
 
-    lesson, exam = (counted(part, names) for part in (counts[:30], counts[30:]))
-    apart, added = Draft.of(lesson), Draft(0, False, {})
+    seen, unseen = (counted(part, names) for part in (counts[:30], counts[30:]))
+    parallel, added = Draft.of(seen), Draft(0, False, {})
     errors = []
-    for draft in (apart, added):
-        draft.fit(lesson, np.log2(cycles(lesson.matrix)))
-        errors.append(np.abs(draft.predict(exam) - np.log2(cycles(exam.matrix))).mean())
+    for draft in (parallel, added):
+        draft.fit(seen, np.log2(cycles(seen.matrix)))
+        errors.append(np.abs(draft.predict(unseen) - np.log2(cycles(unseen.matrix))).mean())
     assert errors[0] < 0.03 < 0.1 < errors[1]
-    np.testing.assert_allclose(apart.prices, [4.0, 1.0, 7.0], rtol=0.15)
+    np.testing.assert_allclose(parallel.prices, [4.0, 1.0, 7.0], rtol=0.15)
 
-    apart.save(tmp_path / "draft.npz")
+    parallel.save(tmp_path / "draft.npz")
     again = Draft(0, False, {})
     again.load(tmp_path / "draft.npz")
-    np.testing.assert_array_equal(again.predict(exam), apart.predict(exam))
+    np.testing.assert_array_equal(again.predict(unseen), parallel.predict(unseen))
 
 
 def test_the_slopes_of_the_draft_are_those_of_its_residuals() -> None:

@@ -1,4 +1,4 @@
-"""A child that takes the memory it is told to, spins, or dies; see `test_faulty_targets`."""
+"""A process that takes the memory it is told to, spins, or dies; see `test_faulty_targets`."""
 
 from __future__ import annotations
 

@@ -116,22 +116,22 @@ def test_a_target_that_cannot_be_built_is_one_clear_error() -> None:
         IsolatedTarget("targets.nowhere:make")
 
 
-def test_a_child_that_needs_too_much_memory_dies_alone() -> None:
-    child = RpcProcess("tests.reliability.hungry", [], Limits(60.0, memory_bytes=1 << 30))
-    reply, _ = child.call({"megabytes": 10})
+def test_a_process_that_needs_too_much_memory_dies_alone() -> None:
+    process = RpcProcess("tests.reliability.hungry", [], Limits(60.0, memory_bytes=1 << 30))
+    reply, _ = process.call({"megabytes": 10})
     assert reply == {"bytes": 10 << 20}
-    reply, _ = child.call({"megabytes": 4000})
+    reply, _ = process.call({"megabytes": 4000})
     assert reply["error"] == "MemoryError"
-    child.stop()
+    process.stop()
 
 
-def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
         "from targets.rpc_process import RpcProcess, Limits\n"
-        "child = RpcProcess('tests.reliability.hungry', [], Limits(60.0))\n"
-        "child.call({'megabytes': 1})\n"
-        "print(child._process.pid, flush=True)\n"
-        "child.call({'spin': True})\n"
+        "process = RpcProcess('tests.reliability.hungry', [], Limits(60.0))\n"
+        "process.call({'megabytes': 1})\n"
+        "print(process._process.pid, flush=True)\n"
+        "process.call({'spin': True})\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
@@ -151,16 +151,16 @@ def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_is_answered() -> None:
-    child = RpcProcess("tests.reliability.hungry", [], Limits(20.0))
-    child.call({"megabytes": 1})
+    process = RpcProcess("tests.reliability.hungry", [], Limits(20.0))
+    process.call({"megabytes": 1})
     with pytest.raises(RpcTimeout):
-        child.call({"spin": True}, seconds=0.3)
-    assert child.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
+        process.call({"spin": True}, seconds=0.3)
+    assert process.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
     with pytest.raises(RpcDied, match="SIGKILL"):
-        child.call({"kill": True})
-    assert child.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
-    assert child.starts == 3
-    child.stop()
+        process.call({"kill": True})
+    assert process.call({"megabytes": 1})[0] == {"bytes": 1 << 20}
+    assert process.starts == 3
+    process.stop()
 
 
 def _alive(pid: int) -> bool:

@@ -39,8 +39,8 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
     command, log = [*SERVER, str(port)], str(tmp_path / "log")
     code = (
         "import sys, time; from pathlib import Path; from services.server_process import start\n"
-        f"child = start('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
-        "child.wait(); print('up', flush=True); time.sleep(600)"
+        f"server = start('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
+        "server.wait(); print('up', flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert parent.stdout is not None

@@ -1,4 +1,4 @@
-"""Borrowed arrays are the same memory, and nobody's to free; records hold their tuple's numbers."""
+"""Unowned arrays are the same memory, and nobody's to free; records hold their tuple's numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _owner_stays(rounds: int) -> int:
     return total
 
 
-def test_what_is_written_through_a_borrowed_array_is_there_and_references_are_as_before() -> None:
+def test_what_is_written_through_an_unowned_array_is_there_and_references_are_as_before() -> None:
     array, pair = np.zeros(4, np.int64), Pair(np.arange(3), 5, np.zeros(3))
     counts = [sys.getrefcount(a) for a in (array, pair.first, pair.second)]
     for _ in range(3):

@@ -117,7 +117,7 @@ def _plan(tuners: str, trials: int) -> ComparisonPlan:
 
 
 def _proposes(what: ComparisonPlan, target: Target, state: ExplorerState) -> None:
-    """A tuner accepts the loaded memory as its own."""
+    """A tuner accepts the loaded state as its own."""
     from search import History
 
     workload = dict(what.test_bed.workloads)["C10"]

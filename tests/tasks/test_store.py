@@ -76,7 +76,7 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
 
 
 def test_the_key_depends_on_stage_version_target_and_each_input() -> None:
-    inputs = {"memory": "a", "history": "b", "n": 8}
+    inputs = {"state": "a", "history": "b", "n": 8}
     base = cache_key("retrain_models", 1, "pynq", inputs)
     others = [
         cache_key("filter_candidates", 1, "pynq", inputs),

@@ -80,12 +80,14 @@ class Lowering:
 
     @property
     def code(self) -> int:
+        """The space, as compiled code knows it."""
         return _CODES[self.kind]
 
     def program(
         self, values: NDArray[np.int64]
     ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-        """One config by knob *values* → failure code, instructions (n, 2), micro-ops, counts."""
+        """One config by knob *values*, (knobs,) → failure code, instructions (n, 2), micro-ops
+        (m,), counts (STATE_SIZE,)."""
         state = np.zeros(emit.STATE_SIZE, np.int64)
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         size = 4096
@@ -106,7 +108,8 @@ class Lowering:
     def cut_program(
         self, values: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The first groups of tiles of an unchecked program: instructions (n, 2), micro-ops."""
+        """The first groups of tiles of an unchecked program, knob *values* (3,): instructions
+        (n, 2), the micro-op scratchpad's image (m,)."""
         state = np.zeros(emit.STATE_SIZE, np.int64)
         uops = np.zeros(1 << self.machine.log_uop_depth, np.uint64)
         out = np.zeros((4096, 2), np.uint64)
@@ -182,7 +185,8 @@ def lower_one(
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Dispatch to the lowering of a space. Returns a failure code; fills out, uops, state."""
+    """Dispatch to the lowering of a space; `values` (knobs,), `epilogue` (steps, 3). Returns a
+    failure code; fills `out` (instructions, 2), `uops` (micro-ops,), `state` (STATE_SIZE,)."""
     if kind == TEMPLATE:
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
     if kind == EXTENDED:
@@ -196,8 +200,8 @@ def lower_whole(
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: NDArray[np.int64],
 ) -> tuple[int, NDArray[np.uint64]]:  # fmt: skip
-    """Lower into `out` and count what the program waits for. Returns the failure code and `out`, or
-    a larger array where that was too short."""
+    """Lower into `out` and count what the program waits for; shapes as in `lower_one`. Returns the
+    failure code and `out`, or a larger array where that was too short."""
     while True:
         code = lower_one(
             kind, geo, m, lay, unowned(epilogue), unowned(values), stock, unowned(out),

@@ -1,8 +1,10 @@
 """Writing an instruction stream: dependency tokens, DMA regions, micro-op kernels.
 
-An `Emitter` in the compiled code is a handful of arrays. The rules by which calls become dependency
-flags or no-ops are those of the VTA runtime (InsnQueue::DepPop / DepPush), so a lowering that makes
-the calls of the stock compiler gets the stock compiler's stream, byte for byte.
+An emitter is two arrays: `state` (STATE_SIZE,) holds the counts named below; `out`
+(instructions, 2) takes the words of instructions, of which those beyond its end are only counted.
+The rules by which calls become dependency flags or no-ops are those of the VTA runtime
+(InsnQueue::DepPop / DepPush), so a lowering that makes the calls of the stock compiler gets the
+stock compiler's stream, byte for byte.
 """
 
 from __future__ import annotations

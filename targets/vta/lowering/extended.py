@@ -85,7 +85,12 @@ def lower_extended(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` are the knob *values*. Returns a failure code."""
+    """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
+    (steps, 3) is of `epilogue_steps`. Returns a failure code.
+
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`).
+    """
     emit.start(state)
     plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
     slots = plan.slots

@@ -1,5 +1,9 @@
 """The pieces of a pipelined schedule: window loads, tile transfers, micro-op kernels, GEMM and ALU
-instructions over a tile, and the lookup of what a ring of scratchpad slots holds."""
+instructions over a tile, and the lookup of what a ring of scratchpad slots holds.
+
+An emitter's `state` (STATE_SIZE,) and `out` (instructions, 2) are those of `emit`; `uops`
+(micro-ops,) is the image of the micro-op scratchpad; `ring` (slots, 3) has the columns named below.
+"""
 
 from __future__ import annotations
 
@@ -151,6 +155,8 @@ def gemm(
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
     iw: int, gather: bool,
 ) -> None:  # fmt: skip
+    """A GEMM over micro-ops bgn … end-1 and the loops `hw0` and `hw1` (-1: none) of a tile of
+    `rows` × `cols` pixels, `cos` output and `cis` input blocks."""
     extents = (rows, cols, cos, cis, geo.kh, geo.kw)
     n0, n1 = 1, 1
     d0, s0, w0, d1, s1, w1 = 0, 0, 0, 0, 0, 0
@@ -243,8 +249,8 @@ def load_stream(
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
 ) -> int:  # fmt: skip
     """LOAD the `size` weights of a stream that follow the `loaded` first, once the GEMMs that read
-    their places are done. `reader` is the last one's instruction by place; returns the instruction
-    up to which LOAD knows GEMMs as done (`freed` before)."""
+    their places are done. `reader` (wgt_built,) is the last one's instruction by place; returns the
+    instruction up to which LOAD knows GEMMs as done (`freed` before)."""
     # Whoever read the last of these places read the others before.
     last = reader[(loaded + size - 1) % m.wgt_built]
     if last > freed:

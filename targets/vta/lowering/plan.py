@@ -92,7 +92,7 @@ class Plan(NamedTuple):
 
 @nb.njit(cache=True)
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
-    """The tiles of a config's knob values."""
+    """The tiles of a config's knob values, (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -108,7 +108,7 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
 
 @nb.njit(cache=True)
 def operations_of(epilogue: NDArray[np.int64]) -> Operations:
-    """The steps of `geometry.epilogue_steps`, counted."""
+    """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
     has_bias = False
     starts_with_tensor = False
     tensors = 0
@@ -198,7 +198,7 @@ def hardware_loops(geo: Geometry, t: Tiling) -> Loops:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> Plan:
-    """The schedule of a config's knob values."""
+    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
     t = tiling_of(geo, knobs)
     operations = operations_of(epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])

@@ -216,9 +216,11 @@ def lower_template(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
     stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` are the seven *values*. Returns a failure code.
+    """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
+    of `epilogue_steps`. Returns a failure code.
 
-    `out` (instructions, 2) and `uops` are filled; `state` holds the counts (see `emit`).
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`).
     """
     th, tw, tci, tco, on, hn = knobs[1], knobs[2], knobs[3], knobs[4], knobs[5], knobs[6]
     row_tiles, col_tiles = geo.oh // th, geo.ow // tw

@@ -14,7 +14,8 @@ Tensors = dict[str, NDArray[np.int64]]
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
-    """Integers over the whole range of the machine's data types."""
+    """Integers in the shapes of `Tensors`: data and weights over the whole range of the machine's
+    types, bias and residual over that of 20 bits."""
     w, rng = workload, np.random.default_rng(seed)
 
     def draw(bits: int, *shape: int) -> NDArray[np.int64]:
@@ -77,7 +78,8 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
 def pack_image(
     workload: Workload, machine: Machine, geo: Geometry, tensors: Tensors, uops: NDArray[np.uint64]
 ) -> NDArray[np.uint8]:
-    """The DRAM image from byte address `PAGE_BYTES` on: tensors, micro-ops, room for the output."""
+    """The DRAM image from byte address `PAGE_BYTES` on, shape (bytes,): tensors, `uops`
+    (micro-ops,), room for the output."""
     w, m = workload, machine
     image = np.zeros(geo.insn_bytes_at - PAGE_BYTES, np.uint8)
 

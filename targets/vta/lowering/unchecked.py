@@ -40,7 +40,8 @@ def unchecked_space() -> Space:
 
 @nb.njit(cache=True)
 def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
-    """Whether no scratchpad wraps and no pad is cut off; such a program is right."""
+    """Whether with these knob values, (3,), no scratchpad wraps and no pad is cut off; such a
+    program is right."""
     v, th, tw = knobs[0], knobs[1], knobs[2]
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
     below = (-(-geo.oh // th) - 1) * th * geo.sh - geo.pad_top + ih - geo.h
@@ -71,9 +72,11 @@ def lower_unchecked(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
     most_groups: int,
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` are the three *values*. Never refuses one.
+    """Write the program of one config; `knobs` (3,) are the knob *values*, `epilogue` (steps, 3) is
+    of `epilogue_steps`. Never refuses one; the code it returns is OK or OUT_OF_SPACE.
 
-    `most_groups` ends the program early, after that many groups of threads.
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`). `most_groups` ends the program early, after that many groups of threads.
 
     Every epilogue step must have a constant operand.
     """

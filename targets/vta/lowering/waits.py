@@ -37,7 +37,8 @@ _TO_COMPUTE, _FROM_STORE = 0, 3
 def count_waits(
     program: NDArray[np.uint64], lay: Layout, m: Machine, state: NDArray[np.int64]
 ) -> None:
-    """Fill the counts of waiting in an emitter's `state`, whose other counts are known."""
+    """Fill the counts of waiting of a `program` (instructions, 2) in an emitter's `state`
+    (STATE_SIZE,), whose other counts are known."""
     iterations = (
         state[emit.GEMM_ITERATIONS] + state[emit.ALU_ITERATIONS] + state[emit.RESET_ITERATIONS]
     )

@@ -69,7 +69,8 @@ def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
 
 @stage
 def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
-    """A batch is there; when the next can be asked for is up to `dispatch`."""
+    """A batch is there; when the next can be asked for is up to `dispatch`; `fetch`
+    (FETCH_FIELDS,)."""
     fetch[BATCH_FIRST] = fetch[ARRIVED]
     fetch[BATCH_READY] = now
     fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
