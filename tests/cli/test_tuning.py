@@ -48,7 +48,9 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
         workload = parse_workload(row["workload"])
         assert row["id"] == workload.id
         assert row["roofline_cycles"] == target.roofline(workload).cycles <= row["tuned_cycles"]
-        assert row["default_cycles"] == target.baseline(workload).latency.cycles >= row["tuned_cycles"]
+        assert (
+            row["default_cycles"] == target.baseline(workload).latency.cycles >= row["tuned_cycles"]
+        )
         assert row["trials"] == 40
     for name in ("default_cycles", "tuned_cycles", "roofline_cycles"):
         weighed = sum(row["count"] * row[name] for row in summary["workloads"])
