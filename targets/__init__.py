@@ -8,14 +8,35 @@ lowered = target.lower(workload, space.unravel(np.arange(8)))
 measured = target.measure(lowered)        # status, reason, seconds, cycles of each
 """
 
-from targets.base import Lowered, Measurements, Space, Target
-from targets.capabilities import capability
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from targets.compiled_cache import use_cache_of_these_sources
-from targets.registry import TargetKind, make_target, target_kinds
+
+if TYPE_CHECKING:
+    from targets.base import Lowered, Measurements, Space, Target
+    from targets.capabilities import capability
+    from targets.registry import TargetKind, make_target, target_kinds
 
 use_cache_of_these_sources()
+
+_HOMES = {
+    "targets.base": ("Lowered", "Measurements", "Space", "Target"),
+    "targets.capabilities": ("capability",),
+    "targets.registry": ("TargetKind", "make_target", "target_kinds"),
+}
 
 __all__ = [
     "Lowered", "Measurements", "Space", "Target", "TargetKind", "capability", "make_target",
     "target_kinds",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """These names when they are asked for: a command that only needs the errors loads no numpy."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'targets' has no attribute '{name}'")

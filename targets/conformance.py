@@ -11,6 +11,7 @@ measurements in all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -42,7 +43,8 @@ def describes_itself(make: Make, workload: Workload) -> None:
     one, two = make(), make()
     assert one.name, "a target has a name"
     assert one.name.isprintable(), f"no name a person can read: {one.name!r}"
-    assert one.fingerprint.isalnum(), f"a fingerprint is letters and digits, not {one.fingerprint}"
+    named = re.fullmatch(r"[\w-]+", one.fingerprint)  # it becomes part of file names
+    assert named, f"a fingerprint is letters, digits, - and _, not {one.fingerprint!r}"
     assert one.fingerprint == two.fingerprint, "two equal targets have different fingerprints"
     assert isinstance(one.deterministic, bool), "deterministic is True or False"
     features = one.hardware_features()

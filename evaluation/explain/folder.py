@@ -133,6 +133,8 @@ def _read(model: type[M], file: Path, folder: Path) -> M:
         raise FolderError(f"cannot read {file}: {error}; tune again") from None
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise FolderError(f"cannot read {file}: {first['msg']}; tune again") from None
         where = ".".join(map(str, first["loc"]))
         raise _foreign(folder, f"{file.name}: {where} {first['msg'].lower()}".strip()) from None
 

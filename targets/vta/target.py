@@ -19,6 +19,7 @@ from targets.files import Json
 from targets.vta.area import area_of
 from targets.vta.baseline import baseline_of, roofline_cycles
 from targets.vta.estimates import ESTIMATES, OF_SPACE
+from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
 from targets.vta.lowering.hidden import HIDDEN, HIDDEN_SLOTS
@@ -134,11 +135,13 @@ class VtaTarget:
         return Latency(self._seconds(cycles), cycles)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Runs each program bit-exactly on random tensors."""
+        """Runs each program bit-exactly on random tensors; those of the space `unchecked` as the
+        hardware does, where what does not fit wraps around."""
+        semantics: SemanticsName = "chisel" if self.space_name == "unchecked" else "functional"
         wrong = np.full(len(lowered), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
             insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
-            wrong[row] = wrong_values(lowered.workload, self.spec, insns, uops, seed)
+            wrong[row] = wrong_values(lowered.workload, self.spec, insns, uops, seed, semantics)
         return wrong
 
     def area(self) -> dict[str, float]:

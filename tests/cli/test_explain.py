@@ -136,16 +136,19 @@ def test_no_samples_are_refused(tuned: Tuned) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuner", "message"),
-    [("random", "learned no model"), ("baco", "asks its models only within its own search")],
+    ("tuner", "options", "message"),
+    [
+        ("random", {}, "learned no model"),
+        ("autotvm", {"plan": 16}, "asks its models only within its own search"),
+    ],
 )
 def test_a_tuner_with_nothing_to_look_at_is_named(
-    tuned: Tuned, tmp_path: Path, tuner: str, message: str
+    tuned: Tuned, tmp_path: Path, tuner: str, options: dict[str, int], message: str
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(tuned.out, folder)
     _edit(folder, "tuner", tuner)  # the same trials, by a tuner that has no use for them
-    _edit(folder, "tuner_options", {})
+    _edit(folder, "tuner_options", options)
     result = CliRunner().invoke(app, ["explain", str(folder)])
     assert isinstance(result.exception, TilewrightError), result.output
     assert f"'{tuner}' {message}" in str(result.exception)

@@ -144,7 +144,7 @@ def test_ledgers(tmp_path: Path, data: bytes) -> None:
     with _expecting_an_end("ledgers"):
         read(path).frame()
         with Ledger(path) as ledger:
-            list(ledger.run("w", "t", "r").finished())
+            list(ledger.run(("w", "t", "r")).finished())
         assert read(path).problems == []
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import ExplorerState, Session, problem_of
+from search import Session, problem_of
 from search.explorer import trials_of
 from targets import Target, make_target
 from targets.workload import parse_workload
@@ -24,7 +24,7 @@ def target() -> Target:
 def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
     problem = problem_of(target, WORKLOAD, 0)
     explorer = make_explorer(tuner)
-    session = Session(target, problem, explorer, ExplorerState())
+    session = Session(Setting(target, explorer, problem))
     while len(session.history) < 48:
         session.advance(16)
     trials = trials_of(problem, session.history)
@@ -45,7 +45,7 @@ def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
 def test_a_column_holds_what_it_is_named_after(target: Target) -> None:
     problem = problem_of(target, WORKLOAD, 0)
     explorer = make_explorer("ml2tuner")
-    session = Session(target, problem, explorer, ExplorerState())
+    session = Session(Setting(target, explorer, problem))
     while len(session.history) < 48:
         session.advance(16)
     history = session.history
