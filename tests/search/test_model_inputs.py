@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models import make_explorer
-from search import Session, problem_of
+from search import Session, Setting, problem_of
 from search.explorer import trials_of
 from targets import Target, make_target
 from targets.workload import parse_workload
