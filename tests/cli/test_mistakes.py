@@ -133,7 +133,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     assert len(message) > 30
     after = {path for path in place.folder.rglob("*") if "home" not in path.parts}
     outputs = {path.name for path in after - before if path.is_file()}
-    assert outputs <= {"ledger.jsonl.lease", "tune.lease"}, outputs
+    assert outputs <= {"ledger.jsonl.lease", ".tune.lease"}, outputs
 
 
 def test_an_unknown_command_is_exit_code_2(place: Place) -> None:
