@@ -74,6 +74,7 @@ def ideal(summary: dict[str, list[dict[str, str]]], workload_id: str) -> float:
 
 
 @pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.slow(seconds=38)
 def test_a_target_of_another_package_is_tuned(tmp_path: Path, bare: bool) -> None:
     packages = installed("roofline", tmp_path)
     assert "roofline" in run(tmp_path, str(TILEWRIGHT), "targets", packages=packages)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from search import Ledger
 from search.ledger import COLUMNS
@@ -21,6 +22,7 @@ def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow(seconds=12)
 def test_trials_of_a_living_a_dead_and_a_damaged_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path) as ledger:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from models import make_explorer
 from search import ExplorerState, History
 from targets.workload import parse_workload
@@ -49,6 +51,7 @@ def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow(seconds=32)
 def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
     from search import Session
     from tasks.rounds import keep_history, keep_state, read_measurements

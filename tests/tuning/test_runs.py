@@ -35,6 +35,7 @@ def left(out: Path) -> list[bytes]:
     return [(out / name).read_bytes() for name in ("ledger.jsonl", "schedules.json")]
 
 
+@pytest.mark.slow(seconds=38)
 def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
     library: Path, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
         assert ("tilewright ui" in done.stdout) == (not flags)
 
 
+@pytest.mark.slow(seconds=12)
 def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
     program = (
         "import sys, tuning; tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
