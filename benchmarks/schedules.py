@@ -22,24 +22,10 @@ from rich.table import Table
 
 from benchmarks.layers import RESNET18
 from targets import make_target
-from targets.vta.baseline import needed_pixels
+from targets.vta.bounds import bounds
 from targets.vta.measure import time_rows
-from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.workload import Workload
-
-
-def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Cycles each resource needs at least: compute module, read channel, write channel."""
-    m, w = spec.machine, workload
-    ci, co = -(-w.in_channels // m.block_in), -(-w.out_channels // m.block_out)
-    outputs = co * w.out_height * w.out_width
-    read = ci * needed_pixels(w) * m.inp_bytes + ci * co * w.kernel_h * w.kernel_w * m.wgt_bytes
-    return {
-        "compute": outputs * (ci * w.kernel_h * w.kernel_w + 1 + len(w.epilogue)),
-        "read": read // m.bus_bytes,
-        "write": outputs * m.out_bytes // m.bus_bytes,
-    }
 
 
 def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:

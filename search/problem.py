@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from targets.base import Configs, Space
+from targets.capabilities import Costs
 from targets.features import Features
 from targets.workload import Workload
 
@@ -26,6 +27,17 @@ class Problem:
     seed: int = 0
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
+    costs: Costs = Costs(1.0, 1.0)
+
+    def compiles(self, n: int, alpha: float, looking: float) -> int:
+        """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long
+        as that takes no more than `looking` times as long as measuring the batch. Where a compile
+        takes longer than a measurement, what compiled had better be measured. A target that does
+        not say what trials cost is taken to need as long for either."""
+        affordable = looking * self.costs.measuring / self.costs.compiling
+        if affordable < 1:
+            return n
+        return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
         """The generator of one stage of one round: independent of everything drawn before."""

@@ -19,7 +19,7 @@ from search.explorer import Candidates, Choice, Explorer, ExplorerState, History
 from search.problem import Problem
 from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Ragged, Target
-from targets.capabilities import Estimates, capability
+from targets.capabilities import Costs, Estimates, HasCosts, capability
 from targets.workload import Workload
 
 
@@ -53,15 +53,16 @@ class Batch:
 
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
-    """The problem a target poses for a workload; with closed-form estimates if it offers any.
-    Raises `WorkloadError` if the target has no schedule for it."""
-    estimates = capability(target, Estimates)
+    """The problem a target poses for a workload; with closed-form estimates and with what trials
+    cost if it knows. Raises `WorkloadError` if the target has no schedule for it."""
+    estimates, priced = capability(target, Estimates), capability(target, HasCosts)
     return Problem(
         workload,
         target.space(workload),
         seed,
         target.hardware_features(),
         None if estimates is None else partial(estimates.estimate, workload),
+        Costs(1.0, 1.0) if priced is None else priced.costs(workload),
     )
 
 

@@ -31,6 +31,15 @@ class Latency:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What trying a config takes, in seconds on average: compiling it, whether it compiles or not,
+    and measuring one that did."""
+
+    compiling: float
+    measuring: float
+
+
+@dataclass(frozen=True)
 class UntunedSchedule:
     """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
     It may come from another space than the target's; `source` says from where."""
@@ -81,10 +90,28 @@ class Baseline(Protocol):
 
 @runtime_checkable
 class Roofline(Protocol):
-    """A bound on latency."""
+    """A bound on latency from the workload's arithmetic and the bytes it has to move."""
 
     def roofline(self, workload: Workload) -> Latency:
+        """The larger of arithmetic at its peak and bytes over the bus."""
+        ...
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """A bound on latency that counts all the work the machine cannot do without."""
+
+    def bound(self, workload: Workload) -> Latency:
         """What no schedule beats."""
+        ...
+
+
+@runtime_checkable
+class HasCosts(Protocol):
+    """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""
+
+    def costs(self, workload: Workload) -> Costs:
+        """Of this workload's configs; of the same arguments always the same."""
         ...
 
 

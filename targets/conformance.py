@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from targets.capabilities import (
     Baseline,
+    Bound,
     Enumerates,
     Estimates,
     HasArea,
     HasBlocks,
+    HasCosts,
     Roofline,
     Verifies,
     capability,
@@ -166,11 +168,17 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert len(table.places("latency")) == 1, "one estimated column means latency"
         assert (table.of_meaning("latency") > 0).all(), "an estimated latency is above 0"
         assert len(set(table.names)) == len(table.names), "estimates need names of their own"
+    fastest = measured.seconds[measured.valid].min(initial=np.inf)
+    slack = 1.0 if target.deterministic else NOISE
     if (roofline := capability(target, Roofline)) is not None:
         bound = roofline.roofline(workload).seconds
-        fastest = measured.seconds[measured.valid].min(initial=np.inf)
-        slack = 1.0 if target.deterministic else NOISE
         assert bound <= fastest * slack, f"{fastest:g} s beats the roofline of {bound:g} s"
+    if (limit := capability(target, Bound)) is not None:
+        least = limit.bound(workload).seconds
+        assert least <= fastest * slack, f"{fastest:g} s beats the bound of {least:g} s"
+    if (costs := capability(target, HasCosts)) is not None:
+        priced = costs.costs(workload)
+        assert min(priced.compiling, priced.measuring) > 0, "trials cost time"
     if (verifies := capability(target, Verifies)) is not None:
         wrong = verifies.verify(some)
         assert (wrong[measured.valid] == 0).all(), "a valid config computes wrong numbers"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from targets.base import Lowered, Measurements, Space, Target
-from targets.capabilities import Enumerates, Estimates, capability
+from targets.capabilities import Enumerates, Estimates, HasCosts, capability
 from targets.features import Features, read_columns, write_columns
 from targets.files import read_json, write_atomically
 from targets.replay import ReplayTarget
@@ -71,6 +71,7 @@ def replayed(target: Target, tables: Sequence[Table]) -> ReplayTarget:
         name=target.name,
         hardware=target.hardware_features(),
         estimates=capability(target, Estimates),
+        costs=capability(target, HasCosts),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from targets.base import Configs, Lowered, Measurements, Space
-from targets.capabilities import Estimates
+from targets.capabilities import Costs, Estimates, HasCosts
 from targets.errors import WorkloadError
 from targets.table import Table
 from targets.workload import Workload
@@ -20,8 +21,9 @@ C = TypeVar("C")
 class ReplayTarget:
     """Serves measurements from tables, one a workload.
 
-    `estimates` are those of the hardware the tables were made on; `hardware` describes it. Of all
-    capabilities it has this one alone: what a table does not hold, it does not know.
+    `estimates` are those of the hardware the tables were made on; `hardware` describes it, and
+    `costs` says what trials on it cost where the tables do not. It has no other capability: what a
+    table does not hold, it does not know.
     """
 
     deterministic = True
@@ -33,11 +35,14 @@ class ReplayTarget:
         name: str = "replay",
         hardware: dict[str, float] | None = None,
         estimates: Estimates | None = None,
+        costs: HasCosts | None = None,
     ) -> None:
         self.name = name
         self.tables = {table.workload.id: table for table in tables}
         self._hardware = dict(hardware or {})
         self._estimates = estimates
+        recorded = all(table.spent is not None for table in tables)
+        self._costs = _RecordedCosts(self.tables) if recorded else costs
 
     @property
     def fingerprint(self) -> str:
@@ -51,7 +56,8 @@ class ReplayTarget:
         return {table.name: table.workload for table in self.tables.values()}
 
     def capability(self, kind: type[C]) -> C | None:
-        return self._estimates if isinstance(self._estimates, kind) else None
+        offered = (self._estimates, self._costs)
+        return next((each for each in offered if isinstance(each, kind)), None)
 
     def hardware_features(self) -> dict[str, float]:
         return self._hardware
@@ -90,3 +96,15 @@ class ReplayTarget:
             raise WorkloadError(
                 f"no table for {workload}; tables at hand: {known}; pass the file that has it"
             ) from None
+
+
+@dataclass(frozen=True)
+class _RecordedCosts:
+    """Means of what making the tables took."""
+
+    tables: Mapping[str, Table]
+
+    def costs(self, workload: Workload) -> Costs:
+        table = self.tables[workload.id]
+        assert table.spent is not None
+        return table.spent.mean(table.failures == "")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Space
+from targets.capabilities import Costs
 from targets.errors import TilewrightError
 from targets.features import Features
 from targets.workload import Workload
@@ -21,10 +22,25 @@ class TableError(TilewrightError):
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What making each row of a table took, in seconds, arrays of shape (rows,): compiling it, and
+    measuring it, 0 where it did not compile."""
+
+    compiling: NDArray[np.float64]
+    measuring: NDArray[np.float64]
+
+    def mean(self, compiled: NDArray[np.bool_]) -> Costs:
+        """On average, given which rows compiled, shape (rows,)."""
+        measuring = self.measuring[compiled].mean() if compiled.any() else 0.0
+        return Costs(float(self.compiling.mean()), float(measuring))
+
+
+@dataclass(frozen=True)
 class Table:
     """One row a config of `space`, ascending by `flat` index. `failures` names why a config did not
     compile ("" if it did), `cycles` is -1 and `seconds` NaN where the status is not `valid`;
-    `hidden` is what compiling revealed, NaN where it failed."""
+    `hidden` is what compiling revealed, NaN where it failed. `spent` is known of tables that a real
+    stack left."""
 
     name: str
     workload: Workload
@@ -36,6 +52,7 @@ class Table:
     cycles: NDArray[np.int64]
     seconds: NDArray[np.float64]
     hidden: Features
+    spent: Spent | None = None
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -54,6 +71,8 @@ class Table:
         hasher = hashlib.sha256("\0".join([self.workload.id, *self.hidden.names]).encode())
         for numbers in (self.flat, self.cycles, self.seconds, self.hidden.matrix):
             hasher.update(np.ascontiguousarray(numbers).tobytes())
+        if self.spent is not None:
+            hasher.update(self.spent.compiling.tobytes() + self.spent.measuring.tobytes())
         for words in (self.status, self.failures, self.reasons):
             hasher.update("\0".join(words).encode())
         return hasher.hexdigest()[:16]

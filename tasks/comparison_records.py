@@ -122,6 +122,8 @@ def _per_seed(results: Results, k: int) -> dict[str, Floats]:
         "trials_to_1_percent": results.trials_to_goal[k].mean(axis=0),
         "invalid_to_1_percent": results.at_goal(results.invalid)[k].mean(axis=0),
         "invalid_share": results.invalid[k, :, :, -1].sum(axis=0) / results.spent[k].sum(axis=0),
+        "first_within_1_percent": results.first_within[k].mean(axis=0),
+        "compiles_to_1_percent": results.at_goal(results.compiled)[k].mean(axis=0),
         "lowered": results.lowered[k].mean(axis=0),
         "failed_compiles": results.failed[k].mean(axis=0),
         "wall_seconds": results.seconds[k].mean(axis=0),

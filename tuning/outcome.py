@@ -48,6 +48,8 @@ class WorkloadRow(TypedDict):
     tuned_source: str | None
     roofline_cycles: int | None
     roofline_seconds: float | None
+    bound_cycles: int | None
+    bound_seconds: float | None
     trials: int
     invalid_trials: int
     lowered: int
@@ -70,7 +72,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default` and `roofline` are None where the target has none, `chosen` is
+    """A tuned workload. `default`, `roofline` and `bound` are None where the target has none, `chosen` is
     None where neither a trial nor the default is valid. `lowered` counts configs that were compiled
     beyond the trials, `invalid_trials` the trials that did not end in a valid measurement."""
 
@@ -80,6 +82,7 @@ class TunedWorkload:
     default: Schedule | None
     chosen: Schedule | None
     roofline: Latency | None
+    bound: Latency | None
     trials: int
     invalid_trials: int
     lowered: int
@@ -111,6 +114,8 @@ class TunedWorkload:
             "tuned_source": chosen.source if chosen else None,
             "roofline_cycles": cycles_of(self.roofline),
             "roofline_seconds": seconds_of(self.roofline),
+            "bound_cycles": cycles_of(self.bound),
+            "bound_seconds": seconds_of(self.bound),
             "trials": self.trials,
             "invalid_trials": self.invalid_trials,
             "lowered": self.lowered,

@@ -49,6 +49,8 @@ class Total(TypedDict):
     tuned_seconds: float | None
     roofline_cycles: int | None
     roofline_seconds: float | None
+    bound_cycles: int | None
+    bound_seconds: float | None
 
 
 class Summary(TypedDict):
@@ -127,6 +129,8 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
         "default_seconds": seconds(row["default_seconds"] for row in rows),
         "tuned_seconds": seconds(row["tuned_seconds"] for row in rows),
         "roofline_seconds": seconds(row["roofline_seconds"] for row in rows),
+        "bound_cycles": cycles(row["bound_cycles"] for row in rows),
+        "bound_seconds": seconds(row["bound_seconds"] for row in rows),
     }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from targets.base import Lowered
-from targets.capabilities import Baseline, Latency, Roofline, Verifies, capability
+from targets.capabilities import Baseline, Bound, Latency, Roofline, Verifies, capability
 from targets.errors import TilewrightError, WorkloadError
 from tuning.outcome import TRIAL, Schedule
 from tuning.study import Study
@@ -36,6 +36,12 @@ def roofline_of(study: Study) -> Latency | None:
     """What no schedule beats; None if the target knows no bound."""
     bound = capability(study.target, Roofline)
     return None if bound is None else bound.roofline(study.workload)
+
+
+def bound_of(study: Study) -> Latency | None:
+    """The tighter bound that counts all necessary work; None if the target knows none."""
+    limit = capability(study.target, Bound)
+    return None if limit is None else limit.bound(study.workload)
 
 
 def verify(study: Study, chosen: Schedule) -> int | None:

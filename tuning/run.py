@@ -31,7 +31,7 @@ from tuning.network import Model, Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, choose_schedule
 from tuning.outputs import Summary
-from tuning.proof import roofline_of
+from tuning.proof import bound_of, roofline_of
 from tuning.study import Study, study_of, target_of
 from tuning.workers import helping
 
@@ -169,6 +169,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         default=default,
         chosen=chosen,
         roofline=roofline,
+        bound=bound_of(study),
         trials=len(session.history),
         invalid_trials=int((~session.history.valid).sum()),
         lowered=sum(each.lowered for each in done),

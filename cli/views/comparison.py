@@ -88,10 +88,11 @@ def standings_table(rows: Sequence[Standing], width: int = 80) -> Table:
         (f"trials\nto {goal}", 0, _trials),
         ("invalid\nuntil then", WIDE, lambda row: count(row.invalid.middle)),
         ("invalid\nshare", 0, lambda row: percent(row.invalid_share.middle)),
-        ("lowered\nbeyond", 0, lambda row: count(row.lowered.middle)),
+        (f"compiles\nto {goal}", 0, lambda row: count(row.compiled.middle)),
         ("failed\ncompiles", WIDE, lambda row: count(row.failed.middle)),
         ("time", 0, lambda row: duration(row.seconds.middle)),
         (f"time\nto {goal}", WIDE, lambda row: duration(row.seconds_to_goal.middle)),
+        *_stack_columns(rows, goal),
         ("worst\nlayer", 0, lambda row: percent(row.worst[1])),
     ]
     columns = [column for column in columns if column[1] <= width]
@@ -123,6 +124,15 @@ def show_recorded(experiment: str, champions: int, console: Console) -> None:
     """Where the runs are in MLflow, and how many models were registered."""
     crowned = f"; champions: {champions} models" if champions else ""
     say(console, f"MLflow experiment '{experiment}'{crowned} ('tilewright ui' shows it)")
+
+
+def _stack_columns(
+    rows: Sequence[Standing], goal: str
+) -> list[tuple[str, int, Callable[[Standing], str]]]:
+    """Only where a table says what its stack took."""
+    if not any(row.stack_to_goal.middle for row in rows):
+        return []
+    return [(f"real time\nto {goal}", 0, lambda row: duration(row.stack_to_goal.middle))]
 
 
 def _trials(row: Standing) -> str:

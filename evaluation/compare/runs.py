@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from evaluation.compare.plan import GOAL, ComparisonPlan, Job
+from evaluation.compare.meter import Metered
 from search import Round, tune
 from targets.files import Json
 
@@ -25,9 +26,10 @@ class TunerRun:
     """What a tuner found on a workload with a seed.
 
     Lists have an entry a trial: its status, the best cycles after it (None before the first valid
-    one), and the seconds spent until its round was measured, models included. `lowered` counts the
-    configs compiled beyond the trials, `failed_compiles` those among them that have no program;
-    `model_errors` are means over rounds, by the model's name.
+    one), and what had been spent when its round was measured: seconds, models included; configs
+    compiled, the trials among them; seconds that the recorded stack took to compile and measure,
+    if the table says. `lowered` counts the configs compiled beyond the trials, `failed_compiles`
+    those among them that have no program; `model_errors` are means over rounds, by model.
     """
 
     tuner: str
@@ -38,13 +40,16 @@ class TunerRun:
     lowered: int
     failed_compiles: int
     wall_seconds: float
-    elapsed_seconds: list[float] = field(default_factory=list)
+    elapsed_seconds: list[float]
+    compiled: list[int]
+    stack_seconds: list[float]
     model_errors: dict[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, Json]:
         """The entry of `comparison.json`."""
         entry = asdict(self)
-        del entry["elapsed_seconds"], entry["model_errors"]
+        for curve in ("elapsed_seconds", "compiled", "stack_seconds", "model_errors"):
+            del entry[curve]
         return entry
 
 
@@ -55,7 +60,8 @@ def run_job(plan: ComparisonPlan, job: Job) -> TunerRun:
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     enough = _goal_cycles(plan, job)
-    notes = _Notes()
+    target = Metered(target, plan.test_bed.table(job.workload))
+    notes = _Notes(target)
     for done in tune(
         target, workload, explorer, trials=plan.trials, batch=plan.batch, seed=job.seed
     ):
@@ -87,10 +93,13 @@ def _goal_cycles(plan: ComparisonPlan, job: Job) -> float:
 class _Notes:
     """What is noted of the rounds of a run while it goes, timed from when this is made."""
 
+    meter: Metered
     statuses: list[str] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
     elapsed: list[float] = field(default_factory=list)
     errors: dict[str, list[float]] = field(default_factory=dict)
+    compiled: list[int] = field(default_factory=list)
+    stack: list[float] = field(default_factory=list)
     lowered: int = 0
     failed: int = 0
     start: float = field(default_factory=time.perf_counter)
@@ -104,7 +113,10 @@ class _Notes:
         self.cycles += np.where(done.measured.valid, done.measured.cycles, _NONE).tolist()
         # Retraining belongs to the next round: its trials are what it helps.
         known = time.perf_counter() - self.start - done.stage_seconds.get("retrain", 0.0)
-        self.elapsed += [round(known, 6)] * len(done.measured)
+        trials = len(done.measured)
+        self.elapsed += [round(known, 6)] * trials
+        self.compiled += [self.meter.compiled] * trials
+        self.stack += [round(self.meter.seconds, 6)] * trials
         self.lowered += done.lowered
         self.failed += done.failed_compiles
         for name, error in done.model_errors.items():
@@ -123,5 +135,7 @@ class _Notes:
             failed_compiles=self.failed,
             wall_seconds=round(seconds, 6),
             elapsed_seconds=self.elapsed,
+            compiled=self.compiled,
+            stack_seconds=self.stack,
             model_errors={name: float(np.mean(each)) for name, each in self.errors.items()},
         )

@@ -4,6 +4,9 @@ Regret is best cycles / optimum - 1, infinite before the first valid trial. A se
 several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
 seconds; a tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
 seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
+
+A batch is measured before anyone looks at it, so what a goal costs is counted to the end of the
+batch in which it was reached: trials, compiles, seconds.
 """
 
 from __future__ import annotations
@@ -39,9 +42,11 @@ class Results:
     """Runs as arrays; axes are always (tuner, workload, seed), then trial.
 
     Curves, shape (tuners, workloads, seeds, trials): `regret` is infinite before the first valid
-    trial, `invalid` counts the invalid trials so far, `elapsed` the seconds. A run that exhausted
-    its space stays where it ended. Figures of a run, shape (tuners, workloads, seeds): trials it
-    `spent`, configs `lowered` beyond them, compiles that `failed` among those, and `seconds`.
+    trial, `invalid` counts the invalid trials so far; by the end of a trial's batch, `measured`
+    counts the trials, `compiled` every config compiled, `elapsed` the seconds, and `stack` those
+    that the recorded stack took, 0 where no table says. A run that exhausted its space stays where
+    it ended. Figures of a run, shape (tuners, workloads, seeds): trials it `spent`, configs
+    `lowered` beyond them, compiles that `failed` among those, and `seconds`.
     """
 
     tuners: tuple[str, ...]
@@ -54,14 +59,25 @@ class Results:
     lowered: NDArray[np.int64]
     failed: NDArray[np.int64]
     seconds: Floats
+    measured: NDArray[np.int64]
+    compiled: Floats
     elapsed: Floats
+    stack: Floats
+
+    @cached_property
+    def first_within(self) -> NDArray[np.int64]:
+        """The place in the order of trials of the first one within `GOAL`, counted from 1, shape
+        (tuners, workloads, seeds); the whole budget where a run never came there (see `reached`).
+        """
+        first = np.argmax(self._near, axis=-1) + 1
+        return np.where(self.reached, first, self.trials)
 
     @cached_property
     def trials_to_goal(self) -> NDArray[np.int64]:
-        """Trials to come within `GOAL`, shape (tuners, workloads, seeds); the whole budget where a
-        run never did (see `reached`)."""
-        first = np.argmax(self._near, axis=-1) + 1
-        return np.where(self.reached, first, self.trials)
+        """Trials measured when a run first was within `GOAL`: to the end of that batch. Shape
+        (tuners, workloads, seeds); the whole budget where a run never came there."""
+        ends = np.take_along_axis(self.measured, self.first_within[..., None] - 1, -1)[..., 0]
+        return np.where(self.reached, ends, self.trials)
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
@@ -77,6 +93,13 @@ class Results:
         """The value of a curve (tuners, workloads, seeds, trials) at the trial where the goal was
         reached, or at the end; shape (tuners, workloads, seeds)."""
         return np.take_along_axis(curve, self.trials_to_goal[..., None] - 1, -1)[..., 0]
+
+    @cached_property
+    def stack_seconds_to_goal(self) -> Floats:
+        """What reaching the goal takes on the recorded stack: its compiling and measuring, and the
+        tuner's own time, shape (tuners, workloads, seeds); 0 where no table says."""
+        stack = self.at_goal(self.stack)
+        return np.where(stack > 0, stack + self.at_goal(self.elapsed), 0.0)
 
     @cached_property
     def overall(self) -> Floats:
@@ -109,7 +132,10 @@ def results_of(runs: Sequence[TunerRun], optimum: dict[str, int], trials: int) -
         lowered=each("lowered").astype(np.int64),
         failed=each("failed_compiles").astype(np.int64),
         seconds=each("wall_seconds"),
+        measured=grid([_held(_batch_ends(run), trials) for run in runs]).astype(np.int64),
+        compiled=grid([_held(run.compiled, trials) for run in runs]),
         elapsed=grid([_held(run.elapsed_seconds, trials) for run in runs]),
+        stack=grid([_held(run.stack_seconds, trials) for run in runs]),
     )
 
 
@@ -139,19 +165,22 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class Standing:
-    """A tuner's line in the table. Counts and seconds are means over workloads of a run."""
+    """A tuner's line in the table. Counts and seconds are means over workloads of a run; those to
+    the goal count whole batches, and a run that never came there counts with its budget."""
 
     tuner: str
     regret: Interval
     worst: tuple[str, float]  # workload with the largest median regret
     reached: float  # share of runs within the goal
-    trials: Interval  # to the goal; a run that never came there counts with its budget
+    trials: Interval  # to the goal
+    first_within: Interval  # the place in the order of trials of the first within the goal
     invalid_share: Interval
     invalid: Interval  # trials spent on invalid configs until the goal
-    lowered: Interval
-    failed: Interval
+    compiled: Interval  # every config compiled until the goal
+    failed: Interval  # compiles beyond the trials that failed, in the whole run
     seconds: Interval
     seconds_to_goal: Interval
+    stack_to_goal: Interval  # seconds of the recorded stack, and the tuner's own; 0 if none is known
 
 
 def standings(results: Results) -> list[Standing]:
@@ -185,10 +214,12 @@ def _standing(results: Results, k: int) -> Standing:
             results.invalid[k, :, :, -1].sum(axis=0) / results.spent[k].sum(axis=0)
         ),
         invalid=mean(results.at_goal(results.invalid)),
-        lowered=mean(results.lowered),
+        first_within=interval(np.exp(np.log(results.first_within[k]).mean(axis=0))),
+        compiled=mean(results.at_goal(results.compiled)),
         failed=mean(results.failed),
         seconds=mean(results.seconds),
         seconds_to_goal=mean(results.at_goal(results.elapsed)),
+        stack_to_goal=mean(results.stack_seconds_to_goal),
     )
 
 
@@ -202,6 +233,13 @@ def _regret(run: TunerRun, optimum: int, trials: int) -> Floats:
 
 def _invalid(run: TunerRun, trials: int) -> Floats:
     return _held(np.cumsum([status != "valid" for status in run.statuses]).tolist(), trials)
+
+
+def _batch_ends(run: TunerRun) -> list[int]:
+    """For each trial, how many trials there were when its batch had been measured: every batch
+    compiles something, so the trials of one are those with equal counts."""
+    compiled = np.asarray(run.compiled)
+    return np.searchsorted(compiled, compiled, side="right").tolist()
 
 
 def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:

@@ -40,16 +40,26 @@ def standings_columns(rows: Sequence[Standing]) -> list[Column]:
         _column(("regret",), rows, lambda row: row.regret, percent),
         _column(("runs within", goal), rows, lambda row: _exact(row.reached), percent, HIGH),
         _column(("trials", f"to {goal}"), rows, lambda row: row.trials, count, bounded=True),
+        _column(("first at", "trial"), rows, lambda row: row.first_within, count, bounded=True),
         _column(("invalid", "until then"), rows, lambda row: row.invalid, count),
         _column(("invalid", "share"), rows, lambda row: row.invalid_share, percent),
-        _column(("lowered", "beyond"), rows, lambda row: row.lowered, count, NEITHER),
+        _column(("compiles", f"to {goal}"), rows, lambda row: row.compiled, count, bounded=True),
         _column(("failed", "compiles"), rows, lambda row: row.failed, count, NEITHER),
         _column(("time",), rows, lambda row: _exact(row.seconds.middle), duration),
         _column(
             ("time", f"to {goal}"), rows, lambda row: _exact(row.seconds_to_goal.middle), duration
         ),
+        *_stack_column(rows, goal),
         _column(("worst", "workload"), rows, lambda row: _exact(row.worst[1]), percent),
     ]
+
+
+def _stack_column(rows: Sequence[Standing], goal: str) -> list[Column]:
+    """Only where a table says what its stack took."""
+    if not any(row.stack_to_goal.middle for row in rows):
+        return []
+    heading = ("real time", f"to {goal}")
+    return [_column(heading, rows, lambda row: _exact(row.stack_to_goal.middle), duration)]
 
 
 def _column(

@@ -52,6 +52,9 @@ class DefaultOptions(Options):
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")
+    looking: float = Field(
+        1.0, ge=0, description="at most so much time for lowering beyond a batch, per time of it"
+    )
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
@@ -242,7 +245,7 @@ class Default(BaseExplorer):
         """How many to compile for a batch of `n`."""
         blind = not state.models and not self._estimates(problem)
         alpha = self.table.first_alpha if blind else self.table.alpha
-        return int(np.ceil((alpha + 1) * n))
+        return problem.compiles(n, alpha, self.table.looking)
 
     def _estimates(self, problem: Problem) -> bool:
         return self.table.estimates and problem.estimate is not None

@@ -11,9 +11,11 @@ import pandas as pd
 
 from targets.base import STATUSES, Knob, Space
 from targets.features import Features
-from targets.table import Table, TableError
+from targets.table import Spent, Table, TableError
 from targets.workload import Workload
 
+SECONDS = ("build_seconds", "run_seconds")
+"""What a table may say a config took."""
 KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
 
@@ -55,14 +57,26 @@ def read_stack_table(
         cycles=count,
         seconds=np.where(count >= 0, count / (clock_mhz * 1e6), np.nan),
         hidden=Features.none(len(flat)),
+        spent=_spent(columns),
     )
+
+
+def _spent(columns: pd.DataFrame) -> Spent | None:
+    """None if the table does not say."""
+    if not set(SECONDS) <= set(columns.columns):
+        return None
+    build, run = (columns[name].to_numpy(dtype=np.float64) for name in SECONDS)
+    return Spent(np.nan_to_num(build), np.nan_to_num(run))
 
 
 def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
     """The columns that matter, checked; -1 cycles where a config is not valid."""
     try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values={cycles: [""]})
-        columns = frame[[*KNOB_COLUMNS, "status", "failure", "reason", cycles]].copy()
+        empty = {name: [""] for name in (cycles, *SECONDS)}
+        frame = pd.read_csv(path, keep_default_na=False, na_values=empty)
+        spent = [name for name in SECONDS if name in frame.columns]
+        columns = frame[[*KNOB_COLUMNS, "status", "failure", "reason", cycles, *spent]].copy()
+        columns[spent] = columns[spent].astype("float64").clip(lower=0.0)
         columns[list(KNOB_COLUMNS)] = columns[list(KNOB_COLUMNS)].astype("int64")
         columns[cycles] = columns[cycles].astype("float64").fillna(-1).astype("int64")
     except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:

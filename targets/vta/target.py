@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
-from targets.capabilities import Blocks, Latency, UntunedSchedule
+from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
 from targets.features import Features
 from targets.files import Json
 from targets.vta.area import area_of
-from targets.vta.baseline import baseline_of, roofline_cycles
+from targets.vta.baseline import baseline_of
+from targets.vta.bounds import bound_cycles, roofline_cycles
 from targets.vta.estimates import ESTIMATES, OF_SPACE
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
@@ -130,9 +131,17 @@ class VtaTarget:
         return UntunedSchedule(found.source, space, lowered, template.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `targets.vta.baseline.roofline_cycles`."""
-        cycles = roofline_cycles(workload, self.spec)
-        return Latency(self._seconds(cycles), cycles)
+        """See `targets.vta.bounds.roofline_cycles`."""
+        return self._latency(roofline_cycles(workload, self.spec))
+
+    def bound(self, workload: Workload) -> Latency:
+        """See `targets.vta.bounds.bound_cycles`."""
+        return self._latency(bound_cycles(workload, self.spec))
+
+    def costs(self, workload: Workload) -> Costs:
+        """What trials cost a user who has the board: half a millisecond to lower one here, about a
+        second to send it there, run it and check its output. Simulating takes less than either."""
+        return Costs(compiling=0.0005, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
         """Runs each program bit-exactly on random tensors; those of the space `unchecked` as the
@@ -164,8 +173,8 @@ class VtaTarget:
     def _bind(self, workload: Workload) -> Lowering:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 
-    def _seconds(self, cycles: float) -> float:
-        return cycles / (self.spec.clock_mhz * 1e6)
+    def _latency(self, cycles: int) -> Latency:
+        return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
 
     def _measurements(
         self,

@@ -25,6 +25,7 @@ from evaluation.compare.verdict import verdict
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 OPTIMUM = {"one": 100, "two": 1000}
+BATCH = 2
 
 
 def _run(
@@ -36,7 +37,11 @@ def _run(
         best.append(known)
     statuses = ["valid" if each else "run_error" for each in cycles]
     elapsed = [0.5 * (k + 1) for k in range(len(cycles))]
-    return TunerRun(tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed)
+    compiled = [2 * (k // BATCH + 1) for k in range(len(cycles))]
+    return TunerRun(
+        tuner, workload, seed, statuses, best, lowered, lowered, elapsed[-1], elapsed, compiled,
+        [10.0 * each for each in compiled],
+    )  # fmt: skip
 
 
 RUNS = [
@@ -60,7 +65,8 @@ def test_regret_counts_from_the_optimum_and_is_infinite_before_the_first_valid_t
 
 def test_trials_to_the_goal_count_the_budget_where_it_was_missed() -> None:
     results = results_of(RUNS, OPTIMUM, 4)
-    assert results.trials_to_goal.tolist() == [[[3, 1], [3, 2]], [[4, 4], [4, 4]]]
+    assert results.first_within.tolist() == [[[3, 1], [3, 2]], [[4, 4], [4, 4]]]
+    assert results.trials_to_goal.tolist() == [[[4, 2], [4, 2]], [[4, 4], [4, 4]]]
     assert results.reached.tolist() == [[[True, True], [True, True]], [[False, False],
                                                                        [True, False]]]  # fmt: skip
 
@@ -73,9 +79,11 @@ def test_a_standing_is_the_median_over_seeds() -> None:
     assert (good.regret.low, good.regret.high) == pytest.approx((0.0, regrets[0]))
     assert good.reached == 1.0
     assert poor.reached == 0.25
-    assert good.trials.middle == pytest.approx((math.sqrt(3 * 3) + math.sqrt(1 * 2)) / 2)
-    assert good.lowered.middle == pytest.approx((3 + 0) / 2)
-    assert good.invalid.middle == pytest.approx(((1 + 2) / 2 + 0) / 2)
+    assert good.first_within.middle == pytest.approx((math.sqrt(3 * 3) + math.sqrt(1 * 2)) / 2)
+    assert good.trials.middle == pytest.approx((math.sqrt(4 * 4) + math.sqrt(2 * 2)) / 2)
+    assert good.compiled.middle == pytest.approx((4 + 2) / 2)
+    assert good.invalid.middle == pytest.approx(((1 + 3) / 2 + (1 + 0) / 2) / 2)
+    assert good.stack_to_goal.middle == pytest.approx(((40 + 2.0) + (20 + 1.0)) / 2)
     assert good.seconds.middle == pytest.approx((2.0 + 1.5) / 2)
     assert poor.worst == ("one", math.inf)
     assert poor.invalid_share.middle == pytest.approx((4 / 8 + 7 / 8) / 2)
@@ -83,7 +91,7 @@ def test_a_standing_is_the_median_over_seeds() -> None:
 
 def test_relative_trials_are_a_geometric_mean_of_ratios() -> None:
     ratio = relative_trials(results_of(RUNS, OPTIMUM, 4), "good", "poor")
-    assert ratio == pytest.approx(math.sqrt((2 / 4) * (2.5 / 4)))
+    assert ratio == pytest.approx(math.sqrt((3 / 4) * (3 / 4)))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=25))

@@ -1,4 +1,4 @@
-"""What a layer costs before any tuning, and what no schedule can beat.
+"""What a layer costs before any tuning.
 
 The baseline of a workload is the schedule a user of the stock stack gets without tuning: TVM's
 published one (TopHub) where there is one for this hardware, else the stock-valid schedule with the
@@ -60,39 +60,6 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
         f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
         "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
     )
-
-
-def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
-    """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
-
-    Compulsory are the input pixels some output needs, the weights, bias and residual once, and the
-    output once. The element widths are the machine's; blocks that are only padding do not count.
-    """
-    w, m = workload, spec.machine
-    outputs = w.batch * w.out_channels * w.out_height * w.out_width
-    kinds = [op.kind for op in w.epilogue]
-    bits = (
-        w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
-        + w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w * m.wgt_bits
-        + outputs * m.inp_bits
-        + ("bias" in kinds) * w.out_channels * m.acc_bits
-        + ("add" in kinds) * outputs * m.acc_bits
-    )
-    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
-
-
-def needed_pixels(workload: Workload) -> int:
-    """Pixels of the input image that at least one output reads."""
-    w = workload
-    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
-    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
-    return rows * cols
-
-
-def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Input rows (columns) inside the image that at least one output reads."""
-    read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
-    return sum(0 <= row < size for row in read)
 
 
 @cache

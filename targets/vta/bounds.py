@@ -1,0 +1,70 @@
+"""What no schedule of a layer can beat."""
+
+from __future__ import annotations
+
+from targets.vta.lowering.geometry import Geometry, geometry_of
+from targets.vta.spec import VtaSpec
+from targets.workload import Workload
+
+
+def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
+    """Cycles that each resource needs at least: the compute module, the read channel, the write
+    channel. Raises `WorkloadError` for a layer that the machine cannot run.
+
+    One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks.
+    A tensor that the epilogue adds first may become the accumulators' first value, which saves the
+    reset and the addition. Read are the pixels that some output needs, weights, bias and residual
+    once; written the output once; both in packed blocks.
+    """
+    m, g = spec.machine, geometry_of(workload, spec.machine)
+    outputs = g.batches * g.groups * g.co * g.oh * g.ow
+    kinds = [op.kind for op in workload.epilogue]
+    saved = 2 if kinds[:1] in (["add"], ["bias"]) else 0
+    pixels = g.batches * g.groups * g.ci * needed_pixels(workload) * m.inp_bytes
+    return {
+        "compute": outputs * (g.ci * g.kh * g.kw + 1 + len(kinds) - saved),
+        "read": (pixels + _parameter_bytes(g)) // m.bus_bytes,
+        "write": outputs * m.out_bytes // m.bus_bytes,
+    }
+
+
+def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
+    """The largest of `bounds`. Raises as it does."""
+    return max(bounds(workload, spec).values())
+
+
+def _parameter_bytes(g: Geometry) -> int:
+    return g.wgt_bytes + g.bias_bytes + g.add_bytes
+
+
+def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
+    """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
+
+    Compulsory are the input pixels some output needs, the weights, bias and residual once, and the
+    output once. The element widths are the machine's; blocks that are only padding do not count.
+    """
+    w, m = workload, spec.machine
+    outputs = w.batch * w.out_channels * w.out_height * w.out_width
+    kinds = [op.kind for op in w.epilogue]
+    bits = (
+        w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
+        + w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w * m.wgt_bits
+        + outputs * m.inp_bits
+        + ("bias" in kinds) * w.out_channels * m.acc_bits
+        + ("add" in kinds) * outputs * m.acc_bits
+    )
+    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
+
+
+def needed_pixels(workload: Workload) -> int:
+    """Pixels of the input image that at least one output reads."""
+    w = workload
+    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
+    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    return rows * cols
+
+
+def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
+    """Input rows (columns) inside the image that at least one output reads."""
+    read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
+    return sum(0 <= row < size for row in read)
