@@ -13,6 +13,7 @@ from models.features import gp_features, tree_features
 from models.forest import Forest
 from models.gaussian import GaussianProcess
 from models.hidden_features import hidden_features, work
+from models.loop_features import loop_features
 from models.trees import LightGBM, XGBoost
 from models.validity import Validity
 from search.learning import CostModel, Surrogate, VetoModel
@@ -49,6 +50,9 @@ class Toolbox:
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         return tree_features(problem.workload, problem.space, configs)
+
+    def loop_features(self, problem: Problem, configs: Configs) -> Features:
+        return loop_features(problem.workload, problem.space, configs)
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
         return gp_features(problem.workload, problem.space, configs)

@@ -89,6 +89,10 @@ class Learners(Protocol):
         """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""
         ...
 
+    def loop_features(self, problem: Problem, configs: Configs) -> Features:
+        """The loop nest each config stands for, as AutoTVM describes it."""
+        ...
+
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
         """The same on a common scale, for models that go by distances; configs (n, knobs)."""
         ...

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from targets.base import Configs, Space
-from targets.capabilities import Costs
+from targets.capabilities import UNKNOWN_COSTS, Costs
 from targets.features import Features
 from targets.workload import Workload
 
@@ -27,7 +27,7 @@ class Problem:
     seed: int = 0
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
-    costs: Costs = Costs(1.0, 1.0)
+    costs: Costs = UNKNOWN_COSTS
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
         """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long

@@ -19,7 +19,7 @@ from search.explorer import Candidates, Choice, Explorer, ExplorerState, History
 from search.problem import Problem
 from search.threads import one_thread
 from targets.base import Configs, Lowered, Measurements, Ragged, Target
-from targets.capabilities import Costs, Estimates, HasCosts, capability
+from targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
 from targets.workload import Workload
 
 
@@ -62,7 +62,7 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
         seed,
         target.hardware_features(),
         None if estimates is None else partial(estimates.estimate, workload),
-        Costs(1.0, 1.0) if priced is None else priced.costs(workload),
+        UNKNOWN_COSTS if priced is None else priced.costs(workload),
     )
 
 

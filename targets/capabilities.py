@@ -39,6 +39,10 @@ class Costs:
     measuring: float
 
 
+UNKNOWN_COSTS = Costs(1.0, 1.0)
+"""Of a target that does not say: compiling is taken to need as long as measuring."""
+
+
 @dataclass(frozen=True)
 class UntunedSchedule:
     """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.

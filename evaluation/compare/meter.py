@@ -42,5 +42,6 @@ class Metered:
 
     def measure(self, lowered: Lowered) -> Measurements:
         if self._table.spent is not None:
-            self.seconds += float(self._table.spent.measuring[self._table.at(lowered.configs)].sum())
+            rows = self._table.at(lowered.configs)
+            self.seconds += float(self._table.spent.measuring[rows].sum())
         return self._target.measure(lowered)

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from evaluation.compare.plan import GOAL, ComparisonPlan, Job
 from evaluation.compare.meter import Metered
+from evaluation.compare.plan import GOAL, ComparisonPlan, Job
 from search import Round, tune
 from targets.files import Json
 

@@ -180,7 +180,7 @@ class Standing:
     failed: Interval  # compiles beyond the trials that failed, in the whole run
     seconds: Interval
     seconds_to_goal: Interval
-    stack_to_goal: Interval  # seconds of the recorded stack, and the tuner's own; 0 if none is known
+    stack_to_goal: Interval  # seconds of the recorded stack and the tuner; 0 if none is recorded
 
 
 def standings(results: Results) -> list[Standing]:
@@ -239,7 +239,7 @@ def _batch_ends(run: TunerRun) -> list[int]:
     """For each trial, how many trials there were when its batch had been measured: every batch
     compiles something, so the trials of one are those with equal counts."""
     compiled = np.asarray(run.compiled)
-    return np.searchsorted(compiled, compiled, side="right").tolist()
+    return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]
 
 
 def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:

@@ -5,6 +5,7 @@ sa_model_optimizer.py)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numba as nb
 import numpy as np
@@ -23,7 +24,11 @@ Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 class AutoTVMOptions(Options):
-    """XGBTuner's parameters; the defaults are TVM's."""
+    """XGBTuner's parameters; the defaults are TVM's, but for `features`: TVM's own default,
+    `itervar`, reads the lowered program of each config, which costs a lowering each. Here it is
+    worked out from the knobs (`models.loop_features`)."""
+
+    features: Literal["knob", "itervar"] = Field("knob", description="what the model sees")
 
     plan: int = Field(64, ge=1, description="configs planned between two fits of the model")
     chains: int = Field(128, ge=1, description="parallel annealing chains, kept between plans")
@@ -63,11 +68,11 @@ class AutoTVM(BaseExplorer):
         )
         throughput = history.throughput
         shuffled = rng.permutation(len(history))
-        features = knob_features(problem.space, history.configs)
+        features = self._features(problem, history.configs)
         model.fit(features.rows(shuffled), (throughput / throughput.max())[shuffled])
         plan, chains = anneal(
             problem.space,
-            scorer(problem.space, model.predict),
+            scorer(problem.space, lambda configs: model.predict(self._features(problem, configs))),
             self.table,
             history.tried(problem.space),
             state.arrays.get("chains"),
@@ -75,6 +80,11 @@ class AutoTVM(BaseExplorer):
         )
         arrays = {"plan": plan, "chains": chains, "fits": np.array([fits + 1])}
         return ExplorerState({"P": model}, arrays)
+
+    def _features(self, problem: Problem, configs: Configs) -> Features:
+        if self.table.features == "itervar":
+            return self.learners.loop_features(problem, configs)
+        return knob_features(problem.space, configs)
 
 
 def knob_features(space: Space, configs: Configs) -> Features:
@@ -141,13 +151,13 @@ def random_walk(
     return space.ravel(configs.astype(np.int32))
 
 
-def scorer(space: Space, predict: Callable[[Features], NDArray[np.float64]]) -> Score:
+def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> Score:
     """The model's score of flat indices, both (n,), from a table where the space is small enough.
     In a table, a config that the space does not list scores -inf."""
     total = int(np.prod(space.cardinalities))
     if total > candidates.ENUMERABLE:
-        return lambda flat: predict(knob_features(space, space.unravel(flat)))
-    scores = predict(knob_features(space, space.unravel(np.arange(total))))
+        return lambda flat: predict(space.unravel(flat))
+    scores = predict(space.unravel(np.arange(total)))
     if space.listed is not None:
         unlisted = np.ones(total, dtype=np.bool_)
         unlisted[np.asarray(space.listed)] = False

@@ -103,7 +103,7 @@ class Chameleon(BaseExplorer):
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         """Flat indices of the best untried places met, as often as they were met."""
-        score = scorer(space, model.predict)
+        score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
 
         def earned(places: Places) -> NDArray[np.float64]:
             return score(space.ravel(places.astype(np.int32)))
