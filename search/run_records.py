@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from search.records import Record
 from search.stages import Batch, Known, Trial, measurements_of
 from targets.base import Configs, Measurements, Space
-
-if TYPE_CHECKING:
-    from search.ledger import Ledger
 
 RunKey = tuple[str, str, str]
 """What a ledger files a run's records under: workload, target's fingerprint, run."""
@@ -76,10 +73,23 @@ class RunRecords:
                 yield record
 
 
+class Writable(Protocol):
+    """A ledger that is open for writing, as a run sees it."""
+
+    @property
+    def records(self) -> list[Record]:
+        """All there are."""
+        ...
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add records in one write. Raises `LedgerError` or `LeaseHeld`."""
+        ...
+
+
 class RunLedger(RunRecords):
     """The same of a ledger that is open for writing."""
 
-    def __init__(self, ledger: Ledger, key: RunKey) -> None:
+    def __init__(self, ledger: Writable, key: RunKey) -> None:
         super().__init__(ledger.records, key)
         self.ledger = ledger
 

@@ -1,0 +1,64 @@
+"""No schedule beats its bound, on any machine, with any epilogue."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.layers import RESNET18
+from targets.errors import WorkloadError
+from targets.vta.bounds import bound_cycles, bounds
+from targets.vta.spec import VtaSpec
+from targets.vta.target import SpaceName, VtaTarget
+from targets.workload import Workload, parse_workload
+from tests.targets.test_lowering_numbers import SPECS, workloads
+
+
+@given(
+    workloads(), st.sampled_from(SPECS), st.sampled_from(("extended", "template")),
+    st.integers(0, 2**31),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_no_schedule_beats_the_bound(
+    workload: Workload, spec: VtaSpec, space_name: SpaceName, seed: int
+) -> None:
+    target = VtaTarget(spec, space_name)
+    try:
+        space = target.space(workload)
+    except WorkloadError:
+        return
+    flat = np.random.default_rng(seed).integers(0, space.size, 64)
+    measured = target.measure(target.lower(workload, space.unravel(flat)))
+    if measured.valid.any():
+        assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
+
+
+def test_the_bound_counts_what_the_roofline_leaves_out() -> None:
+    """A 1×1 layer with few channels: the epilogue is most of the work."""
+    workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0", ">> 8, min 127, max 0")
+    spec = VtaSpec.load("vta-pynq")
+    assert bounds(workload, spec) == {
+        "compute": 64 * (1 + 1 + 3), "read": (64 * 16 + 256) // 8, "write": 64 * 16 // 8
+    }  # fmt: skip
+    target = VtaTarget(spec, "extended")
+    assert target.roofline(workload).cycles < target.bound(workload).cycles == 64 * 5
+
+
+def test_a_residual_that_comes_first_saves_the_reset_and_its_addition() -> None:
+    spec = VtaSpec.load("vta-pynq")
+    text = "conv2d:n=1,c=256,h=14,w=14,o=256,k=3,s=1,p=1"
+    first, later = (
+        bounds(parse_workload(text, epilogue), spec)["compute"]
+        for epilogue in ("add, >> 8", ">> 8, add")
+    )
+    assert later - first == 2 * 16 * 196
+
+
+@pytest.mark.parametrize(("preset", "total"), [("vta-pynq", 7_043_456), ("huge", 544_936)])
+def test_the_bound_of_resnet_18_is_the_published_one(preset: str, total: int) -> None:
+    """`docs/schedule-spaces.md`."""
+    spec = VtaSpec.load(preset)
+    layers = RESNET18.values()
+    assert sum(count * bound_cycles(workload, spec) for workload, count in layers) == total
