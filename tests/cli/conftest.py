@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.home import Home
+from services.prefect_server import start_prefect_server
 from tests.sharing import made_once
 
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
@@ -20,15 +23,18 @@ TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder to run commands in, with records of its own."""
+    """A folder to run commands in, with records of its own; with a `server`, Prefect's are there.
+    """
 
     folder: Path
+    server: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
         drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
-        return kept | {"TILEWRIGHT_HOME": str(self.folder / "home")}
+        named = {"PREFECT_API_URL": self.server} if self.server else {}
+        return kept | named | {"TILEWRIGHT_HOME": str(self.folder / "home")}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`tilewright …` to its end."""
@@ -54,6 +60,25 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that runs already, as a user may name one: its start is a third of what a short run
+    costs. The tests of a command's own server do without."""
+    home = Home(tmp_path_factory.mktemp("prefect"))
+    home.prefect_database.parent.mkdir()
+    server = start_prefect_server(home)
+    try:
+        server.process.wait()
+        yield server.api_url
+    finally:
+        server.process.stop()
+
+
+@pytest.fixture
+def guest(tmp_path: Path, prefect_server: str) -> Place:
+    return Place(tmp_path, prefect_server)
 
 
 TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "40", "--seed", "7")

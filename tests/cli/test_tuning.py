@@ -141,9 +141,9 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Place:
     """The same command once more, in another folder."""
-    place = Place(tmp_path_factory.mktemp("elsewhere"))
+    place = Place(tmp_path_factory.mktemp("elsewhere"), prefect_server)
     done = place.run(*TUNE, "--out", "other")
     assert done.returncode == 0, done.stderr
     return place
@@ -190,17 +190,17 @@ def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:
 
 
 @pytest.mark.parametrize("tuner", ["default", "random"])
-def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(place: Place, tuner: str) -> None:
+def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(guest: Place, tuner: str) -> None:
     from networks import zoo
 
-    (place.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
+    (guest.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     spec = {"LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14, "LOG_WGT_BUFF_SIZE": 16,
             "LOG_ACC_BUFF_SIZE": 16, "bus_bits": 128}  # fmt: skip
-    (place.folder / "board.json").write_text(json.dumps(spec))
-    done = place.run(
+    (guest.folder / "board.json").write_text(json.dumps(spec))
+    done = guest.run(
         "tune", "mine.onnx", "--target", "board.json", "--tuner", tuner, "--trials", "16",
         "--space", "template", "--out", "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    summary = place.json("out/summary.json")
+    summary = guest.json("out/summary.json")
     assert (summary["network"], summary["target"]) == ("mine", "board")
