@@ -21,6 +21,10 @@ class UnsupportedOperatorError(TilewrightError):
     """An operator that the importer cannot express."""
 
 
+class NothingToOffload(TilewrightError):
+    """A model that runs, but of which no operator suits the accelerator."""
+
+
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
 

@@ -99,6 +99,11 @@ def macs_of(call: FusedCall) -> int:
     return math.prod(call.output_shape) * taps
 
 
+def offloaded_macs(decisions: Iterable[Decision]) -> int:
+    """Multiply-accumulates of the calls that are offloaded, unpadded."""
+    return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
+
+
 def _workload(call: FusedCall, blocks: Blocks) -> Workload:
     group_in, group_out = _channels(call)
     epilogue = int8.epilogue(call, blocks.epilogue)

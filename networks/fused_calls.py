@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,12 +58,14 @@ class FusedCall:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """What the importer says about a model: its fused calls in execution order, and the operators
-    that depend on weights alone and so run once, when the model is loaded."""
+    """What the importer says about a model: its fused calls in execution order, the operators that
+    depend on weights alone and so run once, when the model is loaded, and the multiply-accumulates
+    of every operator that does any, also of those no accelerator could be given."""
 
     fused_calls: tuple[FusedCall, ...]
     constant_nodes: frozenset[str]
+    macs: Mapping[str, int]
 
 
-NOTHING = Partitioned((), frozenset())
+NOTHING = Partitioned((), frozenset(), {})
 """What is said of a model that cannot be imported."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from networks.extract import Blocks, Decision, collect, decide, macs_of
+from networks.extract import Blocks, Decision, collect, decide, offloaded_macs
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
 from targets.files import Json
@@ -35,8 +35,8 @@ class Examined:
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """One operator. `macs` and `waste` (share of padded multiplications by zeros) are of
-    convolutions and products; `workload` is the text `targets.workload.parse_workload` reads."""
+    """One operator. `macs` are those of whatever sums products; `waste` is the share of padded
+    multiplications by zeros; `workload` is the text `targets.workload.parse_workload` reads."""
 
     name: str
     op_type: str
@@ -64,7 +64,9 @@ class WorkloadReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """A model on an accelerator. MACs count every convolution and product with constant weights."""
+    """A model on an accelerator. `total_macs` count every operator that sums products, wherever it
+    runs: convolutions of any kind, products of weights or activations, attention. Operators that
+    cannot be imported are not in it."""
 
     model: str
     inputs: dict[str, Shape]
@@ -80,6 +82,11 @@ class ModelReport:
     def by_status(self, status: Status) -> list[OperatorReport]:
         """The operators that share a fate, in the model's order."""
         return [operator for operator in self.operators if operator.status == status]
+
+    @property
+    def offloaded_share(self) -> float:
+        """Of all multiply-accumulates; 0 where there are none."""
+        return self.offloaded_macs / max(self.total_macs, 1)
 
     def to_dict(self) -> dict[str, Json]:
         """Lists, numbers and strings only."""
@@ -102,8 +109,8 @@ def build(examined: Examined, blocks: Blocks) -> ModelReport:
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in collect(decisions)
         ),
-        total_macs=sum(macs_of(decision.fused) for decision in decisions),
-        offloaded_macs=sum(macs_of(d.fused) for d in decisions if d.workload is not None),
+        total_macs=sum(examined.found.macs.values()),
+        offloaded_macs=offloaded_macs(decisions),
     )
 
 
@@ -134,6 +141,7 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
         **asdict(report),
         "name": operator.name,
         "op_type": operator.op_type,
+        "macs": examined.found.macs.get(operator.name, 0),
         "output_shape": examined.shapes.get(operator.name),
     }
     return OperatorReport(**facts)
@@ -147,7 +155,6 @@ def _anchor(decision: Decision) -> OperatorReport:
         status="cpu" if workload is None else "offloaded",
         reason=decision.reason,
         next_step=decision.next_step,
-        macs=macs_of(decision.fused),
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
         workload_id=None if workload is None else workload.id,
@@ -189,6 +196,7 @@ NOT_A_PRODUCT = "neither convolution nor product, nor fused behind one"
 POOL = "pooling: the accelerator's ALU has the operations, but no schedule for them exists here"
 UNFUSED = "not directly behind an offloaded operator, or its input is also needed elsewhere"
 NONLINEAR = "needs more than the accelerator's min, max, add and shift"
+NO_SCHEDULE = "a product of two activations; the accelerator wants weights prepared beforehand"
 OTHER_CONVOLUTION = "only two-dimensional convolutions with constant weights are offloaded"
 NO_CONSTANT = "its second operand is no constant; the accelerator wants weights prepared beforehand"
 
@@ -217,6 +225,7 @@ CPU_REASONS: Mapping[str, str] = {
         (OTHER_CONVOLUTION, ("Conv", "convolution")),
         ("transposed convolutions have no schedule here", ("ConvTranspose",)),
         (NO_CONSTANT, ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "mm", "bmm", "addmm")),
+        (NO_SCHEDULE, ("Einsum", "Attention", "MultiHeadAttention")),
     )
     for reason_of in operators
 }  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, LogFormatter, NullFormatter, StrMeth
 from numpy.typing import NDArray
 
 from reports.styles import INK
-from targets.capabilities import Latency
+from targets.capabilities import Latency, is_published
 from targets.titles import shape
 from tuning.outcome import TunedWorkload
 
@@ -30,7 +30,7 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
     axes.scatter(steps, taken, s=9, color=MUTED, label="valid trial")
     axes.step(steps, _best_so_far(trials), where="post", color=ACCENT, lw=2, label="best so far")
     if (default := _default(outcome)) is not None:
-        axes.axhline(default, color=INK, ls="--", lw=1, label="stock schedule")
+        axes.axhline(default, color=INK, ls="--", lw=1, label=_untuned([outcome]))
     if (bound := _latency(outcome.roofline)) is not None:
         axes.axhline(bound, color=BOUND, ls=":", lw=1.5, label="roofline")
     unit = "cycles" if _counted(trials) else "seconds"
@@ -68,7 +68,7 @@ def network_convergence(
     default = np.array([_ratio(_default(o), _reference(o, bounded)) for o in outcomes])
     tuned = np.array([_ratio(_tuned(o), _reference(o, bounded)) for o in outcomes])
     right.hlines(rows, tuned, default, color=MUTED, lw=1.5)
-    right.scatter(default, rows, color=INK, s=22, label="stock schedule", zorder=3)
+    right.scatter(default, rows, color=INK, s=22, label=_untuned(outcomes), zorder=3)
     right.scatter(tuned, rows, color=ACCENT, s=22, label="tuned", zorder=3)
     right.axvline(1, color=BOUND, ls=":", lw=1.5, label=of_what)
     right.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7)
@@ -79,6 +79,14 @@ def network_convergence(
     device = outcomes[0].study.target.name
     figure.suptitle(f"{network} on {device}", fontsize=11)
     return _png(figure)
+
+
+def _untuned(outcomes: Sequence[TunedWorkload]) -> str:
+    """The stock compiler's schedule is one that it publishes."""
+    known = {is_published(o.default.source) for o in outcomes if o.default is not None}
+    if known == {True}:
+        return "stock schedule"
+    return "stock or estimated schedule" if True in known else "estimated schedule"
 
 
 def _counted(trials: pd.DataFrame) -> bool:

@@ -46,7 +46,7 @@ UNKNOWN_COSTS = Costs(1.0, 1.0)
 @dataclass(frozen=True)
 class UntunedSchedule:
     """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
-    It may come from another space than the target's; `source` says from where."""
+    It may come from another space than the target's; `source` says from where (`is_published`)."""
 
     source: str
     space: Space
@@ -62,6 +62,16 @@ class UntunedSchedule:
     def latency(self) -> Latency:
         """What it takes."""
         return Latency(float(self.measured.seconds[0]), int(self.measured.cycles[0]))
+
+
+PUBLISHED = frozenset({"tophub"})
+"""Sources of untuned schedules that were tuned and published: a user of the stock compiler has
+them. Any other was chosen by a rule, an estimate, and says little about what a user would have."""
+
+
+def is_published(source: str | None) -> bool:
+    """Whether schedules from there are the stock compiler's own."""
+    return source in PUBLISHED
 
 
 @dataclass(frozen=True)

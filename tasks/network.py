@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from targets.capabilities import Blocks
-from targets.files import Json, as_list, as_object
+from targets.files import Json
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning import network
-from tuning.network import InputShapes, Model, Subgraph
+from tuning.network import Extracted, InputShapes, Model
 
 NO_TARGET = ""
 
@@ -38,11 +38,11 @@ def extract_subgraphs(
 
     def work() -> Made:
         found = network.extract_subgraphs(read_model(model), blocks, max_waste, input_shapes)
-        return {"subgraphs": [subgraph.to_json() for subgraph in found]}, {}
+        return found.to_json(), {}
 
     sizes = [blocks.batch, blocks.in_channels, blocks.out_channels]
     inputs: dict[str, Json] = {"model": model.key, "blocks": sizes, "max_waste": max_waste}
-    return reuse_or_do(cache, Key("extract_subgraphs", 1, NO_TARGET, inputs), work)
+    return reuse_or_do(cache, Key("extract_subgraphs", 2, NO_TARGET, inputs), work)
 
 
 def read_model(manifest: Manifest) -> Model:
@@ -51,6 +51,6 @@ def read_model(manifest: Manifest) -> Model:
     return Model(str(values["source"]), str(values["name"]), str(values["digest"]))
 
 
-def read_subgraphs(manifest: Manifest) -> list[Subgraph]:
+def read_extracted(manifest: Manifest) -> Extracted:
     """What `extract_subgraphs` found."""
-    return [Subgraph.from_json(as_object(each)) for each in as_list(manifest.values["subgraphs"])]
+    return Extracted.from_json(manifest.values)

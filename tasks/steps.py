@@ -21,7 +21,7 @@ from tasks.stage import Done
 from tasks.store import CacheUse, Manifest
 from tuning import run
 from tuning.events import Listener, Note, StageBegan, StageReused
-from tuning.network import Model, Subgraph
+from tuning.network import Extracted, Model
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload
 from tuning.outputs import Summary, summary_of, target_row
@@ -65,20 +65,18 @@ class TrackedNetwork:
         self._imported = _took(done, self.emit)
         return network.read_model(done.manifest)
 
-    def extract_subgraphs(
-        self, options: TuningOptions, model: Model, target: Target
-    ) -> list[Subgraph]:
+    def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         self.emit(StageBegan("extract_subgraphs"))
         done = network.extract_subgraphs(
             self.cache, self._imported, blocks_of(target), options.max_waste, options.input_shapes
         )
-        return network.read_subgraphs(_took(done, self.emit))
+        return network.read_extracted(_took(done, self.emit))
 
     def found(self, options: TuningOptions, what: run.Network) -> None:
         """Opens the network's run."""
         if options.warm_start:
             warm_start.check_champions(
-                [study_of(options, each.workload) for each in what.subgraphs]
+                [study_of(options, each.workload) for each in what.found.subgraphs]
             )
         self.params = params_of(options, what)
         about = self.params | {"model": self._imported.key}
@@ -103,7 +101,7 @@ class TrackedNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
     ) -> Summary:
-        summary = summary_of(options, what.model.name, what.target, tuned)
+        summary = summary_of(options, what, tuned)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
@@ -176,7 +174,7 @@ def tracked_workload(
 
 def params_of(options: TuningOptions, what: run.Network) -> Params:
     """What identifies a run to MLflow: equal parameters, one run."""
-    explorer = study_of(options, what.subgraphs[0].workload).explorer
+    explorer = study_of(options, what.found.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
     return {
         "network": what.model.name,

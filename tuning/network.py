@@ -9,10 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import networks
+from networks.errors import NothingToOffload
+from networks.left_behind import nothing_offloaded
 from networks.network import Network
 from targets.capabilities import Blocks
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
 from targets.workload import Workload
+from tuning.totals import Macs
 
 InputShapes = Mapping[str, Sequence[int]]
 
@@ -48,6 +51,30 @@ class Subgraph:
         return Subgraph(workload, as_int(values["count"]), names)
 
 
+@dataclass(frozen=True)
+class Extracted:
+    """What there is to tune in a network, in order of first use, and how much of it that is."""
+
+    subgraphs: tuple[Subgraph, ...]
+    macs: Macs
+
+    def to_json(self) -> dict[str, Json]:
+        """What `from_json` reads."""
+        return {
+            "subgraphs": [each.to_json() for each in self.subgraphs],
+            "macs": {"total": self.macs["total"], "offloaded": self.macs["offloaded"]},
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Json]) -> Extracted:
+        """Raises `KeyError` or `ValueError` if it was not written by `to_json`."""
+        found = [Subgraph.from_json(as_object(each)) for each in as_list(values["subgraphs"])]
+        macs = as_object(values["macs"])
+        return Extracted(
+            tuple(found), {"total": as_int(macs["total"]), "offloaded": as_int(macs["offloaded"])}
+        )
+
+
 def import_model(source: str, input_shapes: InputShapes) -> Model:
     """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
     network = _network(source, _frozen(input_shapes))
@@ -57,14 +84,19 @@ def import_model(source: str, input_shapes: InputShapes) -> Model:
 
 def extract_subgraphs(
     model: Model, blocks: Blocks, max_waste: float, input_shapes: InputShapes
-) -> list[Subgraph]:
+) -> Extracted:
     """The workloads of the network on blocks of this shape, with their multiplicity. Raises
-    `UnsupportedOperatorError`."""
+    `UnsupportedOperatorError`, and `NothingToOffload` where there are none."""
     network = _network(model.source, _frozen(input_shapes))
-    found = network.workloads(
-        blocks.in_channels, blocks.out_channels, blocks.batch, max_waste=max_waste
+    sizes = blocks.in_channels, blocks.out_channels, blocks.batch
+    found = network.workloads(*sizes, max_waste=max_waste)
+    report = network.report(*sizes, max_waste=max_waste)
+    if not found:
+        raise NothingToOffload(nothing_offloaded(report))
+    return Extracted(
+        tuple(Subgraph(workload, count, tuple(names)) for workload, count, names in found),
+        {"total": report.total_macs, "offloaded": report.offloaded_macs},
     )
-    return [Subgraph(workload, count, tuple(names)) for workload, count, names in found]
 
 
 def source_digest(source: str) -> str:

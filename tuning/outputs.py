@@ -13,9 +13,9 @@ import io
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import pandas as pd
 
@@ -28,6 +28,10 @@ from targets.registry import kind_of
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
 from tuning.study import space_of
+from tuning.totals import Macs, Total, totals
+
+if TYPE_CHECKING:
+    from tuning.run import Network
 
 LEDGER = "ledger.jsonl"
 SUMMARY = "summary.json"
@@ -40,21 +44,9 @@ Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 """Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
 
 
-class Total(TypedDict):
-    """Of one inference: each workload times its count; null where one of them is."""
-
-    default_cycles: int | None
-    default_seconds: float | None
-    tuned_cycles: int | None
-    tuned_seconds: float | None
-    roofline_cycles: int | None
-    roofline_seconds: float | None
-    bound_cycles: int | None
-    bound_seconds: float | None
-
-
 class Summary(TypedDict):
-    """What `summary.json` holds. The last two are those of a run that is tracked."""
+    """What `summary.json` holds. `macs` says how much of the network `total` covers. The last two
+    are those of a run that is tracked."""
 
     network: str
     target: str
@@ -66,6 +58,7 @@ class Summary(TypedDict):
     tuner_options: dict[str, OptionValue]
     warm_start: str
     workloads: list[WorkloadRow]
+    macs: Macs
     total: Total
     wall_seconds: float
     mlflow_run_id: NotRequired[str]
@@ -90,14 +83,12 @@ class Schedules(TypedDict):
     schedules: list[ScheduleRow]
 
 
-def summary_of(
-    options: TuningOptions, network: str, target: Target, tuned: Sequence[TunedWorkload]
-) -> Summary:
+def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWorkload]) -> Summary:
     """All but the seconds it took."""
     rows = [each.summary() for each in tuned]
     return {
-        "network": network,
-        "target": target.name,
+        "network": network.model.name,
+        "target": network.target.name,
         "tuner": options.tuner,
         "seed": options.seed,
         "space": space_of(options),
@@ -106,31 +97,9 @@ def summary_of(
         "tuner_options": options.tuner_options,
         "warm_start": options.warm_start,
         "workloads": rows,
+        "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
-    }
-
-
-def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What one inference costs by default, tuned and at best."""
-
-    def cycles(values: Iterable[int | None]) -> int | None:
-        known = [row["count"] * value for row, value in zip(rows, values, strict=True) if value]
-        return sum(known) if len(known) == len(rows) else None
-
-    def seconds(values: Iterable[float | None]) -> float | None:
-        known = [row["count"] * value for row, value in zip(rows, values, strict=True) if value]
-        return sum(known) if len(known) == len(rows) else None
-
-    return {
-        "default_cycles": cycles(row["default_cycles"] for row in rows),
-        "tuned_cycles": cycles(row["tuned_cycles"] for row in rows),
-        "roofline_cycles": cycles(row["roofline_cycles"] for row in rows),
-        "default_seconds": seconds(row["default_seconds"] for row in rows),
-        "tuned_seconds": seconds(row["tuned_seconds"] for row in rows),
-        "roofline_seconds": seconds(row["roofline_seconds"] for row in rows),
-        "bound_cycles": cycles(row["bound_cycles"] for row in rows),
-        "bound_seconds": seconds(row["bound_seconds"] for row in rows),
     }
 
 

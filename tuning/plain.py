@@ -14,7 +14,7 @@ from targets.capabilities import blocks_of
 from tuning import network as importing
 from tuning import proof, run
 from tuning.events import Listener, StageBegan, ignore
-from tuning.network import Model, Subgraph
+from tuning.network import Extracted, Model
 from tuning.options import OptionsError, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload
 from tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
@@ -48,9 +48,7 @@ class PlainNetwork:
         self.emit(StageBegan("import_model"))
         return importing.import_model(options.model, options.input_shapes)
 
-    def extract_subgraphs(
-        self, options: TuningOptions, model: Model, target: Target
-    ) -> list[Subgraph]:
+    def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         self.emit(StageBegan("extract_subgraphs"))
         return importing.extract_subgraphs(
             model, blocks_of(target), options.max_waste, options.input_shapes
@@ -72,7 +70,7 @@ class PlainNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
     ) -> Summary:
-        summary = summary_of(options, network.model.name, network.target, tuned)
+        summary = summary_of(options, network, tuned)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture)

@@ -27,7 +27,7 @@ from tuning.events import (
     WorkloadTuned,
 )
 from tuning.ledgers import RecordOf, trials_of_folder
-from tuning.network import Model, Subgraph
+from tuning.network import Extracted, Model, Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, choose_schedule
 from tuning.outputs import Summary
@@ -42,11 +42,11 @@ class Stopped(TilewrightError):
 
 @dataclass(frozen=True)
 class Network:
-    """What is tuned: the network, the target, the workloads in order of first use."""
+    """What is tuned: the network, the target, and what of the network suits the target."""
 
     model: Model
     target: Target
-    subgraphs: tuple[Subgraph, ...]
+    found: Extracted
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ class NetworkSteps(Protocol):
         """Read the network (`tuning.network`)."""
         ...
 
-    def extract_subgraphs(
-        self, options: TuningOptions, model: Model, target: Target
-    ) -> list[Subgraph]:
+    def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         """What there is to tune in it (`tuning.network`)."""
         ...
 
@@ -135,14 +133,16 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
         steps.opened(options)
         model = steps.import_model(options)
         found = steps.extract_subgraphs(options, model, target)
-        network = Network(model, target, tuple(found))
+        network = Network(model, target, found)
         steps.found(options, network)
         emit(_found(network))
         stop = threading.Event()
-        starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]
+        starts = [
+            steps.start_of(study_of(options, subgraph.workload)) for subgraph in found.subgraphs
+        ]
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
-            for subgraph, (study, state) in zip(found, starts, strict=True)
+            for subgraph, (study, state) in zip(found.subgraphs, starts, strict=True)
         ]
         with helping(options, [(job.study, job.state) for job in jobs], emit):
             tuned = _each(steps.tune, jobs, options.jobs, stop)
@@ -221,6 +221,6 @@ def _found(network: Network) -> NetworkFound:
         network.target.name,
         tuple(
             WorkloadFound(each.workload.id, str(each.workload), each.count)
-            for each in network.subgraphs
+            for each in network.found.subgraphs
         ),
     )

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cli.views.terminal import ruled_table
 from networks.report import ModelReport, OperatorReport
-from reports.figures import mega
+from reports.figures import mega, percent
 from targets.titles import shape
 from targets.workload import parse_workload
 
@@ -22,14 +22,20 @@ def show_report(report: ModelReport, target: str, console: Console, *, brief: bo
     console.print()
     console.print(_workloads(report))
     console.print()
-    share = report.offloaded_macs / max(report.total_macs, 1)
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
-        f"offloaded ({share:.1%})",
+        f"offloaded ({percent(report.offloaded_share)}); {_rest(report)}",
         highlight=False,
     )
     for operator in report.by_status("unsupported"):
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
+
+
+def _rest(report: ModelReport) -> str:
+    """What the figures before it leave out."""
+    if report.by_status("unsupported"):
+        return "operators that cannot be imported are not counted"
+    return "the rest stays on the CPU" if report.offloaded_macs else "nothing here can be tuned"
 
 
 def _matters(operator: OperatorReport) -> bool:

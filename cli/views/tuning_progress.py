@@ -15,7 +15,7 @@ from rich.text import Text
 from cli.views.latency import cost, latency_text
 from cli.views.terminal import bare_table, say
 from reports.figures import speedup
-from targets.capabilities import Latency
+from targets.capabilities import Latency, is_published
 from targets.titles import shape
 from targets.workload import parse_workload
 from tuning.events import (
@@ -33,7 +33,7 @@ from tuning.outcome import TunedWorkload
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_default": "timing the stock schedule",
+    "measure_default": "timing the untuned schedule",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
@@ -160,7 +160,7 @@ class LiveDisplay:
 
     def _table(self) -> Table:
         table = bare_table()
-        for name in ("layer", "×", "progress", "stock", "best", "gain", "valid"):
+        for name in ("layer", "×", "progress", "untuned", "best", "gain", "valid"):
             table.add_column(name, justify="left" if name in ("layer", "progress") else "right")
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
@@ -182,12 +182,13 @@ def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
     default, chosen = outcome.default, outcome.chosen
     before = latency_text(default.latency) if default else "no default"
+    mark = "~" if default and not is_published(default.source) else ""
     after = latency_text(chosen.latency) if chosen else "nothing valid"
     unit = " cycles" if chosen and chosen.latency.cycles >= 0 else ""
     bound = f" (roofline {latency_text(outcome.roofline)})" if outcome.roofline else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{outcome.workload}: {before} → {after}{unit}{bound}, {outcome.trials} trials, "
+        f"{outcome.workload}: {mark}{before} → {after}{unit}{bound}, {outcome.trials} trials, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
 

@@ -1,9 +1,9 @@
 """Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
 
 BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
-Clip with constant bounds becomes `relax.clip` (stock: two TIR calls nothing can match); the integer
-operators of the ONNX standard and of onnxruntime become the dequantise–compute–quantise form that
-QDQ models have, exact while sums stay below 2²⁴.
+Clip with constant bounds becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing
+can match); the integer operators of the ONNX standard and of onnxruntime become the
+dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
 """
 
 from __future__ import annotations
@@ -151,9 +151,15 @@ def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> An
     return _quantise(bb, bb.emit(mean), y_scale, y_zero)
 
 
+def _einsum(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """As an operator that can be counted and matched (stock: a TIR call)."""
+    return relax.op.einsum(list(inputs), attrs["equation"].decode())
+
+
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "BatchNormalization"): _batch_norm,
     ("", "Clip"): _clip,
+    ("", "Einsum"): _einsum,
     ("", "QLinearConv"): _q_linear_conv,
     ("", "ConvInteger"): _conv_integer,
     ("", "QLinearMatMul"): _q_linear_matmul,

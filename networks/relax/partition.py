@@ -19,6 +19,7 @@ from tvm.relax.dpl import is_op, wildcard
 from networks.errors import ImportFailedError
 from networks.fused_calls import FusedCall, Partitioned, Quantisation, Step, StepKind
 from networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
+from networks.relax.macs import macs_by_node
 
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
@@ -79,7 +80,7 @@ def partition(flat: FlatGraph) -> Partition:
             f"TVM fused {_calls(fused)} subgraphs where {len(calls)} were found; "
             "please report this model, it should not happen"
         )
-    return Partition(fused, Partitioned(tuple(calls), _constant_nodes(flat)))
+    return Partition(fused, Partitioned(tuple(calls), _constant_nodes(flat), macs_by_node(flat)))
 
 
 def is_anchor(flat: FlatGraph, binding: Binding) -> bool:

@@ -1,0 +1,104 @@
+"""What a run's total says: how much of the network, against which schedules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tuning
+from cli.views.tuning_results import headline
+from networks.errors import NothingToOffload
+from targets.capabilities import is_published
+from tuning.outputs import Summary
+from tuning.totals import Macs, totals
+
+
+def _save(
+    path: Path, nodes: list[onnx.NodeProto], shape: tuple[int, ...], **weights: tuple[int, ...]
+) -> str:
+    tensors = [
+        numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in weights.items()
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "small", [value("x", 1, shape)], [value("y", 1, [None] * len(shape))], tensors
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return str(path)
+
+
+def test_a_model_of_which_nothing_can_be_offloaded_says_why(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="dw", group=16),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "r"], ["y"], name="scores"),
+    ]
+    source = _save(tmp_path / "depthwise.onnx", nodes, (1, 16, 8, 8), w=(16, 1, 3, 3))
+    with pytest.raises(NothingToOffload) as caught:
+        tuning.tune(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
+    said = str(caught.value)
+    for part in (
+        "depthwise.onnx", "1 Conv ('dw'): depthwise", "1 MatMul ('scores'): its second operand",
+        "1 Relu ('relu'): follows 'dw'", "tilewright inspect",
+    ):  # fmt: skip
+        assert part in said
+
+
+def test_the_share_of_all_macs_goes_with_every_total(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]),
+        helper.make_node("MatMul", ["s", "q"], ["y"]),
+    ]
+    source = _save(tmp_path / "attention.onnx", nodes, (1, 16, 16), w=(16, 16))
+    summary = tuning.tune(model=source, target="vta-pynq", trials=4, out=str(tmp_path / "out"))
+    assert summary["macs"] == {"total": 3 * 16**3, "offloaded": 16**3}
+    assert json.loads((tmp_path / "out/summary.json").read_text())["macs"] == summary["macs"]
+    assert summary["total"]["baseline_source"] == "estimate"
+    assert summary["total"]["published"]["workloads"] == 0
+    said = headline(summary)
+    assert "(33 % of the network's MACs; the rest stays on the CPU)".replace(" %", "\xa0%") in said
+    assert "against estimated schedules" in said
+
+
+def _row(source: str, before: int, after: int) -> dict[str, object]:
+    return {
+        "default_source": source, "default_cycles": before, "default_seconds": before / 1e8,
+        "tuned_cycles": after, "tuned_seconds": after / 1e8, "roofline_cycles": 1,
+        "roofline_seconds": 1e-8, "bound_cycles": 1, "bound_seconds": 1e-8, "count": 2,
+    }  # fmt: skip
+
+
+def _summary(rows: list[dict[str, object]], macs: Macs) -> Summary:
+    return {"workloads": rows, "total": totals(rows), "macs": macs}  # type: ignore[arg-type, typeddict-item]
+
+
+def test_only_published_schedules_are_the_stock_compilers() -> None:
+    assert is_published("tophub")
+    assert not is_published("estimate")
+    assert not is_published(None)
+    stock, guess = _row("tophub", 110, 100), _row("estimate", 2202, 100)
+    whole: Macs = {"total": 10, "offloaded": 10}
+    part: Macs = {"total": 1000, "offloaded": 75}
+    assert headline(_summary([stock], part)) == (
+        "offloaded layers 1.10× against the stock compiler's schedules "
+        "(7.5\xa0% of the network's MACs; the rest stays on the CPU)"
+    )
+    mixed = headline(_summary([stock, guess], whole))
+    assert mixed.startswith("1 of 2 offloaded layers 1.10× against the stock compiler's schedules")
+    assert "22.02" not in mixed
+    assert "an estimate stands in" in mixed
+    assert mixed.endswith("(all 2: 100\xa0% of the network's MACs)")
+    total = totals([stock, guess])  # type: ignore[list-item]
+    assert total["baseline_source"] == "mixed"
+    assert total["published"] == {
+        "workloads": 1, "default_cycles": 220, "default_seconds": pytest.approx(2.2e-6),
+        "tuned_cycles": 200, "tuned_seconds": pytest.approx(2e-6),
+    }  # fmt: skip
