@@ -61,6 +61,14 @@ class NormalGraph:
                 known[info.name] = shape
         return known
 
+    def types(self) -> dict[str, int]:
+        """Every element type that is known, a `TensorProto.DataType`."""
+        known = {tensor.name: int(tensor.data_type) for tensor in self.graph.initializer}
+        for info in (*self.graph.value_info, *self.graph.input, *self.graph.output):
+            if kind := info.type.tensor_type.elem_type:
+                known[info.name] = int(kind)
+        return known
+
     def users(self) -> Counter[str]:
         """How many operator inputs and graph outputs read each tensor."""
         found = Counter(name for node in self.graph.node for name in node.input if name)
@@ -80,12 +88,12 @@ class NormalGraph:
 
 
 def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
-    """The shape in elements, None where a dimension is unknown before the model runs."""
+    """The shape in elements; None where a dimension is unknown before the model runs."""
     kind = info.type.tensor_type
     if not kind.HasField("shape"):
         return None
     sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim)
-    return None if any(size < 1 for size in sizes) else sizes
+    return None if any(size < 0 for size in sizes) else sizes
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -38,8 +38,10 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
     fold_shape_arithmetic(normal)
+    _make_target_shapes_constant(normal)
     _remove_pass_through(normal)
     _make_pads_explicit(normal)
+    _make_output_shapes_explicit(normal)
     _merge_pads(normal)
     _drop_unused(normal)
     infer_shapes(normal)
@@ -93,6 +95,21 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
     return numpy_helper.from_array(np.asarray(kinds[attribute.name]()))
 
 
+def _make_target_shapes_constant(normal: NormalGraph) -> None:
+    """The shape that Expand and Reshape are given is a tensor; where the result's is static, it is
+    known however the tensor is computed."""
+    shapes, tensors = normal.shapes(), normal.tensors()
+    for node in normal.graph.node:
+        if node.op_type not in ("Expand", "Reshape") or len(node.input) < 2:
+            continue
+        shape = shapes.get(node.output[0])
+        if shape is None or 0 in shape or node.input[1] in tensors:
+            continue
+        name = f"{node.output[0]}/shape"
+        normal.add_tensor(numpy_helper.from_array(np.array(shape, np.int64), name))
+        node.input[1] = name
+
+
 def _remove_pass_through(normal: NormalGraph) -> None:
     """Identity and Dropout do nothing at inference; one that feeds a graph output stays."""
     users = normal.users()
@@ -134,6 +151,36 @@ def _make_pads_explicit(normal: NormalGraph) -> None:
             ends.append(total - begins[-1])
         _replace_attribute(node, "auto_pad", None)
         _replace_attribute(node, "pads", begins + ends)
+
+
+def _make_output_shapes_explicit(normal: NormalGraph) -> None:
+    """`output_shape` of a transposed convolution becomes `pads` (ONNX operator ConvTranspose)."""
+    shapes = normal.shapes()
+    for node in normal.graph.node:
+        numbers = {a.name: list(a.ints) for a in node.attribute if a.ints}
+        kernel = _kernel(node, shapes)
+        known = kernel is not None and node.input[0] in shapes
+        if node.op_type != "ConvTranspose" or "output_shape" not in numbers or not known:
+            continue
+        assert kernel is not None
+        ones = [1] * len(kernel)
+        mode = next((a.s for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
+        extra = numbers.get("output_padding", [0] * len(kernel))
+        begins, ends = [], []
+        for i, (size, taps, stride, dilation, wanted) in enumerate(zip(
+            shapes[node.input[0]][2:], kernel, numbers.get("strides", ones),
+            numbers.get("dilations", ones), numbers["output_shape"][-len(kernel):], strict=True,
+        )):  # fmt: skip
+            total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - wanted
+            extra[i] += max(-total, 0)  # larger than any padding makes it
+            total = max(total, 0)
+            begins.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
+            ends.append(total - begins[-1])
+        for name, value in (
+            ("auto_pad", None), ("output_shape", None), ("pads", begins + ends),
+            ("output_padding", extra),
+        ):  # fmt: skip
+            _replace_attribute(node, name, value)
 
 
 def _merge_pads(normal: NormalGraph) -> None:

@@ -10,6 +10,7 @@ import onnx
 from networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from networks.fused_calls import NOTHING, Partitioned
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
+from networks.limits import limits
 from networks.normalise import normalise
 from networks.report import Examined
 from networks.weightless import weights_as_inputs, without_operators, without_weights
@@ -89,13 +90,14 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
 
 
 def _unsupported(normal: NormalGraph) -> dict[str, tuple[str, str]]:
+    """By operator why the importer cannot or must not have it, and the next step."""
     from networks.relax.importer import unsupported
 
-    found = {}
+    found = limits(normal)
     for node in unsupported(normal.graph.node):
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         found[node.name] = (
-            f"the importer knows no operator {operator}",
+            f"the importer has no rule for the operator {operator}",
             "export the model with standard ONNX operators, or cut this one off",
         )
     return found

@@ -23,6 +23,10 @@ from networks.graph import (
 )
 from networks.onnx_file import is_stub
 
+KINDS = {
+    "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
+    "sparse_tensor_type": "sparse",
+}  # fmt: skip
 FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (
@@ -35,7 +39,8 @@ SHAPE_ARITHMETIC = frozenset(
 
 def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
     """Give the inputs the shapes asked for. Raises `DynamicShapeError` where one stays dynamic or a
-    shape fits no input, `ModelFileError` where one is no tensor or would exhaust memory."""
+    shape fits no input, `ModelFileError` where one is no tensor, holds no elements or would exhaust
+    memory."""
     inputs = {info.name: info for info in data_inputs(normal.model)}
     for name, shape in input_shapes.items():
         if name not in inputs:
@@ -45,11 +50,21 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
     for name, info in inputs.items():
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
-            raise ModelFileError(f"input '{name}' is a {kind}, no tensor; export it with tensors")
+            raise ModelFileError(
+                f"input '{name}' is {KINDS.get(str(kind), 'of no type')}, not a tensor; "
+                "export the model with tensors only"
+            )
         static = static_shape(info)
         if static is None:
             raise DynamicShapeError(
                 f"input '{name}' has the dynamic shape {_text(info)}; give its sizes, for example "
+                f"--input-shape {name}={_example(info)}"
+            )
+        if 0 in static:
+            raise ModelFileError(
+                f"input '{name}' has the shape {_text(info)}, which is static and holds no "
+                "elements, so there is nothing to compute; export the model with an input of "
+                "positive sizes, or, if your exporter writes 0 for an unknown size, give it: "
                 f"--input-shape {name}={_example(info)}"
             )
         refuse_absurd(name, static)
@@ -142,7 +157,9 @@ def _text(info: onnx.ValueInfoProto) -> str:
     kind = info.type.tensor_type
     if not kind.HasField("shape"):
         return "of unknown rank"
-    return f"({', '.join(d.dim_param or str(d.dim_value or '?') for d in kind.shape.dim)})"
+    sizes = (str(d.dim_value) if d.HasField("dim_value") else "?" for d in kind.shape.dim)
+    named = (d.dim_param or size for d, size in zip(kind.shape.dim, sizes, strict=True))
+    return f"({', '.join(named)})"
 
 
 def _example(info: onnx.ValueInfoProto) -> str:

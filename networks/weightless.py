@@ -68,10 +68,11 @@ def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(tensor for tensor in tensors if not is_stub(tensor))
+    named = {info.name for info in copy.graph.input}  # IR version 3 lists weights there, too
     copy.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in tensors
-        if is_stub(t)
+        if is_stub(t) and t.name not in named
     )
     return copy
 

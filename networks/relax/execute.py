@@ -10,7 +10,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from networks.errors import ImportFailedError, InputError, first_line, last_line
+from networks.errors import ImportFailedError, InputError
+from networks.relax.bindings import shape_of
+from networks.relax.failures import plain
 
 
 class CompiledModule:
@@ -26,8 +28,11 @@ class CompiledModule:
             executable = tvm.compile(module, target="llvm")
         except Exception as error:
             raise ImportFailedError(
-                f"the model cannot be compiled for the CPU: {last_line(error)}; simplify the model"
+                f"TVM {tvm.__version__} imports the model and cannot compile it for this CPU"
+                f"{': ' * bool(plain(error))}{plain(error)}; its layers can be tuned all the same: "
+                "to run it here, export it with simpler operators"
             ) from error
+        self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -37,11 +42,22 @@ class CompiledModule:
                 f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
                 "give one array for each"
             )
-        arrays = [tvm.runtime.tensor(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+        arrays = [self._checked(name, np.asarray(inputs[name], order="C")) for name in self.inputs]
         try:
-            result = self._machine["main"](*arrays)
+            result = self._machine["main"](*map(tvm.runtime.tensor, arrays))
         except (ValueError, TypeError, RuntimeError) as error:
-            reason = first_line(error)
-            raise InputError(f"the network cannot run on these arrays: {reason}") from error
+            said = plain(error) or "TVM stops while it computes"
+            raise InputError(
+                f"the network cannot run on these arrays: {said}; check their values"
+            ) from error
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}
+
+    def _checked(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        shape, dtype = self._types[self.inputs.index(name)]
+        if (array.shape, array.dtype.name) != (shape, dtype):
+            raise InputError(
+                f"input '{name}' takes {dtype} of shape {shape}, not {array.dtype} of shape "
+                f"{array.shape}; convert the array"
+            )
+        return array

@@ -16,11 +16,12 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from networks.errors import ImportFailedError, last_line
+from networks.errors import ImportFailedError
 from networks.graph import STANDARD_DOMAINS
 from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
 from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
+from networks.relax.failures import explanation
 
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
 
@@ -48,10 +49,7 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
             module = importer.from_onnx(model.graph, opset)
         except Exception as error:
             importer.close()
-            raise ImportFailedError(
-                f"operator '{importer.node}' cannot be imported: {last_line(error)}; "
-                "export the model again, or leave this operator out"
-            ) from error
+            raise ImportFailedError(explanation(model, importer.node, error)) from error
     data = [importer.variable(name) for name in inputs]
     return fold_batch_norm(flatten(module, data, importer.owners))
 

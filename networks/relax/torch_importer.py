@@ -10,10 +10,11 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from networks.errors import ImportFailedError, last_line
+from networks.errors import ImportFailedError
 from networks.graph import Operator, Shape
 from networks.relax.batch_norm import fold_batch_norm
 from networks.relax.bindings import FlatGraph, flatten
+from networks.relax.failures import plain
 
 
 class TorchProgram:
@@ -76,7 +77,8 @@ class TorchProgram:
             )
         except Exception as error:
             raise ImportFailedError(
-                f"the exported program cannot be imported: {last_line(error)}; "
+                "the exported program cannot be imported: "
+                f"{plain(error) or 'an operator has a form that TVM does not know'}; "
                 "export the model to ONNX instead"
             ) from error
         return module, importer

@@ -1,0 +1,185 @@
+"""Models of others: those the `onnx` package ships, with the numbers they compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from benchmarks.model_answers import Answer, difference, judge, untrue
+from benchmarks.model_files import sweep
+from benchmarks.onnx_models import ModelCase, cases
+from onnx import numpy_helper
+
+import networks
+
+SHIPPED = cases(("light", "simple", "pytorch-converted", "pytorch-operator"), Path())
+BY_TITLE = {case.title: case for case in SHIPPED}
+
+
+def _weights_are_inputs(case: ModelCase) -> bool:
+    graph = onnx.load(case.path).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return any(info.name in weights for info in graph.input)
+
+
+@pytest.mark.slow(seconds=5)
+def test_models_whose_weights_are_also_inputs_load() -> None:
+    """As IR version 3 demands and later ones allow."""
+    layers = [case for case in SHIPPED if case.kind.startswith("pytorch")]
+    networks_of_2017 = [BY_TITLE[f"light/light_{name}"] for name in ("vgg19", "shufflenet")]
+    old = [case for case in (*layers, *networks_of_2017) if _weights_are_inputs(case)]
+    assert len(old) > 30
+    for case in old:
+        network = networks.load(case.path)
+        assert not network.report(16, 16).by_status("unsupported"), case.title
+        assert len(network.examined.inputs) == 1, "weights are no inputs"
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [("vgg19", 19_632_062_464), ("resnet50", 4_089_184_256), ("squeezenet", 349_151_936)],
+)
+def test_published_networks_have_their_published_macs(name: str, total: int) -> None:
+    assert networks.load(BY_TITLE[f"light/light_{name}"].path).report(16, 16).total_macs == total
+
+
+@pytest.mark.slow(seconds=20)
+def test_no_answer_to_a_shipped_model_is_false() -> None:
+    quick = [case for case in SHIPPED if case.kind == "simple"]
+    quick += [case for case in SHIPPED if case.kind.startswith("pytorch")][::4]
+    answers = sweep(quick, processes=2, seconds=60)
+    assert [answer for answer in answers if answer.verdict == "false"] == []
+    verdicts = [answer.verdict for answer in answers]
+    assert verdicts.count("right") > verdicts.count("refused") > 0
+
+
+def _alone(node: onnx.NodeProto, path: Path, opset: int = 18, **arrays: object) -> ModelCase:
+    """A model of one operator of float inputs, and no numbers to compare with."""
+    shapes = {name: np.shape(value) for name, value in arrays.items()}
+    infos = [
+        onnx.helper.make_tensor_value_info(name, 7 if name in INTEGERS else 1, shape)
+        for name, shape in shapes.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = onnx.helper.make_graph([node], "one", infos, outputs)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    built = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    inferred = onnx.shape_inference.infer_shapes(built)
+    for info in inferred.graph.output:  # the checker wants a shape, were it of unknown sizes
+        if not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.dim.add().dim_param = "some"
+    onnx.save(inferred, path)
+    return ModelCase("made", path.stem, path, None)
+
+
+NEWEST = onnx.defs.onnx_opset_version()
+INTEGERS = ("axes", "repeats", "k")
+X = np.zeros((2, 3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("node", "arrays", "message"),
+    [
+        (
+            onnx.helper.make_node("Attention", ["q", "q", "q"], ["y"], name="heads"),
+            {"q": np.zeros((1, 2, 4, 8))},
+            r"'heads' \(Attention\) cannot be imported: .*attribute 'num_heads'.*; ",
+        ),
+        (
+            onnx.helper.make_node("ReduceSum", ["x", "axes"], ["y"], name="sum"),
+            {"x": X, "axes": np.zeros(1)},
+            r"'sum' \(ReduceSum\) .*input 'axes' \('axes'\).*must be constant; simplify",
+        ),
+        (
+            onnx.helper.make_node("TopK", ["x", "k"], ["v", "i"], name="top"),
+            {"x": X, "k": np.zeros(1)},
+            r"'top' \(TopK\) .*input 'K' \('k'\).*must be constant; simplify",
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_named_with_its_cause_and_the_next_step(
+    node: onnx.NodeProto, arrays: dict[str, np.ndarray], message: str, tmp_path: Path
+) -> None:
+    opset = 23 if node.op_type == "Attention" else 18
+    case = _alone(node, tmp_path / "one.onnx", opset, **arrays)
+    with pytest.raises(networks.errors.ImportFailedError, match=message):
+        networks.load(case.path).report(16, 16)
+    assert judge(case).verdict == "refused"
+
+
+def test_an_input_without_elements_is_not_called_dynamic(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    case = _alone(node, tmp_path / "empty.onnx", x=np.zeros((2, 0, 4)))
+    with pytest.raises(networks.errors.ModelFileError) as caught:
+        networks.load(case.path).report(16, 16)
+    assert r"shape (2, 0, 4), which is static and holds no elements" in str(caught.value)
+    assert "dynamic" not in str(caught.value)
+    assert networks.load(case.path, {"x": (2, 5, 4)}).report(16, 16).inputs == {"x": (2, 5, 4)}
+
+
+@pytest.mark.parametrize(
+    ("node", "names", "message"),
+    [
+        (onnx.helper.make_node("IsInf", ["x"], ["y"], detect_negative=0), ["y"], "detect_negative"),
+        (
+            onnx.helper.make_node("SpaceToDepth", ["i"], ["y"], blocksize=2, mode="CRD"),
+            ["y"],
+            "CRD",
+        ),
+        (onnx.helper.make_node("Dropout", ["x"], ["y", "mask"]), ["y", "mask"], "mask"),
+        (onnx.helper.make_node("Mod", ["x", "x"], ["y"]), ["y"], "fmod"),
+        (onnx.helper.make_node("Cast", ["x"], ["y"], to=17), ["y"], "FLOAT8E4M3FN"),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused(
+    node: onnx.NodeProto, names: list[str], message: str, tmp_path: Path
+) -> None:
+    arrays = {"x": X, "i": np.zeros((1, 1, 4, 4))}
+    used = {name: arrays[name] for name in node.input}
+    case = _alone(node, tmp_path / "one.onnx", NEWEST, **used)
+    with pytest.raises(networks.errors.UnsupportedOperatorError, match=message):
+        networks.load(case.path).workloads(16, 16)
+
+
+def test_scalars_go_in_as_scalars(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Clip", ["x", "low"], ["y"])
+    case = _alone(node, tmp_path / "clip.onnx", x=X, low=np.float32(0))
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
+    found = networks.load(case.path).run({"x": x, "low": np.array(0.5, np.float32)})["y"]
+    np.testing.assert_array_equal(found, np.maximum(x, 0.5))
+
+
+def test_an_output_shape_of_a_transposed_convolution_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "up.onnx"
+    node = onnx.helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8]
+    )
+    weight = np.arange(18, dtype=np.float32).reshape(1, 2, 3, 3)
+    graph = onnx.helper.make_graph(
+        [node], "up",
+        [onnx.helper.make_tensor_value_info("x", 1, (1, 1, 3, 3))],
+        [onnx.helper.make_tensor_value_info("y", 1, (1, 2, 10, 8))],
+        [numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), path)
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    want = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
+    assert difference(networks.load(path).run({"x": x})["y"], want) == ""
+
+
+def test_the_judge_sees_through_false_answers(tmp_path: Path) -> None:
+    case = _alone(onnx.helper.make_node("Relu", ["x"], ["y"], name="r"), tmp_path / "r.onnx", x=X)
+    for message in (
+        "input 'x' has the dynamic shape (2, 3, 4); give its sizes",
+        "the model is not valid ONNX: not in SSA form; export it again",
+        "operator 'r' (Relu) cannot be imported: 'num_heads'; export it again",
+        "operator 'r' (Relu) cannot be imported: object of type 'Call' has no len(); export it",
+        "operator 's' (Sigmoid) cannot be imported: its axis is odd; export it again",
+        "operator 'r' (Relu) cannot be imported",
+    ):
+        assert untrue(message, case.path), message
+    assert untrue("operator 'r' (Relu) cannot be imported: it is odd; cut it off", case.path) == ""
+    assert difference(np.zeros(3, np.float32), np.ones(3, np.float32)) == "3 of 3 values"
+    assert judge(case) == Answer(case.title, "loads", "the package ships no tensors for it")
