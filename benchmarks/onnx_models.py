@@ -1,0 +1,117 @@
+"""The models that the `onnx` package ships, each with the numbers it must compute.
+
+`node` are models of one operator (with `_expanded` twins written as functions of simpler ones),
+`simple` a few operators, `light` published networks without trained weights, `pytorch-*` layers as
+PyTorch exported them in 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+KINDS = ("light", "simple", "pytorch-converted", "pytorch-operator", "node")
+Arrays = list[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A model file of a kind. `data` is the folder of `input_<i>.pb` and `output_<i>.pb`, the
+    tensors of one inference; None where the package has none."""
+
+    kind: str
+    name: str
+    path: Path
+    data: Path | None
+
+    @property
+    def title(self) -> str:
+        """Unique among all."""
+        return f"{self.kind}/{self.name}"
+
+
+def cases(kinds: Sequence[str], folder: Path) -> list[ModelCase]:
+    """All models of these kinds. Those that the package holds as code are written to `folder`."""
+    found: list[ModelCase] = []
+    for kind in kinds:
+        found += _written(folder) if kind == "node" else _shipped(kind)
+    return found
+
+
+def _shipped(kind: str) -> list[ModelCase]:
+    if kind == "light":
+        return [
+            ModelCase(kind, path.stem, path, None) for path in sorted((DATA / kind).glob("*.onnx"))
+        ]
+    return [
+        ModelCase(kind, path.parent.name, path, path.parent / "test_data_set_0")
+        for path in sorted((DATA / kind).glob("*/model.onnx"))
+    ]
+
+
+def _written(folder: Path) -> list[ModelCase]:
+    """The package makes its models of one operator when asked, which takes some 20 s."""
+    from onnx.backend.test.loader import load_model_tests
+
+    found = []
+    for test in sorted(load_model_tests(kind="node"), key=lambda test: test.name):
+        if test.model is None:
+            continue
+        place = folder / test.name
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / "model.onnx"
+        onnx.save(test.model, path)
+        inputs, outputs = test.data_sets[0] if test.data_sets else ((), ())
+        whole = _write(inputs, place, "input") and _write(outputs, place, "output")
+        found.append(ModelCase("node", test.name, path, place if whole else None))
+    return found
+
+
+def _write(values: Sequence[Any], place: Path, role: str) -> bool:
+    """Tensors as files; False where one of the values is a sequence, a map or nothing."""
+    for i, value in enumerate(values):
+        if not isinstance(value, (np.ndarray, np.generic, onnx.TensorProto)):
+            return False
+        tensor = (
+            value
+            if isinstance(value, onnx.TensorProto)
+            else numpy_helper.from_array(np.asarray(value))
+        )
+        (place / f"{role}_{i}.pb").write_bytes(tensor.SerializeToString())
+    return True
+
+
+def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | None:
+    """What goes in and must come out, arrays in the shapes and the order of the graph; None where
+    the package does not say, or not in tensors."""
+    if case.kind == "light":
+        # as the package's own runner makes them
+        (data,) = _inputs(model)
+        shape = [dim.dim_value for dim in data.type.tensor_type.shape.dim]
+        size = int(np.prod(shape))
+        ramp = (np.arange(size).reshape(shape) / size).astype(np.float32)
+        return [ramp], [_read(case.path.with_name(f"{case.name}_output_0.pb"))]
+    if case.data is None:
+        return None
+    plain = all(v.type.HasField("tensor_type") for v in (*_inputs(model), *model.graph.output))
+    if not plain:
+        return None
+    inputs = [_read(case.data / f"input_{i}.pb") for i in range(len(_inputs(model)))]
+    return inputs, [_read(case.data / f"output_{i}.pb") for i in range(len(model.graph.output))]
+
+
+def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [info for info in model.graph.input if info.name not in weights]
+
+
+def _read(path: Path) -> NDArray[Any]:
+    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
