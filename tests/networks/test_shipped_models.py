@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks.model_answers import Answer, difference, judge, untrue
-from benchmarks.model_files import sweep
-from benchmarks.onnx_models import ModelCase, cases
 from onnx import numpy_helper
 
 import networks
+from benchmarks.model_answers import Answer, difference, judge, untrue
+from benchmarks.model_files import sweep
+from benchmarks.onnx_models import ModelCase, cases
 
 SHIPPED = cases(("light", "simple", "pytorch-converted", "pytorch-operator"), Path())
 BY_TITLE = {case.title: case for case in SHIPPED}
