@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from reports.styles import INK
 from targets.capabilities import Latency
 from targets.titles import shape
-from tuning.outcome import TunedWorkload
+from tuning.outcome import TunedWorkload, untuned_word
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """PNG: best latency of one workload over its trials, between default and roofline where the
-    target knows them."""
+    """PNG: best latency of one workload over its trials, between the untuned schedule and the
+    roofline where the target knows them."""
     figure = Figure(figsize=(6.4, 3.6), dpi=100)
     axes = figure.add_axes((0.13, 0.14, 0.85, 0.76))
     taken = _latencies(trials)
@@ -30,7 +30,7 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
     axes.scatter(steps, taken, s=9, color=MUTED, label="valid trial")
     axes.step(steps, _best_so_far(trials), where="post", color=ACCENT, lw=2, label="best so far")
     if (default := _default(outcome)) is not None:
-        axes.axhline(default, color=INK, ls="--", lw=1, label="stock schedule")
+        axes.axhline(default, color=INK, ls="--", lw=1, label=_untuned([outcome]))
     if (bound := _latency(outcome.roofline)) is not None:
         axes.axhline(bound, color=BOUND, ls=":", lw=1.5, label="roofline")
     unit = "cycles" if _counted(trials) else "seconds"
@@ -48,7 +48,7 @@ def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
     """PNG: every layer's best latency over its trials as a multiple of its roofline (of the best
-    that was found, where the target knows no bound), and what each costs by default and tuned."""
+    that was found, where the target knows no bound), and what each costs untuned and tuned."""
     figure = Figure(figsize=(10, 4.4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     bounded = all(outcome.roofline is not None for outcome in outcomes)
@@ -68,7 +68,7 @@ def network_convergence(
     default = np.array([_ratio(_default(o), _reference(o, bounded)) for o in outcomes])
     tuned = np.array([_ratio(_tuned(o), _reference(o, bounded)) for o in outcomes])
     right.hlines(rows, tuned, default, color=MUTED, lw=1.5)
-    right.scatter(default, rows, color=INK, s=22, label="stock schedule", zorder=3)
+    right.scatter(default, rows, color=INK, s=22, label=_untuned(outcomes), zorder=3)
     right.scatter(tuned, rows, color=ACCENT, s=22, label="tuned", zorder=3)
     right.axvline(1, color=BOUND, ls=":", lw=1.5, label=of_what)
     right.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7)
@@ -100,6 +100,11 @@ def _latency(latency: Latency | None) -> float | None:
     if latency is None:
         return None
     return float(latency.cycles) if latency.cycles > 0 else latency.seconds
+
+
+def _untuned(outcomes: Sequence[TunedWorkload]) -> str:
+    sources = [each.default.source for each in outcomes if each.default is not None]
+    return f"{untuned_word(sources)} schedule"
 
 
 def _default(outcome: TunedWorkload) -> float | None:

@@ -103,7 +103,7 @@ class TrackedNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
     ) -> Summary:
-        summary = summary_of(options, what.model.name, what.target, tuned)
+        summary = summary_of(options, what.model.name, what.target, tuned, what.part)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
@@ -188,6 +188,8 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "batch": options.batch,
         "seed": options.seed,
         **({"warm_start": options.warm_start} if options.warm_start else {}),
+        **({"layers": ",".join(options.layers)} if options.layers else {}),
+        **({"epilogue": options.epilogue} if options.workload else {}),
         **chosen,
     }
 

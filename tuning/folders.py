@@ -1,4 +1,12 @@
-"""Whether an output folder can be used, asked before any work."""
+"""An output folder: its files, and whether it can be used, asked before any work.
+
+run.json          whose folder it is, and the layers of each workload (`tuning.run_file`)
+summary.json      what every workload costs untuned, tuned and at best
+schedules.json    the chosen schedule of every workload; equal runs give equal bytes
+trials.parquet    one row a trial
+convergence.png   best latency over trials, where somebody draws it
+ledger.jsonl      the record the run resumes from (`search.ledger`)
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,13 @@ import tempfile
 from pathlib import Path
 
 from targets.errors import TilewrightError
+
+RUN = "run.json"
+SUMMARY = "summary.json"
+SCHEDULES = "schedules.json"
+TRIALS = "trials.parquet"
+CONVERGENCE = "convergence.png"
+LEDGER = "ledger.jsonl"
 
 
 class OutputError(TilewrightError):
@@ -31,3 +46,9 @@ def check_folder(folder: Path) -> None:
             problem = f"{existing}: {(error.strerror or str(error)).lower()}"
     if problem:
         raise OutputError(f"cannot write to {folder}: {problem}; choose another folder with --out")
+
+
+def forget_results(folder: Path) -> None:
+    """Remove what an earlier run left, all but the ledger. Raises `OSError`."""
+    for name in (SUMMARY, SCHEDULES, TRIALS, CONVERGENCE, RUN):
+        (folder / name).unlink(missing_ok=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 from search import Ledger, Record, Setting, SharedRecord, SoloRecord, writer
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
+from tuning.folders import LEDGER, forget_results
 from tuning.options import TuningOptions
-from tuning.outputs import LEDGER
+from tuning.run_file import check_vacant
 from tuning.study import Study
 
 RecordOf = Callable[[Study, Setting], Record]
@@ -22,13 +23,15 @@ LEASE_SECONDS = 60.0
 @contextmanager
 def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordOf]:
     """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
-    `LeaseHeld` if another command works on the folder, `LedgerError` or `OSError` if it cannot be
-    written."""
+    `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
+    `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
     with _alone(path):
+        check_vacant(options)
         with Ledger(path) as ledger:
             if options.fresh:
                 ledger.clear()
+                forget_results(options.folder)
             for problem in ledger.problems:
                 emit(Note(problem))
             if options.workers == 1:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
 import networks
 from networks.network import Network
 from targets.capabilities import Blocks
+from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
-from targets.workload import Workload
+from targets.workload import Workload, parse_workload
 
 InputShapes = Mapping[str, Sequence[int]]
+
+
+class UnknownLayer(TilewrightError):
+    """A layer that the network does not have, or that is left to the CPU."""
+
+    def __init__(self, layer: str, known: Sequence[str]) -> None:
+        near = get_close_matches(layer, known, n=3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        super().__init__(
+            f"there is nothing to tune in a layer '{layer}'{meant} 'tilewright inspect' names "
+            "the layers that are offloaded"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,22 @@ def extract_subgraphs(
         blocks.in_channels, blocks.out_channels, blocks.batch, max_waste=max_waste
     )
     return [Subgraph(workload, count, tuple(names)) for workload, count, names in found]
+
+
+def lone_workload(text: str, epilogue: str) -> tuple[Model, Subgraph]:
+    """A workload by its text as a network of its own. Raises `WorkloadError`."""
+    workload = parse_workload(text, epilogue)
+    content = digest(f"{workload}; {epilogue}".encode())
+    return Model(text, str(workload), content), Subgraph(workload, 1, ())
+
+
+def those_of(subgraphs: Sequence[Subgraph], layers: Sequence[str]) -> list[Subgraph]:
+    """The workloads that these layers are, by the operators' names. Raises `UnknownLayer`."""
+    known = [name for each in subgraphs for name in each.names]
+    for layer in layers:
+        if layer not in known:
+            raise UnknownLayer(layer, known)
+    return [each for each in subgraphs if set(layers) & set(each.names)]
 
 
 def source_digest(source: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
@@ -14,6 +15,8 @@ from targets.workload import Workload
 from tuning.study import Study
 
 TRIAL = "trial"
+PUBLISHED = "tophub"
+"""The source of an untuned schedule that the stock compiler ships for this hardware."""
 
 
 class ScheduleRow(TypedDict):
@@ -60,7 +63,7 @@ class WorkloadRow(TypedDict):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A chosen schedule. `source` is `trial`, or where the default came from if no trial beat it;
+    """A chosen schedule. `source` is `trial`, or that of the untuned one if no trial beat it;
     `space` is the one its knobs belong to, `config` its row of knob indices there."""
 
     source: str
@@ -72,10 +75,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default`, `roofline` and `bound` are None where the target has none,
-    `chosen` is None where neither a trial nor the default is valid. `lowered` counts configs that
-    were compiled beyond the trials, `invalid_trials` the trials that did not end in a valid
-    measurement."""
+    """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where
+    the target has none, `chosen` is None where neither a trial nor the untuned schedule is valid. `lowered`
+    counts configs that were compiled beyond the trials, `invalid_trials` the trials that did not
+    end in a valid measurement."""
 
     study: Study
     count: int
@@ -145,7 +148,7 @@ class TunedWorkload:
 
 
 def choose_schedule(study: Study, history: History, default: Schedule | None) -> Schedule | None:
-    """The fastest valid trial, unless the default is faster still; None if there is neither."""
+    """The fastest valid trial, unless the untuned schedule is faster still; None without both."""
     best = history.best
     latency = latency_at(history, best)
     if best is None or latency is None:
@@ -155,6 +158,12 @@ def choose_schedule(study: Study, history: History, default: Schedule | None) ->
     config = tuple(int(index) for index in history.configs[best])
     space = study.problem.space
     return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+
+
+def untuned_word(sources: Iterable[str | None]) -> str:
+    """What people read: `stock` for the schedules that the stock compiler publishes, else
+    `untuned`."""
+    return "stock" if set(sources) == {PUBLISHED} else "untuned"
 
 
 def faster(one: Latency, other: Latency) -> bool:

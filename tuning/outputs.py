@@ -1,11 +1,4 @@
-"""The files a run leaves in its output folder, each written at the end and at once.
-
-summary.json      what every workload costs by default, tuned and at best
-schedules.json    the chosen schedule of every workload; equal runs give equal bytes
-trials.parquet    one row a trial
-convergence.png   best latency over trials, where somebody draws it
-ledger.jsonl      the record the run resumes from (`search.ledger`)
-"""
+"""The results of a run, each file written at the end and at once; `tuning.folders` names them."""
 
 from __future__ import annotations
 
@@ -25,15 +18,11 @@ from targets.base import Target
 from targets.capabilities import HasSpecification, capability
 from targets.files import Json, write_atomically
 from targets.registry import kind_of
+from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
 from tuning.study import space_of
 
-LEDGER = "ledger.jsonl"
-SUMMARY = "summary.json"
-SCHEDULES = "schedules.json"
-TRIALS = "trials.parquet"
-CONVERGENCE = "convergence.png"
 SCHEDULES_VERSION = 1
 
 Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
@@ -53,8 +42,20 @@ class Total(TypedDict):
     bound_seconds: float | None
 
 
+class Part(TypedDict, total=False):
+    """What was tuned instead of a whole network: the layers that were asked for, out of a network
+    of so many workloads; or a workload by itself, with its epilogue. A workload of a part counts as
+    often as in the whole network."""
+
+    layers: list[str]
+    workloads_of_network: int
+    workload: str
+    epilogue: str
+
+
 class Summary(TypedDict):
-    """What `summary.json` holds. The last two are those of a run that is tracked."""
+    """What `summary.json` holds; `part` where that is not a whole network. The last two are those
+    of a run that is tracked."""
 
     network: str
     target: str
@@ -68,6 +69,7 @@ class Summary(TypedDict):
     workloads: list[WorkloadRow]
     total: Total
     wall_seconds: float
+    part: NotRequired[Part]
     mlflow_run_id: NotRequired[str]
     prefect_flow_run_id: NotRequired[str]
 
@@ -91,11 +93,15 @@ class Schedules(TypedDict):
 
 
 def summary_of(
-    options: TuningOptions, network: str, target: Target, tuned: Sequence[TunedWorkload]
+    options: TuningOptions,
+    network: str,
+    target: Target,
+    tuned: Sequence[TunedWorkload],
+    part: Part | None = None,
 ) -> Summary:
     """All but the seconds it took."""
     rows = [each.summary() for each in tuned]
-    return {
+    summary: Summary = {
         "network": network,
         "target": target.name,
         "tuner": options.tuner,
@@ -109,10 +115,13 @@ def summary_of(
         "total": totals(rows),
         "wall_seconds": 0.0,
     }
+    if part is not None:
+        summary["part"] = part
+    return summary
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What one inference costs by default, tuned and at best."""
+    """What one inference costs untuned, tuned and at best."""
 
     def cycles(values: Iterable[int | None]) -> int | None:
         known = [row["count"] * value for row, value in zip(rows, values, strict=True) if value]

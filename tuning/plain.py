@@ -72,7 +72,7 @@ class PlainNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
     ) -> Summary:
-        summary = summary_of(options, network.model.name, network.target, tuned)
+        summary = summary_of(options, network.model.name, network.target, tuned, network.part)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture)

@@ -18,20 +18,23 @@ import numpy as np
 from search import ExplorerState, Round, Session, Setting, Stages, rounds
 from targets.base import Target
 from targets.errors import TilewrightError
+from targets.registry import target_remarks
 from tuning.events import (
     Listener,
     NetworkFound,
+    Note,
     RoundDone,
     WorkloadBegan,
     WorkloadFound,
     WorkloadTuned,
 )
 from tuning.ledgers import RecordOf, trials_of_folder
-from tuning.network import Model, Subgraph
+from tuning.network import Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, choose_schedule
-from tuning.outputs import Summary
+from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, roofline_of
+from tuning.run_file import replaced, write_run
 from tuning.study import Study, study_of, target_of
 from tuning.workers import helping
 
@@ -42,11 +45,13 @@ class Stopped(TilewrightError):
 
 @dataclass(frozen=True)
 class Network:
-    """What is tuned: the network, the target, the workloads in order of first use."""
+    """What is tuned: the network, the target, the workloads in order of first use; `part` where
+    they are not all of it."""
 
     model: Model
     target: Target
     subgraphs: tuple[Subgraph, ...]
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -127,18 +132,22 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
     """Tune every workload of a network. Returns what `summary.json` holds.
 
     Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
-    command works on the folder, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
+    `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
     """
     begin = time.perf_counter()
     target = target_of(options)
+    for remark in target_remarks(options.target):
+        emit(Note(remark))
     with trials_of_folder(options, emit) as record_of:
         steps.opened(options)
-        model = steps.import_model(options)
-        found = steps.extract_subgraphs(options, model, target)
-        network = Network(model, target, tuple(found))
+        network = _network(options, target, steps)
         steps.found(options, network)
+        if note := replaced(options):
+            emit(Note(note))
+        write_run(options, network.subgraphs)
         emit(_found(network))
-        stop = threading.Event()
+        stop, found = threading.Event(), network.subgraphs
         starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
@@ -147,6 +156,20 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
         with helping(options, [(job.study, job.state) for job in jobs], emit):
             tuned = _each(steps.tune, jobs, options.jobs, stop)
         return steps.write(options, network, tuned, time.perf_counter() - begin)
+
+
+def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Network:
+    """All workloads of the network, those of some layers, or one that is given as it is."""
+    if options.workload:
+        model, alone = lone_workload(options.workload, options.epilogue)
+        part: Part = {"workload": str(alone.workload), "epilogue": options.epilogue}
+        return Network(model, target, (alone,), part)
+    model = steps.import_model(options)
+    found = steps.extract_subgraphs(options, model, target)
+    if not options.layers:
+        return Network(model, target, tuple(found))
+    part = {"layers": list(options.layers), "workloads_of_network": len(found)}
+    return Network(model, target, tuple(those_of(found, options.layers)), part)
 
 
 def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:

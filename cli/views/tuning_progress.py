@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cli.views.latency import cost, latency_text
+from cli.views.latency import cost, cycles_text, latency_text, time_text
 from cli.views.terminal import bare_table, say
 from reports.figures import speedup
 from targets.capabilities import Latency
@@ -28,12 +28,12 @@ from tuning.events import (
     WorkloadBegan,
     WorkloadTuned,
 )
-from tuning.outcome import TunedWorkload
+from tuning.outcome import TunedWorkload, untuned_word
 
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_default": "timing the stock schedule",
+    "measure_default": "timing the untuned schedule",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
@@ -160,13 +160,14 @@ class LiveDisplay:
 
     def _table(self) -> Table:
         table = bare_table()
-        for name in ("layer", "×", "progress", "stock", "best", "gain", "valid"):
-            table.add_column(name, justify="left" if name in ("layer", "progress") else "right")
+        for name in ("layer", "×", "progress", "untuned", "best", "ms", "gain", "valid"):
+            left = name in ("layer", "progress")
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
                 layer.name, str(layer.count), self._bar(layer),
-                latency_text(layer.default), latency_text(layer.best),
+                _short(layer.default), _short(layer.best), time_text(layer.best),
                 speedup(cost(layer.default), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
                 style=style if layer.begun else "dim",
@@ -175,21 +176,28 @@ class LiveDisplay:
 
     def _bar(self, layer: Layer) -> ProgressBar:
         done = self.trials if layer.done else min(layer.trials, self.trials)
-        return ProgressBar(total=self.trials, completed=done, width=16)
+        return ProgressBar(total=self.trials, completed=done, width=12)
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
     default, chosen = outcome.default, outcome.chosen
-    before = latency_text(default.latency) if default else "no default"
+    if default is None:
+        before = "no untuned schedule"
+    else:
+        before = f"{untuned_word([default.source])} {_short(default.latency)}"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
-    unit = " cycles" if chosen and chosen.latency.cycles >= 0 else ""
-    bound = f" (roofline {latency_text(outcome.roofline)})" if outcome.roofline else ""
+    bound = f", roofline {_short(outcome.roofline)}" if outcome.roofline else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{outcome.workload}: {before} → {after}{unit}{bound}, {outcome.trials} trials, "
+        f"{shape(outcome.workload)}: {before} → {after}{bound}; {outcome.trials} trials, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
+
+
+def _short(latency: Latency | None) -> str:
+    """Cycles alone where they are counted: the time stands beside the best."""
+    return cycles_text(latency) or latency_text(latency)
 
 
 def _layers(event: NetworkFound) -> dict[str, Layer]:
