@@ -14,6 +14,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from search.lease import writer
 from targets.errors import TilewrightError
 
 RUN = "run.json"
@@ -52,3 +53,14 @@ def forget_results(folder: Path) -> None:
     """Remove what an earlier run left, all but the ledger. Raises `OSError`."""
     for name in (SUMMARY, SCHEDULES, TRIALS, CONVERGENCE, RUN):
         (folder / name).unlink(missing_ok=True)
+
+
+def at_work(folder: Path) -> str | None:
+    """Which process tunes into this folder, in words; None if none does."""
+    return writer(held_by_command(folder)) or writer(folder / LEDGER)
+
+
+def held_by_command(folder: Path) -> Path:
+    """What a command holds from beginning to end; no result, so it is hidden from who lists the
+    folder."""
+    return folder / ".tune"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from search import Ledger, Record, Setting, SharedRecord, SoloRecord, writer
+from search import Ledger, Record, Setting, SharedRecord, SoloRecord
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
-from tuning.folders import LEDGER, forget_results
+from tuning.folders import LEDGER, forget_results, held_by_command
 from tuning.options import TuningOptions
 from tuning.run_file import check_vacant
 from tuning.study import Study
@@ -40,22 +40,13 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
         yield lambda study, setting: SharedRecord(setting, path, study.ledger_key)
 
 
-def at_work(folder: Path) -> str | None:
-    """Which process tunes into this folder, in words; None if none does."""
-    return writer(_command(folder / LEDGER)) or writer(folder / LEDGER)
-
-
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Processes that share a ledger hold it for moments: what a command holds is another lease."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lease = Lease(lease_of(_command(path)), LEASE_SECONDS)
+    lease = Lease(lease_of(held_by_command(path.parent)), LEASE_SECONDS)
     lease.acquire()
     try:
         yield
     finally:
         lease.release()
-
-
-def _command(ledger: Path) -> Path:
-    return ledger.with_name(".tune")  # no result: hidden from who lists the folder

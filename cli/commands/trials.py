@@ -33,7 +33,7 @@ def trials(
     from cli.views.trials import show_trials
     from search import read
     from tuning.folders import LEDGER, SUMMARY
-    from tuning.ledgers import at_work as who_is_at_work
+    from tuning.folders import at_work as who_is_at_work
     from tuning.run_file import read_run
 
     path = folder / LEDGER

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from cli.views.latency import cost, cycles_text, latency_text, time_text
 from cli.views.terminal import bare_table, say
-from reports.figures import speedup
+from reports.figures import plural, speedup
 from targets.capabilities import Latency
 from targets.titles import shape
 from targets.workload import parse_workload
@@ -41,6 +42,9 @@ STAGES = {
     "retrain_models": "retraining the models",
     "verify_schedule": "verifying the schedule",
 }
+
+
+FIRST_STAGE = "starting the local servers"
 
 
 class Display(Protocol):
@@ -84,30 +88,51 @@ class Layer:
     done: bool = False
 
 
-@dataclass
 class LineDisplay:
-    """One line a finished workload, for logs and pipes."""
+    """One line a finished workload, for logs and pipes; and one in `quiet_seconds` without any,
+    about what the run waits for or works on."""
 
-    console: Console
-    layers: dict[str, Layer] = field(default_factory=dict)
+    def __init__(self, console: Console, quiet_seconds: float = 30.0) -> None:
+        self.console = console
+        self.layers: dict[str, Layer] = {}
+        self._quiet_seconds = quiet_seconds
+        self._stage, self._since = FIRST_STAGE, time.monotonic()
+        self._spoke, self._ended = threading.Event(), threading.Event()
 
     def __enter__(self) -> LineDisplay:
+        threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._ended.set()
+        self._spoke.set()
 
     def __call__(self, event: Event) -> None:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                found = f"{event.name} on {event.target}: {len(self.layers)} workloads"
-                say(self.console, found)
+                count = len(self.layers)
+                found = f"{event.name} on {event.target}: {count} {plural(count, 'workload')}"
+                self._say(found)
+            case StageBegan():
+                self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
-                say(self.console, f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
+                self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
             case Note():
-                say(self.console, event.text)
+                self._say(event.text)
+
+    def _say(self, text: str) -> None:
+        say(self.console, text)
+        self._spoke.set()
+
+    def _break_silence(self) -> None:
+        while not self._ended.is_set():
+            if self._spoke.wait(self._quiet_seconds):
+                self._spoke.clear()
+            elif not self._ended.is_set():
+                seconds = time.monotonic() - self._since
+                say(self.console, f"… {self._stage}, for {seconds:.0f} s now")
 
 
 class LiveDisplay:
@@ -118,7 +143,7 @@ class LiveDisplay:
         self.trials = trials
         self.layers: dict[str, Layer] = {}
         self.title = "starting"
-        self.stage = "starting the local servers"
+        self.stage = FIRST_STAGE
         self.current: str | None = None
         self.start = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)

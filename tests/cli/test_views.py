@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import tuning
 from cli.app import app
 from cli.views.latency import latency_text
-from cli.views.tuning_progress import tuned_line
+from cli.views.tuning_progress import LineDisplay, tuned_line
 from cli.views.tuning_results import show_results
 from networks import zoo_names
 from reports.figures import milliseconds
@@ -23,7 +24,7 @@ from targets.capabilities import Latency
 from targets.registry import target_kinds
 from targets.titles import shape
 from targets.workload import parse_workload
-from tuning.events import Event, WorkloadTuned
+from tuning.events import Event, StageBegan, WorkloadTuned
 from tuning.outcome import untuned_word
 from tuning.outputs import Summary
 
@@ -162,6 +163,20 @@ def test_without_cycles_there_is_time_alone(ran: Ran) -> None:
     assert "cycles" not in text
     assert "ms" in text
     assert "gain" not in text
+
+
+def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    assert isinstance(console.file, io.StringIO)
+    with LineDisplay(console, quiet_seconds=0.05) as display:
+        display(StageBegan("import_model"))
+        deadline = time.monotonic() + 60
+        while "importing the model, for 0 s now" not in console.file.getvalue():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    said = console.file.getvalue()
+    time.sleep(0.2)
+    assert console.file.getvalue() == said  # nothing after the end
 
 
 def test_latencies_read_as_people_write_them() -> None:
