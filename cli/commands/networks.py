@@ -12,7 +12,7 @@ from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect")(inspect)
+    app.command("inspect", short_help="Show what becomes of every operator of a network.")(inspect)
     app.command("zoo")(zoo)
 
 

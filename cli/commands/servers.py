@@ -14,7 +14,7 @@ from tuning.options import DEFAULTS
 
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
-    app.command("serve")(serve)
+    app.command("serve", short_help="Run the tuning flow on a schedule.")(serve)
 
 
 def ui(

@@ -12,7 +12,7 @@ from targets.errors import TilewrightError
 
 
 def register(app: typer.Typer) -> None:
-    app.command("trials")(trials)
+    app.command("trials", short_help="List the trials of a run, the best first.")(trials)
 
 
 def trials(

@@ -72,7 +72,7 @@ def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> An
 
 def _key(default: int | float | str | None, meaning: str, **limits: Any) -> Any:
     text, _, unit = meaning.rpartition(" [")
-    extra = {"unit": unit.rstrip("]")} if text else {}
+    extra: dict[str, Any] = {"unit": unit.rstrip("]")} if text else {}
     return Field(default, description=text or meaning, json_schema_extra=extra, **limits)
 
 

@@ -186,3 +186,7 @@ def test_latencies_read_as_people_write_them() -> None:
     assert [milliseconds(s) for s in (1.371, 0.0999, 4.08e-6, None, float("nan"))] == [
         "1,371", "99.9", "0.00408", "", "",
     ]  # fmt: skip
+
+
+def test_the_commands_help_is_not_cut() -> None:
+    assert "..." not in command("--help").partition("Commands:")[2]
