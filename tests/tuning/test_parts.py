@@ -44,8 +44,9 @@ def test_layers_get_the_schedules_they_get_in_the_whole_network(
 
 @pytest.mark.slow(seconds=40)
 def test_the_commands_do_what_the_library_call_does(
-    whole: list[dict[str, object]], place: Place
+    whole: list[dict[str, object]], tmp_path: Path
 ) -> None:
+    place = Place(tmp_path)
     for flags in (("--bare",), ()):
         out = place.folder / f"layers{len(flags)}"
         done = place.run("tune", "digits_cnn", "--layers", "fc", *FLAGS, *flags, "--out", out.name)
