@@ -75,10 +75,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where
-    the target has none, `chosen` is None where neither a trial nor the untuned schedule is valid. `lowered`
-    counts configs that were compiled beyond the trials, `invalid_trials` the trials that did not
-    end in a valid measurement."""
+    """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where the
+    target has none, `chosen` is None where neither a trial nor the untuned schedule is valid.
+    `lowered` counts configs that were compiled beyond the trials, `invalid_trials` the trials that
+    did not end in a valid measurement."""
 
     study: Study
     count: int
