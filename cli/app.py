@@ -11,7 +11,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.commands import compare, enumerate, explain, networks, servers, set_up, trials, tune, vta
+from cli.commands import (
+    compare,
+    enumerate,
+    explain,
+    networks,
+    servers,
+    set_up,
+    targets,
+    trials,
+    tune,
+    vta,
+)
 from targets.errors import TilewrightError
 
 INTERRUPTED = 130
@@ -43,7 +54,7 @@ def _options(
     pass
 
 
-for _group in (tune, compare, explain, trials, networks, servers, set_up, vta, enumerate):
+for _group in (tune, compare, explain, trials, networks, targets, servers, set_up, vta, enumerate):
     _group.register(app)
 
 

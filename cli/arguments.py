@@ -34,6 +34,15 @@ MaxWaste = Annotated[
 ]
 
 
+def say_remarks(target: str) -> None:
+    """What a person should know of a target, on standard error. Raises as
+    `targets.registry.check_target`."""
+    from targets.registry import target_remarks
+
+    for remark in target_remarks(target):
+        typer.echo(f"note: {remark}", err=True)
+
+
 def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Values of `--input-shape`. Raises `TilewrightError`."""
     shapes = {}

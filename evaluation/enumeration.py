@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from targets.base import Lowered, Measurements, Space, Target
-from targets.capabilities import Enumerates, capability
+from targets.capabilities import Enumerates, Latency, capability
 from targets.errors import TilewrightError
 from targets.files import write_atomically
 from targets.workload import Workload
@@ -28,21 +28,16 @@ class EnumerationError(TilewrightError):
 @dataclass(frozen=True)
 class EnumeratedSpace:
     """A space that was lowered and measured, a row a config in the order of the flat index (see
-    `frame`), and the seconds that took."""
+    `frame`), the fastest valid one, if there is any, and the seconds that took."""
 
     table: pd.DataFrame
+    best: Latency | None
     seconds: float
 
     @property
     def valid(self) -> int:
         """How many configs are."""
         return int((self.table["status"] == "valid").sum())
-
-    @property
-    def best_cycles(self) -> int | None:
-        """Of the fastest valid config; None if there is none."""
-        best = self.table["cycles"][self.table["status"] == "valid"]
-        return int(best.min()) if len(best) else None
 
 
 def enumerate_space(
@@ -57,7 +52,16 @@ def enumerate_space(
     start = time.perf_counter()
     lowered, measured = enumerates.enumerate(workload, progress)
     seconds = time.perf_counter() - start
-    return EnumeratedSpace(frame(target.space(workload), lowered, measured), seconds)
+    return EnumeratedSpace(
+        frame(target.space(workload), lowered, measured), _best(measured), seconds
+    )
+
+
+def _best(measured: Measurements) -> Latency | None:
+    if not measured.valid.any():
+        return None
+    row = int(np.argmin(np.where(measured.valid, measured.latency, np.inf)))
+    return Latency(float(measured.seconds[row]), int(measured.cycles[row]))
 
 
 def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFrame:

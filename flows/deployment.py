@@ -10,9 +10,28 @@ from services.embedded import drain
 from services.home import use_home
 from services.prefect_server import announce, announced, start_prefect_pages, withdraw
 from services.server_process import LOOPBACK
+from targets.errors import TilewrightError
 from tuning.options import TuningOptions
 
 DEPLOYMENT = "nightly"
+
+
+class ScheduleError(TilewrightError):
+    """A schedule that Prefect would not take."""
+
+
+def check_cron(cron: str) -> None:
+    """Raises `ScheduleError` for what is no cron expression to Prefect."""
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError:
+        raise ScheduleError(
+            f"--cron '{cron}' is no cron expression; write minute, hour, day, month and weekday: "
+            "'0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on weekdays; or give "
+            "--every SECONDS"
+        ) from None
 
 
 def serve_tuning(

@@ -23,7 +23,7 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
 
     @flow(
         name="tune_network",
-        flow_run_name="{options.model} on {options.target}",
+        flow_run_name="{options.subject} on {options.target}",
         persist_result=False,
     )
     def tune_network(options: TuningOptions) -> Summary:

@@ -13,16 +13,16 @@ from matplotlib.ticker import EngFormatter, LogFormatter, NullFormatter, StrMeth
 from numpy.typing import NDArray
 
 from reports.styles import INK
-from targets.capabilities import Latency, is_published
+from targets.capabilities import Latency
 from targets.titles import shape
-from tuning.outcome import TunedWorkload
+from tuning.outcome import TunedWorkload, untuned_word
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """PNG: best latency of one workload over its trials, between default and roofline where the
-    target knows them."""
+    """PNG: best latency of one workload over its trials, between the untuned schedule and the
+    roofline where the target knows them."""
     figure = Figure(figsize=(6.4, 3.6), dpi=100)
     axes = figure.add_axes((0.13, 0.14, 0.85, 0.76))
     taken = _latencies(trials)
@@ -48,7 +48,7 @@ def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
     """PNG: every layer's best latency over its trials as a multiple of its roofline (of the best
-    that was found, where the target knows no bound), and what each costs by default and tuned."""
+    that was found, where the target knows no bound), and what each costs untuned and tuned."""
     figure = Figure(figsize=(10, 4.4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     bounded = all(outcome.roofline is not None for outcome in outcomes)
@@ -81,14 +81,6 @@ def network_convergence(
     return _png(figure)
 
 
-def _untuned(outcomes: Sequence[TunedWorkload]) -> str:
-    """The stock compiler's schedule is one that it publishes."""
-    known = {is_published(o.default.source) for o in outcomes if o.default is not None}
-    if known == {True}:
-        return "stock schedule"
-    return "stock or estimated schedule" if True in known else "estimated schedule"
-
-
 def _counted(trials: pd.DataFrame) -> bool:
     return bool((trials["cycles"] > 0).any())
 
@@ -108,6 +100,11 @@ def _latency(latency: Latency | None) -> float | None:
     if latency is None:
         return None
     return float(latency.cycles) if latency.cycles > 0 else latency.seconds
+
+
+def _untuned(outcomes: Sequence[TunedWorkload]) -> str:
+    sources = [each.default.source for each in outcomes if each.default is not None]
+    return f"{untuned_word(sources)} schedule"
 
 
 def _default(outcome: TunedWorkload) -> float | None:

@@ -40,6 +40,14 @@ def whole(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def milliseconds(seconds: float | None) -> str:
+    """`73.2`, `0.850`, `1,371`: three digits, without the unit; empty for what is not known."""
+    if seconds is None or math.isnan(seconds):
+        return ""
+    value = 1e3 * seconds
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+
+
 def speedup(before: float | None, after: float | None) -> str:
     """`1.83×` of two latencies; empty while one of them is not known."""
     return "" if before is None or not after else f"{before / after:.2f}×"

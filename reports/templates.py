@@ -30,6 +30,9 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    for form in (figures.percent, figures.count, figures.decimal, figures.whole, figures.plural):
+    for form in (
+        figures.percent, figures.count, figures.decimal, figures.whole, figures.plural,
+        figures.milliseconds,
+    ):  # fmt: skip
         environment.filters[form.__name__] = form
     return environment

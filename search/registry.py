@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search.explorer import Explorer
 from search.learning import Learners
-from targets.errors import TilewrightError, UnknownName
+from targets.errors import TilewrightError, UnknownName, nearest
 
 ENTRY_POINTS = "tilewright.tuners"
 
@@ -70,12 +70,14 @@ def register(
     build: Builder,
     options: type[Options] = Options,
     *,
+    summary: str = "",
     extra: str = "",
     **preset: Any,
 ) -> None:
-    """Make a tuner known. `preset` are option values this name starts from; `extra` names the
-    optional dependency it cannot do without, and the module that comes with it."""
-    summary = (build.__doc__ or "").strip().partition("\n")[0]
+    """Make a tuner known. `summary` says what it is, in place of the first line of `build`'s own
+    description; `preset` are option values this name starts from; `extra` names the optional
+    dependency it cannot do without, and the module that comes with it."""
+    summary = summary or (build.__doc__ or "").strip().partition("\n")[0]
     _REGISTRY[name] = Registration(name, build, options, summary, preset, extra)
 
 
@@ -102,8 +104,14 @@ def _load_all() -> None:
 
 
 def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:
-    """The tuner of that name. Raises `UnknownName`, `MissingExtra`, or
-    `OptionError` naming the bad option."""
+    """The tuner of that name. Raises as `check_options`."""
+    table = check_options(name, options)
+    return tuners()[name].build(name, table, learners)
+
+
+def check_options(name: str, options: Mapping[str, Any] | None = None) -> Options:
+    """The option table of a tuner, without building the tuner. Raises `UnknownName`,
+    `MissingExtra`, or `OptionError` naming the bad option."""
     known = tuners()
     if name not in known:
         raise UnknownName("tuner", name, list(known))
@@ -113,11 +121,17 @@ def create(name: str, learners: Learners, options: Mapping[str, Any] | None = No
             f"tuner '{name}' needs {entry.extra}, which is missing; install it: {entry.missing}"
         )
     try:
-        table = entry.options.model_validate({**entry.preset, **(options or {})})
+        return entry.options.model_validate({**entry.preset, **(options or {})})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise OptionError(
-            f"option {'.'.join(map(str, first['loc']))} of tuner '{name}': {first['msg']}; "
-            f"known options: {', '.join(entry.options.model_fields) or 'none'}"
-        ) from None
-    return entry.build(name, table, learners)
+        raise OptionError(_problem(entry, error)) from None
+
+
+def _problem(entry: Registration, error: ValidationError) -> str:
+    """What is wrong with the first bad option, and what there is."""
+    first = error.errors()[0]
+    option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
+    near = nearest(option, fields) if option not in fields else None
+    meant = f"; did you mean {near}?" if near else ";"
+    said = "no such option" if first["type"] == "extra_forbidden" else first["msg"]
+    known = ", ".join(fields) or "none"
+    return f"option {option} of tuner '{entry.name}': {said}{meant} known options: {known}"

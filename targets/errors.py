@@ -1,5 +1,9 @@
 """The errors a user can meet: each message names the cause and the next step."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class TilewrightError(Exception):
     """A mistake in the input; `str(error)` is what a terminal shows, without a traceback."""
@@ -14,7 +18,18 @@ class WorkloadError(TilewrightError):
 
 
 class UnknownName(TilewrightError):
-    """A target, space, tuner or network nobody registered."""
+    """A target, space, tuner, network or layer nobody knows."""
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
-        super().__init__(f"unknown {kind} '{name}'; known: {', '.join(sorted(known))}")
+        near = nearest(name, known)
+        meant = f"; did you mean {near}?" if near else ";"
+        super().__init__(f"unknown {kind} '{name}'{meant} known: {', '.join(sorted(known))}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a mistyped one is most like, whatever its case; None if none is near."""
+    from difflib import get_close_matches
+
+    by_folded = {each.casefold(): each for each in known}
+    found = get_close_matches(name.casefold(), by_folded, n=1)
+    return by_folded[found[0]] if found else None

@@ -30,6 +30,17 @@ class TargetError(TilewrightError):
     """A target that cannot be made: a plug-in that does not load, or a space it does not have."""
 
 
+@dataclass(frozen=True)
+class Property:
+    """Something to know about a target; `section` is the heading it belongs below."""
+
+    section: str
+    name: str
+    value: int | float | str | None
+    unit: str
+    meaning: str
+
+
 def _no_presets() -> Sequence[str]:
     return ()
 
@@ -38,8 +49,16 @@ def _reads_nothing(path: Path) -> bool:
     return False
 
 
-def _nothing_to_say(preset: str) -> str:
-    return ""
+def _nothing_to_say(preset: str) -> Mapping[str, str]:
+    return {}
+
+
+def _no_properties(text: str) -> Sequence[Property]:
+    return ()
+
+
+def _nothing_to_remark(text: str) -> Sequence[str]:
+    return ()
 
 
 def _nothing_to_check(text: str) -> None:
@@ -60,7 +79,9 @@ class TargetKind:
 
     `make(text, space)` takes a preset, a file's path or what follows `name:`, and one of `spaces`
     ("" if there are none). `check(text)` raises what `make` would, quickly and without loading
-    anything heavy. `describe(preset)` is a line about it. `rebuild(specification, space)` makes a
+    anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
+    used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
+    that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
     target from what `HasSpecification` gave. `warm_up()` compiles what would otherwise be compiled
     by the first run.
     """
@@ -72,7 +93,9 @@ class TargetKind:
     presets: Callable[[], Sequence[str]] = _no_presets
     reads: Callable[[Path], bool] = _reads_nothing
     check: Callable[[str], None] = _nothing_to_check
-    describe: Callable[[str], str] = _nothing_to_say
+    describe: Callable[[str], Mapping[str, str]] = _nothing_to_say
+    remarks: Callable[[str], Sequence[str]] = _nothing_to_remark
+    properties: Callable[[str], Sequence[Property]] = _no_properties
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
     warm_up: Callable[[], None] = _nothing_to_warm_up
 
@@ -143,6 +166,12 @@ def check_target(text: str, space: str = "") -> None:
     kind, rest = kind_of(text)
     kind.space_named(space)
     kind.check(rest)
+
+
+def target_remarks(text: str) -> Sequence[str]:
+    """What a person should know before the target is used. Raises as `check_target`."""
+    kind, rest = kind_of(text)
+    return kind.remarks(rest)
 
 
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:

@@ -19,7 +19,7 @@ from tasks.flavours import booster_of
 from tasks.rounds import read_state
 from tasks.stage import step
 from tasks.store import CacheUse, Manifest
-from tuning import outputs
+from tuning import folders, outputs
 from tuning.outcome import TunedWorkload
 from tuning.study import Study
 
@@ -99,9 +99,9 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / outputs.TRIALS
+        table = Path(folder) / folders.TRIALS
         table.write_bytes(outputs.parquet(trials))
-        plot = Path(folder) / outputs.CONVERGENCE
+        plot = Path(folder) / folders.CONVERGENCE
         plot.write_bytes(picture)
         tracking.log_file(run_id, table)
         tracking.log_file(run_id, plot)

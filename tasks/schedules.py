@@ -13,7 +13,7 @@ from tuning.outcome import Schedule, schedule_from_json, schedule_to_json
 from tuning.study import Study
 
 
-@stage("default schedule")
+@stage("untuned schedule")
 def measure_default(cache: CacheUse, study: Study) -> Result:
     """The untuned schedule and its latency, lowered and measured like every other."""
 

@@ -76,7 +76,7 @@ class TrackedNetwork:
         """Opens the network's run."""
         if options.warm_start:
             warm_start.check_champions(
-                [study_of(options, each.workload) for each in what.found.subgraphs]
+                [study_of(options, each.workload) for each in what.subgraphs]
             )
         self.params = params_of(options, what)
         about = self.params | {"model": self._imported.key}
@@ -174,7 +174,7 @@ def tracked_workload(
 
 def params_of(options: TuningOptions, what: run.Network) -> Params:
     """What identifies a run to MLflow: equal parameters, one run."""
-    explorer = study_of(options, what.found.subgraphs[0].workload).explorer
+    explorer = study_of(options, what.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
     return {
         "network": what.model.name,
@@ -186,6 +186,8 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "batch": options.batch,
         "seed": options.seed,
         **({"warm_start": options.warm_start} if options.warm_start else {}),
+        **({"layers": ",".join(options.layers)} if options.layers else {}),
+        **({"epilogue": options.epilogue} if options.workload else {}),
         **chosen,
     }
 

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from search.lease import LeaseHeld
+from search.registry import check_options
 from targets.errors import UnknownName
 from targets.registry import check_target
-from tuning.folders import check_folder
+from targets.workload import parse_workload
+from tuning.folders import at_work, check_folder
 from tuning.options import TuningOptions
+from tuning.run_file import check_vacant
 
 
 def check(options: TuningOptions) -> None:
-    """Raises a `TilewrightError` for an unknown target, space or network, a target that cannot be
-    made, or an output folder that cannot be written. Imports nothing heavy."""
+    """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
+    workload that makes no sense, a target that cannot be made, or an output folder that cannot be
+    written or holds another run; `LeaseHeld` while another command writes there. Loads no learner,
+    no TVM and no server."""
     check_target(options.target, options.space)
-    check_source(options.model)
+    if options.workload:
+        parse_workload(options.workload, options.epilogue)
+    else:
+        check_source(options.model)
+    check_options(options.tuner, options.tuner_options)
     check_folder(options.folder)
-
-
-def check_tuner(options: TuningOptions) -> None:
-    """Raises `UnknownName` or `OptionError`. Loads the learners."""
-    from models import make_explorer
-
-    make_explorer(options.tuner, options.tuner_options)
+    if command := at_work(options.folder):
+        raise LeaseHeld(
+            f"{options.folder} is being written by {command}; wait for it to end, or choose "
+            "another folder with --out"
+        )
+    check_vacant(options)
 
 
 def check_source(model: str) -> None:

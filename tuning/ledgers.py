@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from search import Ledger, Record, Setting, SharedRecord, SoloRecord, writer
+from search import Ledger, Record, Setting, SharedRecord, SoloRecord
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
+from tuning.folders import LEDGER, forget_results, held_by_command
 from tuning.options import TuningOptions
-from tuning.outputs import LEDGER
+from tuning.run_file import check_vacant
 from tuning.study import Study
 
 RecordOf = Callable[[Study, Setting], Record]
@@ -22,13 +23,15 @@ LEASE_SECONDS = 60.0
 @contextmanager
 def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordOf]:
     """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
-    `LeaseHeld` if another command works on the folder, `LedgerError` or `OSError` if it cannot be
-    written."""
+    `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
+    `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
     with _alone(path):
+        check_vacant(options)
         with Ledger(path) as ledger:
             if options.fresh:
                 ledger.clear()
+                forget_results(options.folder)
             for problem in ledger.problems:
                 emit(Note(problem))
             if options.workers == 1:
@@ -37,22 +40,13 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
         yield lambda study, setting: SharedRecord(setting, path, study.ledger_key)
 
 
-def at_work(folder: Path) -> str | None:
-    """Which process tunes into this folder, in words; None if none does."""
-    return writer(_command(folder / LEDGER)) or writer(folder / LEDGER)
-
-
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Processes that share a ledger hold it for moments: what a command holds is another lease."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lease = Lease(lease_of(_command(path)), LEASE_SECONDS)
+    lease = Lease(lease_of(held_by_command(path.parent)), LEASE_SECONDS)
     lease.acquire()
     try:
         yield
     finally:
         lease.release()
-
-
-def _command(ledger: Path) -> Path:
-    return ledger.with_name(".tune")  # no result: hidden from who lists the folder

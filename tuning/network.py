@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,11 +14,24 @@ from networks.errors import NothingToOffload
 from networks.left_behind import nothing_offloaded
 from networks.network import Network
 from targets.capabilities import Blocks
+from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
-from targets.workload import Workload
+from targets.workload import Workload, parse_workload
 from tuning.totals import Macs
 
 InputShapes = Mapping[str, Sequence[int]]
+
+
+class UnknownLayer(TilewrightError):
+    """A layer that the network does not have, or that is left to the CPU."""
+
+    def __init__(self, layer: str, known: Sequence[str]) -> None:
+        near = get_close_matches(layer, known, n=3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        super().__init__(
+            f"there is nothing to tune in a layer '{layer}'{meant} 'tilewright inspect' names "
+            "the layers that are offloaded"
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,27 @@ def extract_subgraphs(
         tuple(Subgraph(workload, count, tuple(names)) for workload, count, names in found),
         {"total": report.total_macs, "offloaded": report.offloaded_macs},
     )
+
+
+def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
+    """A workload by its text as a network of its own. Raises `WorkloadError`."""
+    workload = parse_workload(text, epilogue)
+    content = digest(f"{workload}; {epilogue}".encode())
+    macs: Macs = {"total": workload.macs, "offloaded": workload.macs}
+    alone = Extracted((Subgraph(workload, 1, ()),), macs)
+    return Model(text, str(workload), content), alone
+
+
+def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
+    """The workloads that these layers are, by the operators' names, and the share of the network
+    that they are. Raises `UnknownLayer`."""
+    known = [name for each in found.subgraphs for name in each.names]
+    for layer in layers:
+        if layer not in known:
+            raise UnknownLayer(layer, known)
+    some = tuple(each for each in found.subgraphs if set(layers) & set(each.names))
+    covered = sum(each.count * each.workload.macs for each in some)
+    return Extracted(some, {"total": found.macs["total"], "offloaded": covered})
 
 
 def source_digest(source: str) -> str:

@@ -3,12 +3,18 @@ library call takes. The defaults of all three are here."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from targets.errors import TilewrightError
+from targets.workload import DEFAULT_EPILOGUE
+
+DEFAULT_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
+_LONGEST_NAME = 60  # characters of a default folder
 
 OptionValue = str | int | float | bool
 
@@ -24,8 +30,18 @@ class TuningOptions(BaseModel):
 
     model: str = Field(
         default="resnet18",
-        min_length=1,
         description="an ONNX or torch.export file, or a built-in network",
+    )
+    workload: str = Field(
+        default="",
+        description="one workload instead of a network, such as dense:n=1,c=512,o=1000",
+    )
+    epilogue: str = Field(
+        default=DEFAULT_STEPS,
+        description="what follows the sums of such a workload: '>> N', 'min N', relu, bias, add",
+    )
+    layers: tuple[str, ...] = Field(
+        default=(), description="tune these layers of the network only, by the operators' names"
     )
     target: str = Field(
         default="vta-pynq",
@@ -59,10 +75,43 @@ class TuningOptions(BaseModel):
     jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
     workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_network(cls, values: Any) -> Any:
+        """A workload stands alone: the usual network is not meant."""
+        if isinstance(values, dict) and values.get("workload"):
+            return {"model": ""} | values
+        return values
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if bool(self.model) == bool(self.workload):
+            raise ValueError("give either a network or a workload")
+        if self.workload and self.layers:
+            raise ValueError("layers are those of a network; a workload has none")
+        return self
+
+    @property
+    def subject(self) -> str:
+        """What is tuned, in the user's words."""
+        return self.model or self.workload
+
     @property
     def folder(self) -> Path:
         """Where the results go."""
-        return Path(self.out or f"tuned/{Path(self.model).stem}")
+        return Path(self.out) if self.out else Path("tuned") / self._folder_name()
+
+    def _folder_name(self) -> str:
+        """The network's, with the layers behind it; a workload's text without marks."""
+        if self.workload:
+            return re.sub(r"[^\w]+", "-", self.workload)
+        stem = Path(self.model).stem
+        if not self.layers:
+            return stem
+        layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
+        if len(layers) > _LONGEST_NAME:
+            layers = f"layers-{hashlib.sha256(layers.encode()).hexdigest()[:8]}"
+        return f"{stem}-{layers}"
 
 
 DEFAULTS = TuningOptions()
@@ -75,6 +124,8 @@ def parse_options(**values: object) -> TuningOptions:
         return TuningOptions.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            raise OptionsError(first["msg"].removeprefix("Value error, ")) from None
         name = str(first["loc"][0])
         fields = TuningOptions.model_fields
         hint = fields[name].description if name in fields else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 from search import History
 from search.engine import latency_at
-from targets.capabilities import Latency
+from targets.capabilities import Latency, is_published
 from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.workload import Workload
 from tuning.study import Study
@@ -60,7 +61,7 @@ class WorkloadRow(TypedDict):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A chosen schedule. `source` is `trial`, or where the default came from if no trial beat it;
+    """A chosen schedule. `source` is `trial`, or that of the untuned one if no trial beat it;
     `space` is the one its knobs belong to, `config` its row of knob indices there."""
 
     source: str
@@ -72,10 +73,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default`, `roofline` and `bound` are None where the target has none,
-    `chosen` is None where neither a trial nor the default is valid. `lowered` counts configs that
-    were compiled beyond the trials, `invalid_trials` the trials that did not end in a valid
-    measurement."""
+    """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where the
+    target has none, `chosen` is None where neither a trial nor the untuned schedule is valid.
+    `lowered` counts configs that were compiled beyond the trials, `invalid_trials` the trials that
+    did not end in a valid measurement."""
 
     study: Study
     count: int
@@ -145,7 +146,7 @@ class TunedWorkload:
 
 
 def choose_schedule(study: Study, history: History, default: Schedule | None) -> Schedule | None:
-    """The fastest valid trial, unless the default is faster still; None if there is neither."""
+    """The fastest valid trial, unless the untuned schedule is faster still; None without both."""
     best = history.best
     latency = latency_at(history, best)
     if best is None or latency is None:
@@ -155,6 +156,13 @@ def choose_schedule(study: Study, history: History, default: Schedule | None) ->
     config = tuple(int(index) for index in history.configs[best])
     space = study.problem.space
     return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+
+
+def untuned_word(sources: Iterable[str | None]) -> str:
+    """What people read: `stock` for the schedules that the stock compiler publishes, else
+    `untuned`."""
+    known = [is_published(source) for source in sources]
+    return "stock" if known and all(known) else "untuned"
 
 
 def faster(one: Latency, other: Latency) -> bool:

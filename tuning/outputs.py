@@ -1,11 +1,4 @@
-"""The files a run leaves in its output folder, each written at the end and at once.
-
-summary.json      what every workload costs by default, tuned and at best
-schedules.json    the chosen schedule of every workload; equal runs give equal bytes
-trials.parquet    one row a trial
-convergence.png   best latency over trials, where somebody draws it
-ledger.jsonl      the record the run resumes from (`search.ledger`)
-"""
+"""The results of a run, each file written at the end and at once; `tuning.folders` names them."""
 
 from __future__ import annotations
 
@@ -25,6 +18,7 @@ from targets.base import Target
 from targets.capabilities import HasSpecification, capability
 from targets.files import Json, write_atomically
 from targets.registry import kind_of
+from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
 from tuning.study import space_of
@@ -33,20 +27,26 @@ from tuning.totals import Macs, Total, totals
 if TYPE_CHECKING:
     from tuning.run import Network
 
-LEDGER = "ledger.jsonl"
-SUMMARY = "summary.json"
-SCHEDULES = "schedules.json"
-TRIALS = "trials.parquet"
-CONVERGENCE = "convergence.png"
 SCHEDULES_VERSION = 1
 
 Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 """Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
 
 
+class Part(TypedDict, total=False):
+    """What was tuned instead of a whole network: the layers that were asked for, out of a network
+    of so many workloads; or a workload by itself, with its epilogue. A workload of a part counts as
+    often as in the whole network."""
+
+    layers: list[str]
+    workloads_of_network: int
+    workload: str
+    epilogue: str
+
+
 class Summary(TypedDict):
-    """What `summary.json` holds. `macs` says how much of the network `total` covers. The last two
-    are those of a run that is tracked."""
+    """What `summary.json` holds; `part` where that is not a whole network. `macs` says how much of
+    the network `total` covers. The last two are those of a run that is tracked."""
 
     network: str
     target: str
@@ -61,6 +61,7 @@ class Summary(TypedDict):
     macs: Macs
     total: Total
     wall_seconds: float
+    part: NotRequired[Part]
     mlflow_run_id: NotRequired[str]
     prefect_flow_run_id: NotRequired[str]
 
@@ -86,7 +87,7 @@ class Schedules(TypedDict):
 def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWorkload]) -> Summary:
     """All but the seconds it took."""
     rows = [each.summary() for each in tuned]
-    return {
+    summary: Summary = {
         "network": network.model.name,
         "target": network.target.name,
         "tuner": options.tuner,
@@ -101,6 +102,9 @@ def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWo
         "total": totals(rows),
         "wall_seconds": 0.0,
     }
+    if network.part is not None:
+        summary["part"] = network.part
+    return summary
 
 
 def target_row(options: TuningOptions, target: Target) -> TargetRow:

@@ -18,20 +18,23 @@ import numpy as np
 from search import ExplorerState, Round, Session, Setting, Stages, rounds
 from targets.base import Target
 from targets.errors import TilewrightError
+from targets.registry import target_remarks
 from tuning.events import (
     Listener,
     NetworkFound,
+    Note,
     RoundDone,
     WorkloadBegan,
     WorkloadFound,
     WorkloadTuned,
 )
 from tuning.ledgers import RecordOf, trials_of_folder
-from tuning.network import Extracted, Model, Subgraph
+from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, choose_schedule
-from tuning.outputs import Summary
+from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, roofline_of
+from tuning.run_file import replaced, write_run
 from tuning.study import Study, study_of, target_of
 from tuning.workers import helping
 
@@ -42,11 +45,18 @@ class Stopped(TilewrightError):
 
 @dataclass(frozen=True)
 class Network:
-    """What is tuned: the network, the target, and what of the network suits the target."""
+    """What is tuned: the network, the target, and what of the network suits the target; `part`
+    where that is not all of it."""
 
     model: Model
     target: Target
     found: Extracted
+    part: Part | None = None
+
+    @property
+    def subgraphs(self) -> tuple[Subgraph, ...]:
+        """The workloads, in order of first use."""
+        return self.found.subgraphs
 
 
 @dataclass(frozen=True)
@@ -125,28 +135,44 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
     """Tune every workload of a network. Returns what `summary.json` holds.
 
     Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
-    command works on the folder, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
+    `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
     """
     begin = time.perf_counter()
     target = target_of(options)
+    for remark in target_remarks(options.target):
+        emit(Note(remark))
     with trials_of_folder(options, emit) as record_of:
         steps.opened(options)
-        model = steps.import_model(options)
-        found = steps.extract_subgraphs(options, model, target)
-        network = Network(model, target, found)
+        network = _network(options, target, steps)
         steps.found(options, network)
+        if note := replaced(options):
+            emit(Note(note))
+        write_run(options, network.subgraphs)
         emit(_found(network))
-        stop = threading.Event()
-        starts = [
-            steps.start_of(study_of(options, subgraph.workload)) for subgraph in found.subgraphs
-        ]
+        stop, found = threading.Event(), network.subgraphs
+        starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
-            for subgraph, (study, state) in zip(found.subgraphs, starts, strict=True)
+            for subgraph, (study, state) in zip(found, starts, strict=True)
         ]
         with helping(options, [(job.study, job.state) for job in jobs], emit):
             tuned = _each(steps.tune, jobs, options.jobs, stop)
         return steps.write(options, network, tuned, time.perf_counter() - begin)
+
+
+def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Network:
+    """All workloads of the network, those of some layers, or one that is given as it is."""
+    if options.workload:
+        model, alone = lone_workload(options.workload, options.epilogue)
+        part: Part = {"workload": str(alone.subgraphs[0].workload), "epilogue": options.epilogue}
+        return Network(model, target, alone, part)
+    model = steps.import_model(options)
+    found = steps.extract_subgraphs(options, model, target)
+    if not options.layers:
+        return Network(model, target, found)
+    part = {"layers": list(options.layers), "workloads_of_network": len(found.subgraphs)}
+    return Network(model, target, those_of(found, options.layers), part)
 
 
 def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
@@ -221,6 +247,6 @@ def _found(network: Network) -> NetworkFound:
         network.target.name,
         tuple(
             WorkloadFound(each.workload.id, str(each.workload), each.count)
-            for each in network.found.subgraphs
+            for each in network.subgraphs
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -50,7 +51,7 @@ class Study:
     @property
     def problem(self) -> Problem:
         """Raises `WorkloadError` if the target has no schedule for the workload."""
-        return _problem(self)
+        return _problem(self, _state(self.target_name))
 
     @property
     def setting(self) -> Setting:
@@ -120,11 +121,20 @@ def target_of(options: TuningOptions) -> Target:
 
 def target_named(name: str, space: str, isolate: float) -> Target:
     """A target, kept for the next time. A thread has its own where a process goes with it."""
-    return _target(name, space, isolate, threading.get_ident() if isolate else 0)
+    return _target(name, space, isolate, threading.get_ident() if isolate else 0, _state(name))
+
+
+def _state(target_name: str) -> tuple[int, int]:
+    """Of a target's file: it may be written anew between two runs of a process."""
+    try:
+        found = os.stat(target_name)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=64)
-def _target(name: str, space: str, isolate: float, thread: int) -> Target:
+def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int, int]) -> Target:
     here = make_target(name, space)
     if not isolate:
         return here
@@ -138,5 +148,5 @@ def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explor
 
 
 @lru_cache(maxsize=64)
-def _problem(study: Study) -> Problem:
+def _problem(study: Study, state: tuple[int, int]) -> Problem:
     return problem_of(study.target, study.workload, study.seed)

@@ -24,8 +24,8 @@ from models import load_state, save_state
 from search import ExplorerState, Session, SharedRecord, rounds
 from targets.rpc_process import die_with_parent, module_path
 from tuning.events import Listener, Note
+from tuning.folders import LEDGER
 from tuning.options import TuningOptions
-from tuning.outputs import LEDGER
 from tuning.study import Study
 
 Start = tuple[Study, ExplorerState]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import MaxWaste, Space, Target
+from cli.arguments import MaxWaste, Space, Target, say_remarks
 from targets.errors import TilewrightError
 from tuning.options import DEFAULTS
 
@@ -23,7 +23,9 @@ ORACLES = "oracle"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
+    app.command("compare", short_help="Hold several tuners against the enumerated optimum.")(
+        compare
+    )
 
 
 def compare(
@@ -119,6 +121,7 @@ def _enumerated(
     from evaluation.compare.selection import enumerated
     from services.home import use_home
 
+    say_remarks(target)
     oracles = use_home().root / ORACLES
     test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
     show_left_out(left_out, console)

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import Space, Target
+from cli.arguments import Space, Target, say_remarks
 from targets.errors import TilewrightError
 from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
-    app.command("enumerate")(enumerate_space)
+    app.command("enumerate", short_help="Time the whole schedule space of a workload.")(
+        enumerate_space
+    )
 
 
 def enumerate_space(
@@ -45,6 +47,7 @@ def enumerate_space(
         raise TilewrightError("--stock restricts the template; add --space template")
     what = parse_workload(workload, epilogue)
     hardware = make_target(target, "stock" if stock else space)
+    say_remarks(target)
     check_folder(out.parent)
     size = hardware.space(what).size
     with enumerating(f"{what} on {hardware.name}", size, Console(stderr=True)) as progress:

@@ -9,7 +9,9 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    app.command("explain")(explain)
+    app.command("explain", short_help="Show what drove a run's models, and how right they were.")(
+        explain
+    )
 
 
 def explain(

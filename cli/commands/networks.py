@@ -1,4 +1,4 @@
-"""`tilewright zoo`, `targets` and `inspect`: what there is to tune, before any tuning."""
+"""`tilewright zoo` and `inspect`: what there is to tune, before any tuning."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes
+from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes, say_remarks
 from tuning.options import DEFAULTS
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect")(inspect)
+    app.command("inspect", short_help="Show what becomes of every operator of a network.")(inspect)
     app.command("zoo")(zoo)
-    app.command("targets")(targets)
 
 
 def inspect(
@@ -33,8 +32,9 @@ def inspect(
     from targets.capabilities import blocks_of
     from tuning.checks import check_source
 
-    hardware = make_target(target)
     check_source(model)
+    hardware = make_target(target)
+    say_remarks(target)
     network = load(model, read_input_shapes(shape) or None, sandbox=True)
     block = blocks_of(hardware)
     report = network.report(block.in_channels, block.out_channels, block.batch, max_waste=max_waste)
@@ -49,20 +49,17 @@ def inspect(
 
 
 def zoo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
 ) -> None:
     """List the built-in networks."""
     from networks import zoo_names
 
-    names = list(zoo_names())
-    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+    if as_json:
+        typer.echo(json.dumps(list(zoo_names())))
+        return
+    from rich.console import Console
 
+    from cli.views.networks import show_zoo
+    from networks.zoo.facts import facts
 
-def targets() -> None:
-    """List the hardware there is to tune for."""
-    from targets import target_kinds
-
-    for kind in target_kinds().values():
-        typer.echo(f"{kind.name}: {kind.summary}")
-        for preset in kind.presets():
-            typer.echo(f"    {preset:14} {kind.describe(preset)}".rstrip())
+    show_zoo([facts(name) for name in zoo_names()], Console())

@@ -14,7 +14,7 @@ from tuning.options import DEFAULTS
 
 def register(app: typer.Typer) -> None:
     app.command("ui")(ui)
-    app.command("serve")(serve)
+    app.command("serve", short_help="Run the tuning flow on a schedule.")(serve)
 
 
 def ui(
@@ -26,7 +26,9 @@ def ui(
 ) -> None:
     """Show runs in Prefect's and MLflow's web pages until Ctrl-C."""
     from services.pages import show_pages
+    from services.ports import check_ports
 
+    check_ports({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
     _warn_if_open(host)
     with show_pages(host, prefect_port, mlflow_port) as addresses:
         for name, address in addresses.items():
@@ -44,23 +46,29 @@ def serve(
     space: Space = DEFAULTS.space,
     out: Out = None,
     batch: Batch = DEFAULTS.batch,
-    cron: Annotated[str, typer.Option(help="When to run.")] = "0 2 * * *",
+    cron: Annotated[
+        str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
+    ] = "0 2 * * *",
     every: Annotated[
         float | None, typer.Option(help="Run every so many seconds instead.", min=1)
     ] = None,
     prefect_port: Annotated[int, typer.Option(help="Port of Prefect's pages.")] = PREFECT_PORT,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
-    from flows.deployment import serve_tuning
-    from tuning.checks import check, check_tuner
+    from services.ports import check_ports
+    from tuning.checks import check
     from tuning.options import parse_options
 
+    check_ports({"--prefect-port": prefect_port})
     options = parse_options(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch,
     )  # fmt: skip
     check(options)
-    check_tuner(options)
+    from flows.deployment import check_cron, serve_tuning
+
+    if every is None:
+        check_cron(cron)
     serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
 
 

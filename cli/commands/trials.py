@@ -12,22 +12,29 @@ from targets.errors import TilewrightError
 
 
 def register(app: typer.Typer) -> None:
-    app.command("trials")(trials)
+    app.command("trials", short_help="List the trials of a run, the best first.")(trials)
 
 
 def trials(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output folder of a run.")],
     csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV, with the columns of trials.parquet.")
+        bool,
+        typer.Option(
+            "--csv", help="Print CSV, with the columns of trials.parquet: configs as knob indices."
+        ),
     ] = False,
+    best: Annotated[
+        int | None, typer.Option(help="Show the best so many of each layer only.", min=1)
+    ] = None,
 ) -> None:
-    """List the trials a run has recorded, also while it is going or after it died."""
+    """List the trials a run has recorded, the best first, also while it goes or after it died."""
     from rich.console import Console
 
     from cli.views.trials import show_trials
     from search import read
-    from tuning.ledgers import at_work as who_is_at_work
-    from tuning.outputs import LEDGER, SUMMARY
+    from tuning.folders import LEDGER, SUMMARY
+    from tuning.folders import at_work as who_is_at_work
+    from tuning.run_file import read_run
 
     path = folder / LEDGER
     if not path.is_file():
@@ -45,7 +52,9 @@ def trials(
     if csv:
         sys.stdout.write(frame.to_csv(index=False, lineterminator="\n"))
         return
-    show_trials(frame, Console())
+    run = read_run(folder)
+    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+    show_trials(frame, names, best, Console())
     ended = "the run is complete" if (folder / SUMMARY).is_file() else "the run was stopped"
     state = f"{at_work} is adding to it" if at_work else ended
     typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")

@@ -10,7 +10,6 @@ from cli.arguments import (
     Batch,
     InputShape,
     MaxWaste,
-    Model,
     Out,
     Seed,
     Space,
@@ -20,6 +19,7 @@ from cli.arguments import (
     read_input_shapes,
     read_pair,
 )
+from targets.errors import TilewrightError
 from tuning.options import DEFAULTS
 
 if TYPE_CHECKING:
@@ -34,7 +34,13 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Model,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX or torch.export file, or a name from 'tilewright zoo'.",
+        ),
+    ] = None,
     target: Target = DEFAULTS.target,
     tuner: Tuner = DEFAULTS.tuner,
     trials: Trials = DEFAULTS.trials,
@@ -45,6 +51,21 @@ def tune(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
     ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Tune these layers only, NAME,NAME,…; 'tilewright inspect' names them.",
+            metavar="NAME,…",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Tune one workload instead of a MODEL: dense:n=1,c=512,o=1000"),
+    ] = None,
+    epilogue: Annotated[
+        str,
+        typer.Option(help="What follows such a workload: '>> N', 'min N', relu, bias, add."),
+    ] = DEFAULTS.epilogue,
     shape: InputShape = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,
     warm_start: Annotated[
@@ -72,8 +93,13 @@ def tune(
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
     from tuning.options import parse_options
 
+    if model is None and workload is None:
+        raise TilewrightError(
+            "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
+        )
     options = parse_options(
-        model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        model=model or "", workload=workload or "", epilogue=epilogue,
+        layers=_names(layers), target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
@@ -84,14 +110,16 @@ def tune(
 
 def tuners() -> None:
     """List the search strategies and their options."""
+    from rich.console import Console
+
+    from cli.views.tuners import show_tuners
     from search import tuners as registered
 
-    for name, entry in registered().items():
-        needs = f" (needs {entry.missing})" if entry.missing else ""
-        typer.echo(f"{name:14} {entry.summary}{needs}")
-        for option, field in entry.options.model_fields.items():
-            default = entry.preset.get(option, field.default)
-            typer.echo(f"    {option}={default}: {field.description or ''}")
+    show_tuners(list(registered().values()), Console())
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _run(options: TuningOptions, bare: bool) -> None:
@@ -121,10 +149,7 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
 
 
 def _bare(options: TuningOptions, heard: Heard) -> Summary:
-    from tuning.checks import check_tuner
-
     with heard.display:
-        check_tuner(options)
         from reports.convergence import network_convergence
         from tuning import tune_network
 
@@ -132,9 +157,6 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
 
 
 def _prepare(options: TuningOptions) -> None:
-    from tuning.checks import check_tuner
-
-    check_tuner(options)
     import flows.tuning  # noqa: F401
     import networks.network  # noqa: F401
     from tasks import tracking

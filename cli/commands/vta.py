@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from targets.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from targets.vta.spec import VtaSpec
 
 Insns = Annotated[
     Path, typer.Option("--insns", help="Raw little-endian stream, 16 bytes an instruction.")
@@ -44,16 +47,19 @@ def cycles(
     from reports.timeline.activities import activities, write_timeline
     from reports.timeline.plot import write_plot
     from targets.vta.program import words_of
-    from targets.vta.spec import VtaSpec
     from targets.vta.timing import simulate_program
 
-    hardware = VtaSpec.load(spec)
+    hardware = _spec(spec)
     report = simulate_program(words_of(_read(insns)), hardware, _address(insn_base))
     if timeline is not None:
         write_timeline(timeline, report)
     if plot is not None:
-        write_plot(plot, report, f"{insns.name} on {hardware.name}")
-    typer.echo(json.dumps(activities(report), indent=2) if as_json else cycles_text(report))
+        write_plot(plot, report, f"{insns.name} on {hardware.name}", hardware.clock_mhz)
+    typer.echo(
+        json.dumps(activities(report), indent=2)
+        if as_json
+        else cycles_text(report, hardware.clock_mhz)
+    )
 
 
 @commands.command("run")
@@ -72,12 +78,11 @@ def run(
     from targets.errors import UnknownName
     from targets.vta.functional import SEMANTICS, simulate
     from targets.vta.program import Program
-    from targets.vta.spec import VtaSpec
 
     if semantics not in SEMANTICS:
         raise UnknownName("semantics", semantics, list(SEMANTICS))
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
-    done = simulate(program, VtaSpec.load(spec), SEMANTICS[semantics])
+    done = simulate(program, _spec(spec), SEMANTICS[semantics])
     _write(out, done.dram.tobytes())
     left = {name: count for name, count in done.tokens_left.items() if count}
     if as_json:
@@ -103,10 +108,9 @@ def lint(
 
     from targets.vta.lint import lint as findings_of
     from targets.vta.program import Program
-    from targets.vta.spec import VtaSpec
 
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
-    findings = findings_of(program, VtaSpec.load(spec))
+    findings = findings_of(program, _spec(spec))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -126,9 +130,8 @@ def disasm(
     """A readable listing that `asm` turns back into the same bytes."""
     from targets.vta.listing import disassemble
     from targets.vta.program import words_of
-    from targets.vta.spec import VtaSpec
 
-    text = disassemble(words_of(_read(insns)), VtaSpec.load(spec))
+    text = disassemble(words_of(_read(insns)), _spec(spec))
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:
@@ -143,14 +146,23 @@ def asm(
 ) -> None:
     """A stream from a listing."""
     from targets.vta.listing import assemble
-    from targets.vta.spec import VtaSpec
 
     try:
         text = _read(listing).decode()
     except UnicodeDecodeError:
         raise TilewrightError(f"{listing} is no text; give a listing that disasm wrote") from None
-    words = assemble(text, VtaSpec.load(spec))
+    words = assemble(text, _spec(spec))
     _write(out, words.astype("<u8").tobytes())
+
+
+def _spec(text: str) -> VtaSpec:
+    """The specification of that name; says on standard error what is assumed of it."""
+    from cli.arguments import say_remarks
+    from targets.vta.spec import VtaSpec
+
+    spec = VtaSpec.load(text)
+    say_remarks(text)
+    return spec
 
 
 def _read(path: Path) -> bytes:

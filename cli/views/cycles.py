@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from reports.figures import milliseconds
 from targets.vta.isa import MODULE_NAMES
 from targets.vta.timing import CycleReport
 
 
-def cycles_text(report: CycleReport) -> str:
+def cycles_text(report: CycleReport, clock_mhz: float) -> str:
     """Totals, and a line a unit: how long it was busy, and then what it spent its cycles on."""
     total = report.total
-    lines = [f"{total:,} cycles, {len(report.insns):,} instructions"]
+    time = f"{milliseconds(total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz"
+    lines = [f"{total:,} cycles, {time}, {len(report.insns):,} instructions"]
     for unit in MODULE_NAMES:
         spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cli.views.latency import latency_text
 from cli.views.terminal import progress_bar, say
 from evaluation.enumeration import EnumeratedSpace
 
@@ -23,7 +24,7 @@ def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[in
 def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None:
     """How many schedules there are, how many are valid, and the best."""
     total = len(space.table)
-    best = "" if space.best_cycles is None else f"; best {space.best_cycles:,} cycles"
+    best = "" if space.best is None else f"; best {latency_text(space.best)}"
     say(
         console,
         f"{out}: {total:,} schedules, {space.valid:,} valid ({space.valid / total:.1%}){best}; "

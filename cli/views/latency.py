@@ -1,9 +1,10 @@
-"""Latencies as people read them: cycles where a target counts them, else time."""
+"""Latencies as people read them: cycles where a target counts them, and time."""
 
 from __future__ import annotations
 
 import math
 
+from reports.figures import milliseconds
 from targets.capabilities import Latency
 
 
@@ -21,11 +22,21 @@ def cost(latency: Latency | None) -> float | None:
     return float(latency.cycles) if latency.cycles >= 0 else latency.seconds
 
 
+def cycles_text(latency: Latency | None) -> str:
+    """`1,371`; empty for what is not known or not counted."""
+    return "" if latency is None or latency.cycles < 0 else f"{latency.cycles:,}"
+
+
+def time_text(latency: Latency | None) -> str:
+    """`0.0137` milliseconds; empty for what is not known."""
+    return "" if latency is None else milliseconds(latency.seconds)
+
+
 def latency_text(latency: Latency | None) -> str:
-    """`1,371` cycles, `13.7 µs`; empty for what is not known."""
+    """`1,371 cycles (0.0137 ms)`, or the time alone; empty for what is not known."""
     if latency is None:
         return ""
-    if latency.cycles >= 0:
-        return f"{latency.cycles:,}"
-    milliseconds = latency.seconds * 1e3
-    return f"{milliseconds:,.4g} ms" if milliseconds >= 1 else f"{milliseconds * 1e3:.4g} µs"
+    time, cycles = time_text(latency), cycles_text(latency)
+    if not cycles:
+        return f"{time} ms"
+    return f"{cycles} cycles" + (f" ({time} ms)" if time else "")

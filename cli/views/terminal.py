@@ -22,9 +22,9 @@ def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
 
 
-def bare_table() -> Table:
+def bare_table(*, head: bool = True) -> Table:
     """A table without lines."""
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
 
 
 def progress_bar(console: Console) -> Progress:

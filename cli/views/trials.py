@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import pandas as pd
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from cli.views.latency import latency_text
+from cli.views.latency import cycles_text, time_text
 from cli.views.terminal import ruled_table
 from targets.capabilities import Latency
+from tuning.run_file import WorkloadNames
 
 
-def show_trials(frame: pd.DataFrame, console: Console) -> None:
-    """A line a trial, with its config, or the reason where it is not valid."""
-    table = ruled_table()
-    for name in ("workload", "trial", "round", "status", "latency", "config or reason"):
-        right = name in ("trial", "round", "latency")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in frame.itertuples(index=False):
+def show_trials(
+    frame: pd.DataFrame, names: Mapping[str, WorkloadNames], best: int | None, console: Console
+) -> None:
+    """A table a layer: a line a trial, the fastest first, with its knobs, or the reason where it is
+    not valid; of each layer the `best` of them, or all. `names` are known by workload id."""
+    for workload, trials in frame.groupby("workload", sort=False):
+        known = names.get(str(workload))
+        ordered = _fastest_first(trials)
+        shown = ordered if best is None else ordered.head(best)
+        console.print(_title(str(workload), known, trials), highlight=False)
+        console.print(_table(shown))
+        console.print()
+
+
+def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
+    """Valid ones by what they take, then the others as they were tried."""
+    valid = trials["status"] == "valid"
+    taken = trials["seconds"].where(trials["cycles"] < 0, trials["cycles"])
+    order = pd.DataFrame({"invalid": ~valid, "taken": taken.where(valid), "trial": trials["trial"]})
+    return trials.loc[order.sort_values(["invalid", "taken", "trial"], kind="stable").index]
+
+
+def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
+    valid = int((trials["status"] == "valid").sum())
+    counts = f"  {len(trials)} trials, {valid} valid"
+    if known is None:
+        return Text.assemble((_printable(workload), "bold"), counts)
+    layers = ", ".join(known["names"]) or known["workload"]
+    text = f"\n{known['workload']}" if known["names"] else ""
+    return Text.assemble((_printable(layers), "bold"), counts, (_printable(text), "dim"))
+
+
+def _table(trials: pd.DataFrame) -> Table:
+    table = ruled_table(padding=(0, 1, 0, 0))
+    for name in ("trial", "round", "cycles", "ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("knobs, or why not", overflow="fold")
+    for row in trials.itertuples(index=False):
         valid = row.status == "valid"
-        last = str(row.config) if valid else str(row.reason)
-        cells = (row.workload, row.trial, row.round, row.status)
+        latency = Latency(float(str(row.seconds)), int(str(row.cycles))) if valid else None
+        last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
         table.add_row(
-            *(Text(str(cell)) for cell in cells),
-            latency_text(Latency(float(str(row.seconds)), int(str(row.cycles)))) if valid else "",
+            str(row.trial), str(row.round), cycles_text(latency), time_text(latency),
             Text(_printable(last)),
-        )
-    console.print(table)
+        )  # fmt: skip
+    return table
+
+
+def _knobs(text: str) -> str:
+    """`tile_h=7 tile_w=14` of the JSON a ledger's table has."""
+    return " ".join(f"{name}={value}" for name, value in json.loads(text).items())
 
 
 def _printable(text: str) -> str:
     """Without control characters: a ledger may come from a stranger."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

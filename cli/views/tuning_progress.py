@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -12,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cli.views.latency import cost, latency_text
+from cli.views.latency import cost, cycles_text, latency_text, time_text
 from cli.views.terminal import bare_table, say
-from reports.figures import speedup
+from reports.figures import plural, speedup
 from targets.capabilities import Latency, is_published
 from targets.titles import shape
 from targets.workload import parse_workload
@@ -28,7 +29,7 @@ from tuning.events import (
     WorkloadBegan,
     WorkloadTuned,
 )
-from tuning.outcome import TunedWorkload
+from tuning.outcome import TunedWorkload, untuned_word
 
 STAGES = {
     "import_model": "importing the model",
@@ -41,6 +42,9 @@ STAGES = {
     "retrain_models": "retraining the models",
     "verify_schedule": "verifying the schedule",
 }
+
+
+FIRST_STAGE = "starting the local servers"
 
 
 class Display(Protocol):
@@ -84,30 +88,51 @@ class Layer:
     done: bool = False
 
 
-@dataclass
 class LineDisplay:
-    """One line a finished workload, for logs and pipes."""
+    """One line a finished workload, for logs and pipes; and one in `quiet_seconds` without any,
+    about what the run waits for or works on."""
 
-    console: Console
-    layers: dict[str, Layer] = field(default_factory=dict)
+    def __init__(self, console: Console, quiet_seconds: float = 30.0) -> None:
+        self.console = console
+        self.layers: dict[str, Layer] = {}
+        self._quiet_seconds = quiet_seconds
+        self._stage, self._since = FIRST_STAGE, time.monotonic()
+        self._spoke, self._ended = threading.Event(), threading.Event()
 
     def __enter__(self) -> LineDisplay:
+        threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._ended.set()
+        self._spoke.set()
 
     def __call__(self, event: Event) -> None:
         match event:
             case NetworkFound():
                 self.layers = _layers(event)
-                found = f"{event.name} on {event.target}: {len(self.layers)} workloads"
-                say(self.console, found)
+                count = len(self.layers)
+                found = f"{event.name} on {event.target}: {count} {plural(count, 'workload')}"
+                self._say(found)
+            case StageBegan():
+                self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
-                say(self.console, f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
+                self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
             case Note():
-                say(self.console, event.text)
+                self._say(event.text)
+
+    def _say(self, text: str) -> None:
+        say(self.console, text)
+        self._spoke.set()
+
+    def _break_silence(self) -> None:
+        while not self._ended.is_set():
+            if self._spoke.wait(self._quiet_seconds):
+                self._spoke.clear()
+            elif not self._ended.is_set():
+                seconds = time.monotonic() - self._since
+                say(self.console, f"… {self._stage}, for {seconds:.0f} s now")
 
 
 class LiveDisplay:
@@ -118,7 +143,7 @@ class LiveDisplay:
         self.trials = trials
         self.layers: dict[str, Layer] = {}
         self.title = "starting"
-        self.stage = "starting the local servers"
+        self.stage = FIRST_STAGE
         self.current: str | None = None
         self.start = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
@@ -160,13 +185,14 @@ class LiveDisplay:
 
     def _table(self) -> Table:
         table = bare_table()
-        for name in ("layer", "×", "progress", "untuned", "best", "gain", "valid"):
-            table.add_column(name, justify="left" if name in ("layer", "progress") else "right")
+        for name in ("layer", "×", "progress", "untuned", "best", "ms", "gain", "valid"):
+            left = name in ("layer", "progress")
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
                 layer.name, str(layer.count), self._bar(layer),
-                latency_text(layer.default), latency_text(layer.best),
+                _short(layer.default), _short(layer.best), time_text(layer.best),
                 speedup(cost(layer.default), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
                 style=style if layer.begun else "dim",
@@ -175,22 +201,29 @@ class LiveDisplay:
 
     def _bar(self, layer: Layer) -> ProgressBar:
         done = self.trials if layer.done else min(layer.trials, self.trials)
-        return ProgressBar(total=self.trials, completed=done, width=16)
+        return ProgressBar(total=self.trials, completed=done, width=12)
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
     default, chosen = outcome.default, outcome.chosen
-    before = latency_text(default.latency) if default else "no default"
-    mark = "~" if default and not is_published(default.source) else ""
+    if default is None:
+        before = "no untuned schedule"
+    else:
+        mark = "" if is_published(default.source) else "~"
+        before = f"{untuned_word([default.source])} {mark}{_short(default.latency)}"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
-    unit = " cycles" if chosen and chosen.latency.cycles >= 0 else ""
-    bound = f" (roofline {latency_text(outcome.roofline)})" if outcome.roofline else ""
+    bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (
-        f"{outcome.workload}: {mark}{before} → {after}{unit}{bound}, {outcome.trials} trials, "
+        f"{shape(outcome.workload)}: {before} → {after}{bound}; {outcome.trials} trials, "
         f"{outcome.invalid_trials} invalid{reused}"
     )
+
+
+def _short(latency: Latency | None) -> str:
+    """Cycles alone where they are counted: the time stands beside the best."""
+    return cycles_text(latency) or latency_text(latency)
 
 
 def _layers(event: NetworkFound) -> dict[str, Layer]:

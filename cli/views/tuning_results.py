@@ -7,45 +7,59 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cli.views.latency import as_latency, cost, latency_text
+from cli.views.latency import as_latency, cost, cycles_text, time_text
 from cli.views.terminal import ruled_table, say
 from reports.figures import percent, speedup, whole
 from targets.capabilities import is_published
 from targets.titles import shape
 from targets.workload import parse_workload
-from tuning.outcome import WorkloadRow
+from tuning.folders import CONVERGENCE, SCHEDULES, SUMMARY, TRIALS
+from tuning.outcome import WorkloadRow, untuned_word
 from tuning.outputs import Summary
 from tuning.totals import Total, share_of
+
+WIDE = 100  # columns of a terminal that has room for the bound and the trials
 
 
 def show_results(summary: Summary, folder: Path, reused_stages: int, console: Console) -> None:
     """The table of `summary.json`, what it covers, what was reused, and where the results lie."""
-    console.print(results_table(summary))
+    console.print(results_table(summary, console.width))
     say(
         console,
-        headline(summary)
+        _part(summary)
+        + headline(summary)
         + "\n"
         + _reused(summary, reused_stages)
         + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
-        f"results in {folder}: summary.json, schedules.json, trials.parquet, convergence.png"
+        f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + ("\n'tilewright ui' shows this run in MLflow and Prefect" * ("mlflow_run_id" in summary)),
     )
 
 
-def results_table(summary: Summary) -> Table:
-    """What each layer costs by default and tuned, how far from the roofline, and at what price."""
-    table = ruled_table(padding=0)
-    for name in ("layer", "×", "untuned", "tuned", "gain", "roofline", "above", "trials", "valid"):
-        table.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
-    rows = summary["workloads"]
-    for row in rows:
-        name = shape(parse_workload(row["workload"]))
-        guess = not is_published(row["default_source"])
-        table.add_row(name, str(row["count"]), *_figures(row, guess), *_trials([row]))
+def results_table(summary: Summary, width: int = 80) -> Table:
+    """What each layer costs untuned and tuned, how far from the bound, and at what price; cycles
+    where the target counts them, and milliseconds. What a target cannot tell has no column; `~`
+    marks what rests on a schedule that nobody published."""
+    rows, wide = summary["workloads"], width >= WIDE
+    names = [shape(parse_workload(row["workload"])) for row in rows] + [_total_name(summary)]
+    counts = [str(row["count"]) for row in rows] + [""]
+    each = [_figures(row, [row], wide) for row in rows]
+    figures = [*each, _figures(summary["total"], rows, wide)]
+    columns = {"layer": names, "×": counts}
+    columns |= {head: [of[head] for of in figures] for head in figures[0]}
+    untuned = untuned_word(row["default_source"] for row in rows)
+    table, shown = ruled_table(padding=(0, 1, 0, 0)), []
+    for head, cells in columns.items():
+        if any(cells):
+            shown.append(cells)
+            left = head == "layer"
+            name = head.replace("untuned", untuned)
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    *lines, last = zip(*shown, strict=True)
+    for line in lines:
+        table.add_row(*line)
     table.add_section()
-    total = summary["total"]
-    guess = total["published"]["workloads"] < len(rows)
-    table.add_row("offloaded layers", "", *_figures(total, guess), *_trials(rows), style="bold")
+    table.add_row(*last, style="bold")
     return table
 
 
@@ -75,24 +89,51 @@ def headline(summary: Summary) -> str:
     return f"{said} ({every}{percent(share_of(summary['macs']))} of the network's MACs{rest})"
 
 
-def _figures(row: WorkloadRow | Total, guess: bool) -> list[str]:
-    """`guess` marks what rests on a schedule that nobody published."""
-    default = as_latency(row["default_seconds"], row["default_cycles"])
+def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> dict[str, str]:
+    """The cells of a line by the head of their column: latencies of `row`, trials of `rows`."""
+    untuned = as_latency(row["default_seconds"], row["default_cycles"])
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
-    bound = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    taken, least = cost(tuned), cost(bound)
-    above = f"{taken / least - 1:.1%}" if taken and least else ""
-    gain = speedup(cost(default), taken)
-    mark = "~" if guess and default else ""
-    return [
-        mark + latency_text(default), latency_text(tuned), mark + gain, latency_text(bound), above,
-    ]  # fmt: skip
+    bound = as_latency(row["bound_seconds"], row["bound_cycles"])
+    roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
+    guess = "" if all(is_published(each["default_source"]) for each in rows) else "~"
+    cells = {}
+    for name, latency, mark in (("untuned", untuned, guess), ("tuned", tuned, "")):
+        cells[f"{name}\ncycles"] = _marked(mark, cycles_text(latency))
+        cells[f"{name}\nms"] = time_text(latency)
+    if wide:
+        cells |= {"bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline)}
+    taken, least, of_what = cost(tuned), cost(bound), "bound"
+    if least is None:
+        least, of_what = cost(roofline), "roof"
+    trials = sum(each["trials"] for each in rows)
+    valid = trials - sum(each["invalid_trials"] for each in rows)
+    cells["gain"] = _marked(guess, speedup(cost(untuned), taken))
+    cells[f"above\n{of_what}"] = f"{taken / least - 1:.1%}" if taken and least else ""
+    if wide:
+        cells["trials"] = whole(trials)
+    return cells | {"valid": f"{valid / max(trials, 1):.0%}"}
 
 
-def _trials(rows: list[WorkloadRow]) -> list[str]:
-    trials = sum(row["trials"] for row in rows)
-    valid = trials - sum(row["invalid_trials"] for row in rows)
-    return [whole(trials), f"{valid / max(trials, 1):.0%}"]
+def _marked(mark: str, text: str) -> str:
+    return mark + text if text else ""
+
+
+def _total_name(summary: Summary) -> str:
+    part = summary.get("part", {})
+    if "workload" in part:
+        return "this workload"
+    return "these layers" if part else "offloaded layers"
+
+
+def _part(summary: Summary) -> str:
+    """What was tuned, where that is not all that can be; empty otherwise."""
+    part = summary.get("part", {})
+    if "layers" not in part:
+        return ""
+    return (
+        f"a part: {len(summary['workloads'])} of the network's {part['workloads_of_network']} "
+        "workloads, counted as often as an inference runs them\n"
+    )
 
 
 def _reused(summary: Summary, stages: int) -> str:

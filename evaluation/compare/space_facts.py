@@ -12,12 +12,13 @@ from targets.titles import title
 @dataclass(frozen=True)
 class SpaceFacts:
     """Counts of configs in a workload's space: all, the `valid` ones, and those `near` the optimum,
-    within the goal of a comparison. The optimum is in cycles."""
+    within the goal of a comparison. The optimum in cycles, and in seconds at the target's clock."""
 
     title: str
     configs: int
     valid: int
     optimum_cycles: int
+    optimum_seconds: float
     near: int
 
 
@@ -26,6 +27,7 @@ def space_facts(name: str, table: Table) -> SpaceFacts:
     optimum = table.optimum_cycles
     valid = table.status == "valid"
     near = valid & (table.cycles <= optimum * (1 + GOAL))
+    seconds = float(table.seconds[valid & (table.cycles == optimum)].min())
     return SpaceFacts(
-        title(name, table.workload), len(table), int(valid.sum()), optimum, int(near.sum())
+        title(name, table.workload), len(table), int(valid.sum()), optimum, seconds, int(near.sum())
     )

@@ -15,7 +15,7 @@ from targets import Target
 from targets.errors import TilewrightError
 from targets.registry import rebuild
 from targets.workload import Workload, parse_workload
-from tuning.outputs import LEDGER, SCHEDULES, SUMMARY
+from tuning.folders import LEDGER, SCHEDULES, SUMMARY
 
 
 class FolderError(TilewrightError):

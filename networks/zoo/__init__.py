@@ -16,6 +16,8 @@ from targets.errors import UnknownName
 if TYPE_CHECKING:
     import onnx
 
+    from networks.zoo.builder import Builder
+
 FAMILIES = {
     "alexnet": "alexnet",
     "digits_cnn": "digits",
@@ -43,13 +45,18 @@ def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
     Without `weights` the tensors have shapes and no data: enough to extract workloads from, and
     VGG-19 costs kilobytes. Raises `UnknownName`.
     """
+    return drawn(name, seed, weights)[1]
+
+
+def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx.ModelProto]:
+    """As `build`, with the builder, which knows every tensor's shape. Raises `UnknownName`."""
     from networks.zoo.builder import Builder
 
     if name not in FAMILIES:
         raise UnknownName("network", name, names())
     family = import_module(f"networks.zoo.{FAMILIES[name]}")
     net = Builder(name, family.INPUT, seed, weights)
-    return net.model(getattr(family, name)(net))
+    return net, net.model(getattr(family, name)(net))
 
 
 def write(name: str, path: str | Path, seed: int = 0) -> Path:

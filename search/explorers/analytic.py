@@ -107,5 +107,11 @@ class EstimatedLatency(_ByEstimates):
         return Choice(np.argsort(~lowered.ok, kind="stable")[:n])
 
 
-register("tps", AnalyticTiling)
-register("estimate", EstimatedLatency, EstimateOptions)
+register(
+    "tps", AnalyticTiling,
+    summary="VTA++'s analytic choice: least estimated DRAM bytes first; learns nothing",
+)  # fmt: skip
+register(
+    "estimate", EstimatedLatency, EstimateOptions,
+    summary="least estimated latency first; learns nothing",
+)  # fmt: skip

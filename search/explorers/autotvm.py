@@ -195,4 +195,7 @@ def _keep_best(
     return changed
 
 
-register("autotvm", AutoTVM, AutoTVMOptions)
+register(
+    "autotvm", AutoTVM, AutoTVMOptions,
+    summary="AutoTVM's tuner: boosted trees, simulated annealing, ε-greedy",
+)  # fmt: skip

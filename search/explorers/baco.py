@@ -79,4 +79,7 @@ def _knobs(space: Space, configs: Configs) -> Features:
     return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
 
 
-register("baco", Baco, BacoOptions)
+register(
+    "baco", Baco, BacoOptions,
+    summary="BaCO: Gaussian process × random-forest feasibility, on knobs alone",
+)  # fmt: skip

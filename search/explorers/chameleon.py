@@ -182,4 +182,7 @@ def _configs(
     return np.concatenate([first, drawn])
 
 
-register("chameleon", Chameleon, ChameleonOptions, extra="torch")
+register(
+    "chameleon", Chameleon, ChameleonOptions,
+    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster", extra="torch",
+)  # fmt: skip

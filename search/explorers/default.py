@@ -328,5 +328,11 @@ def _rows(prior: _Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]
 
 
-register("default", Default, DefaultOptions)
-register("default-blind", Default, DefaultOptions, estimates=False, trust=0.75)
+register(
+    "default", Default, DefaultOptions,
+    summary="Tilewright's own: Gaussian process × calibrated veto, on closed-form estimates",
+)  # fmt: skip
+register(
+    "default-blind", Default, DefaultOptions,
+    summary="the same without estimates, for hardware that has none", estimates=False, trust=0.75,
+)  # fmt: skip

@@ -106,4 +106,7 @@ def _listed(space: Space, flat: int) -> bool:
     return place < len(space.listed) and space.listed[place] == flat
 
 
-register("ga", Genetic, GeneticOptions)
+register(
+    "ga", Genetic, GeneticOptions,
+    summary="AutoTVM's genetic tuner: elites, one-point crossover, mutation",
+)  # fmt: skip

@@ -150,7 +150,19 @@ class ML2Tuner(BaseExplorer):
         return scores
 
 
-register("ml2tuner", ML2Tuner, ML2TunerOptions)
-register("p", ML2Tuner, ML2TunerOptions, use_v=False, use_a=False)
-register("p+v", ML2Tuner, ML2TunerOptions, use_a=False)
-register("p+a", ML2Tuner, ML2TunerOptions, use_v=False)
+register(
+    "ml2tuner", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner, the published method: P proposes, V vetoes, A re-ranks what was compiled",
+)  # fmt: skip
+register(
+    "p", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner with Model P alone: proposes by predicted speed", use_v=False, use_a=False,
+)  # fmt: skip
+register(
+    "p+v", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner without Model A: P proposes, V vetoes what will likely fail", use_a=False,
+)  # fmt: skip
+register(
+    "p+a", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner without Model V: P proposes, A re-ranks, nothing is vetoed", use_v=False,
+)  # fmt: skip

@@ -36,5 +36,5 @@ class Grid(BaseExplorer):
         return Candidates(space.unravel(flat))
 
 
-register("random", Random)
-register("grid", Grid)
+register("random", Random, summary="random order without repetition; learns nothing")
+register("grid", Grid, summary="the space in order, first knob fastest; learns nothing")

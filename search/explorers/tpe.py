@@ -126,4 +126,7 @@ def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str
     return {name: int(index) for name, index in zip(distributions, config, strict=True)}
 
 
-register("optuna", Optuna, OptunaOptions)
+register(
+    "optuna", Optuna, OptunaOptions,
+    summary="Optuna's TPE, invalid trials as violated constraints",
+)  # fmt: skip

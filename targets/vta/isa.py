@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numba as nb
 
-from targets.vta.spec import INSTRUCTION_HEAD_BITS, LOOP_FIELD_BITS, VtaSpec
+from targets.vta.encoding import INSTRUCTION_HEAD_BITS, LOOP_FIELD_BITS
+from targets.vta.spec import VtaSpec
 
 # Opcodes
 LOAD, STORE, GEMM, FINISH, ALU = 0, 1, 2, 3, 4

@@ -11,7 +11,8 @@ from typing import cast
 
 from targets.base import Target
 from targets.files import Json
-from targets.registry import TargetKind
+from targets.registry import Property, TargetKind
+from targets.vta.sheet import figures, properties
 from targets.vta.spec import VtaSpec, preset_files
 
 STOCK = "stock"
@@ -48,13 +49,20 @@ def _target(spec: VtaSpec, space: str) -> Target:
     return VtaTarget(spec, cast(SpaceName, space))
 
 
-def _describe(preset: str) -> str:
-    spec = VtaSpec.load(preset)
-    blocks = f"{spec.batch}×{spec.block_in}×{spec.block_out}"
-    return (
-        f"{blocks:10} {spec.bus_bits:4}-bit bus, bursts of {spec.max_burst_beats}, "
-        f"{spec.clock_mhz:g} MHz"
-    )
+def _describe(preset: str) -> Mapping[str, str]:
+    return figures(VtaSpec.load(preset))
+
+
+def _remarks(text: str) -> Sequence[str]:
+    assumed = {} if text in preset_files() else VtaSpec.load(text).assumed
+    if not assumed:
+        return ()
+    taken = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
+    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {taken}"]
+
+
+def _properties(text: str) -> Sequence[Property]:
+    return properties(VtaSpec.load(text))
 
 
 def _warm_up() -> None:
@@ -65,13 +73,15 @@ def _warm_up() -> None:
 
 KIND = TargetKind(
     name="vta",
-    summary="the VTA accelerator, on a simulator that agrees with its RTL cycle for cycle",
+    summary="the VTA accelerator, on a simulator exact to the cycle of its RTL",
     make=_make,
     spaces=("extended", "template", "unchecked", STOCK),
     presets=_presets,
     reads=_reads,
     check=_check,
     describe=_describe,
+    remarks=_remarks,
+    properties=_properties,
     rebuild=_rebuild,
     warm_up=_warm_up,
 )

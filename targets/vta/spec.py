@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from targets.errors import SpecError, UnknownName
+from targets.errors import SpecError, UnknownName, nearest
 from targets.files import as_object, read_json
+from targets.vta.encoding import scratchpad_problems, word_problems
 
-INSTRUCTION_BITS = 128
-LOOP_FIELD_BITS = 14  # iter_out, iter_in
-INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
+NOT_OF_THE_MACHINE = frozenset({"TARGET", "HW_VER"})
+"""Keys of `vta_config.json` that pick a driver and a bitstream: read over."""
 
 
 class Machine(NamedTuple):
@@ -58,14 +58,22 @@ class Machine(NamedTuple):
     token_limit: int
 
 
-def _log(name: str, default: int, lowest: int, highest: int) -> Any:
-    return Field(
+def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> Any:
+    """A logarithm to base 2; `meaning` ends with the unit, in brackets."""
+    return _key(
         default,
+        meaning,
         ge=lowest,
         le=highest,
         validation_alias=AliasChoices(name, name.upper()),
         serialization_alias=name.upper(),
     )
+
+
+def _key(default: int | float | str | None, meaning: str, **limits: Any) -> Any:
+    text, _, unit = meaning.rpartition(" [")
+    extra: dict[str, Any] = {"unit": unit.rstrip("]")} if text else {}
+    return Field(default, description=text or meaning, json_schema_extra=extra, **limits)
 
 
 class VtaSpec(BaseModel):
@@ -75,36 +83,48 @@ class VtaSpec(BaseModel):
     `LOG_BLOCK` there sets both `LOG_BLOCK_IN` and `LOG_BLOCK_OUT` unless they are given.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    name: str = "custom"
-    log_inp_width: int = _log("log_inp_width", 3, 0, 5)
-    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5)
-    log_acc_width: int = _log("log_acc_width", 5, 3, 5)
-    log_batch: int = _log("log_batch", 0, 0, 6)
-    log_block_in: int = _log("log_block_in", 4, 0, 8)
-    log_block_out: int = _log("log_block_out", 4, 0, 8)
-    log_uop_width: int = _log("log_uop_width", 5, 5, 6)
-    log_uop_buff_size: int = _log("log_uop_buff_size", 15, 3, 26)
-    log_inp_buff_size: int = _log("log_inp_buff_size", 15, 0, 26)
-    log_wgt_buff_size: int = _log("log_wgt_buff_size", 18, 0, 26)
-    log_acc_buff_size: int = _log("log_acc_buff_size", 17, 0, 26)
-    log_inp_factor_restrict: int = _log("log_inp_factor_restrict", 0, 0, 4)
-    log_wgt_factor_restrict: int = _log("log_wgt_factor_restrict", 0, 0, 4)
-    log_acc_factor_restrict: int = _log("log_acc_factor_restrict", 0, 0, 4)
-    bus_bits: int = Field(64, ge=64, le=1024)
-    max_burst_beats: int = Field(256, ge=1, le=4096)
-    memory_latency_cycles: int = Field(16, ge=1, le=100_000)
-    read_tags: int = Field(16, ge=1, le=256)
-    instruction_queue_entries: int = Field(512, ge=2, le=1 << 16)
-    token_limit: int = Field(255, ge=1)
-    clock_mhz: float = Field(100.0, gt=0)
-    uop_depth: int | None = Field(None, ge=1)
-    inp_depth: int | None = Field(None, ge=1)
-    wgt_depth: int | None = Field(None, ge=1)
-    acc_depth: int | None = Field(None, ge=1)
-    out_depth: int | None = Field(None, ge=1)
-    source: str = ""
+    name: str = _key("custom", "what the machine is called")
+    log_inp_width: int = _log("log_inp_width", 3, 0, 5, "an input value [log2 bits]")
+    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5, "a weight [log2 bits]")
+    log_acc_width: int = _log("log_acc_width", 5, 3, 5, "an accumulator [log2 bits]")
+    log_batch: int = _log("log_batch", 0, 0, 6, "rows multiplied at once [log2]")
+    log_block_in: int = _log("log_block_in", 4, 0, 8, "input channels of a block [log2]")
+    log_block_out: int = _log("log_block_out", 4, 0, 8, "output channels of a block [log2]")
+    log_uop_width: int = _log("log_uop_width", 5, 5, 6, "a micro-op [log2 bits]")
+    log_uop_buff_size: int = _log("log_uop_buff_size", 15, 3, 26, "micro-op buffer [log2 bytes]")
+    log_inp_buff_size: int = _log("log_inp_buff_size", 15, 0, 26, "input buffer [log2 bytes]")
+    log_wgt_buff_size: int = _log("log_wgt_buff_size", 18, 0, 26, "weight buffer [log2 bytes]")
+    log_acc_buff_size: int = _log("log_acc_buff_size", 17, 0, 26, "accumulators [log2 bytes]")
+    log_inp_factor_restrict: int = _log(
+        "log_inp_factor_restrict", 0, 0, 4, "input factor fields are shorter by [bits]"
+    )
+    log_wgt_factor_restrict: int = _log(
+        "log_wgt_factor_restrict", 0, 0, 4, "weight factor fields are shorter by [bits]"
+    )
+    log_acc_factor_restrict: int = _log(
+        "log_acc_factor_restrict", 0, 0, 4, "accumulator factor fields are shorter by [bits]"
+    )
+    bus_bits: int = _key(64, "width of the memory port [bits]", ge=64, le=1024)
+    max_burst_beats: int = _key(256, "longest burst on it [beats]", ge=1, le=4096)
+    memory_latency_cycles: int = _key(
+        16, "from a read's address to its first beat [cycles]", ge=1, le=100_000
+    )
+    read_tags: int = _key(16, "reads under way at once", ge=1, le=256)
+    instruction_queue_entries: int = _key(
+        512, "of each unit's queue [instructions]", ge=2, le=1 << 16
+    )
+    token_limit: int = _key(255, "tokens a dependency queue holds", ge=1)
+    clock_mhz: float = _key(100.0, "clock, for times [MHz]", gt=0, allow_inf_nan=False)
+    uop_depth: int | None = _key(
+        None, "micro-op buffer as built, if other than its size says [micro-ops]", ge=1
+    )
+    inp_depth: int | None = _key(None, "input buffer as built, likewise [elements]", ge=1)
+    wgt_depth: int | None = _key(None, "weight buffer as built, likewise [elements]", ge=1)
+    acc_depth: int | None = _key(None, "accumulators as built, likewise [elements]", ge=1)
+    out_depth: int | None = _key(None, "output buffer as built, likewise [elements]", ge=1)
+    source: str = _key("", "where the figures come from")
 
     def model_post_init(self, context: Any) -> None:
         """Raises `SpecError` for a machine whose instructions cannot address its scratchpads."""
@@ -115,13 +135,15 @@ class VtaSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
-        """From the keys of `vta_config.json` (and the port's). Raises `SpecError`."""
-        values = dict(values)
+        """From the keys of `vta_config.json` (and the port's). Raises `SpecError`, also for a key
+        that is neither."""
+        values = {key: value for key, value in values.items() if key not in NOT_OF_THE_MACHINE}
         block = values.pop("LOG_BLOCK", values.pop("log_block", None))
         if block is not None:
             for side in ("LOG_BLOCK_IN", "LOG_BLOCK_OUT"):
                 if side.lower() not in values:
                     values.setdefault(side, block)
+        _refuse_unknown(values)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -150,7 +172,22 @@ class VtaSpec(BaseModel):
             raise SpecError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")
+        if not set(values) - NOT_OF_THE_MACHINE - {"name", "source"}:
+            raise SpecError(
+                f"{path} says nothing about a machine; give it keys such as LOG_BLOCK and "
+                "LOG_INP_BUFF_SIZE ('tilewright target show vta-pynq' lists them all)"
+            )
         return cls.from_mapping({"name": path.stem} | values)
+
+    @property
+    def assumed(self) -> dict[str, int | float]:
+        """The keys that were not given, with the default that stands in for each; what only some
+        machines have is left out."""
+        return {
+            field.serialization_alias or name: field.default
+            for name, field in type(self).model_fields.items()
+            if name not in self.model_fields_set and isinstance(field.default, int | float)
+        }
 
     # -- derived sizes ---------------------------------------------------------------------
 
@@ -245,27 +282,13 @@ class VtaSpec(BaseModel):
     # -- what cannot be encoded ------------------------------------------------------------
 
     def _encoding_problems(self) -> list[str]:
-        problems = []
-        for name, bits in self._element_bits().items():
-            if bits % 8:
-                problems.append(f"one {name} element is {bits} bits, no whole number of bytes")
         u, i, w, a = self._depth_logs()
-        for name, log_depth in (("uop", u), ("input", i), ("weight", w), ("accumulator", a)):
-            if log_depth < 1:
-                problems.append(
-                    f"the {name} scratchpad would hold 2^{log_depth} elements; "
-                    f"enlarge its LOG_*_BUFF_SIZE"
-                )
-            if log_depth > 16:
-                problems.append(
-                    f"the {name} scratchpad would hold 2^{log_depth} elements, but sram_base has "
-                    f"16 bits; shrink its LOG_*_BUFF_SIZE"
-                )
+        problems = scratchpad_problems(self._element_bits(), (u, i, w, a))
         if problems:
             return problems
         if self.bus_bits & (self.bus_bits - 1) or self.max_burst_beats & (self.max_burst_beats - 1):
             problems.append("bus_bits and max_burst_beats must be powers of two")
-        problems += _word_problems(
+        problems += word_problems(
             u, i, w, a,
             i - self.log_inp_factor_restrict,
             w - self.log_wgt_factor_restrict,
@@ -275,40 +298,19 @@ class VtaSpec(BaseModel):
         return problems
 
 
-def _word_problems(
-    u: int, i: int, w: int, a: int, inp_f: int, wgt_f: int, acc_f: int, uop_bits: int
-) -> list[str]:
-    """Field sums that do not fit: the micro-op word, then the GEMM and ALU instruction."""
-    problems = []
-    src = max(a, i)
-    if a + src + w > uop_bits:
-        problems.append(
-            f"a micro-op needs a + max(a,i) + w = {a} + {src} + {w} = {a + src + w} bits, but has "
-            f"{uop_bits}; shrink LOG_ACC/INP/WGT_BUFF_SIZE or set LOG_UOP_WIDTH to 6"
-        )
-    loops = [u, u + 1, LOOP_FIELD_BITS, LOOP_FIELD_BITS]
-    gemm = [*loops, acc_f, acc_f, inp_f, inp_f, wgt_f, wgt_f]
-    alu = [*loops, acc_f, acc_f, acc_f, acc_f, 3, 1, 16]
-    for name, fields in (("GEMM", gemm), ("ALU", alu)):
-        if field_end(fields) > INSTRUCTION_BITS:
-            first = " + ".join(map(str, [INSTRUCTION_HEAD_BITS, *loops]))
-            second = " + ".join(map(str, fields[4:]))
-            problems.append(
-                f"the {name} instruction's factor fields need {second} = {sum(fields[4:])} bits, "
-                f"but its second word has 64 (the first word holds {first}); "
-                "shrink the scratchpads or raise LOG_*_FACTOR_RESTRICT"
+def _refuse_unknown(values: Mapping[str, object]) -> None:
+    """Raises `SpecError` for a key nobody knows, naming the one it is most like."""
+    fields = VtaSpec.model_fields
+    known = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
+    read = {*known, *fields}
+    for key in values:
+        if key not in read:
+            near = nearest(str(key), known)
+            meant = f"did you mean {near}?" if near else "remove or correct it:"
+            raise SpecError(
+                f"specification '{values.get('name', 'custom')}' has an unknown key {key}; {meant} "
+                "'tilewright target show vta-pynq' lists all keys"
             )
-    return problems
-
-
-def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
-    """The bit after the last field when fields are placed upward and none straddles bit 64."""
-    position = start
-    for width in widths:
-        if position < 64 < position + width:
-            position = 64
-        position += width
-    return position
 
 
 def preset_files() -> dict[str, Path]:

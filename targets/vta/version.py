@@ -6,7 +6,10 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_PARTS = ("spec.py", "isa.py", "lowering", "timing", "functional", "measure.py", "verify.py")
+_PARTS = (
+    "spec.py", "encoding.py", "isa.py", "lowering", "timing", "functional", "measure.py",
+    "verify.py",
+)  # fmt: skip
 
 
 @cache

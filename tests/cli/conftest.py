@@ -23,7 +23,7 @@ TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder to run commands in, with records of its own; with a `server`, Prefect's are there."""
+    """A folder to run commands in, with records of its own; Prefect's are on the `server`, if any."""
 
     folder: Path
     server: str = ""

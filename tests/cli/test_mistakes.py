@@ -87,6 +87,44 @@ def _file_in_the_way(folder: Path) -> list[str]:
     return ["digits_cnn", "--out", "out"]
 
 
+def _mistyped_names(folder: Path) -> list[str]:
+    return ["digits_cnn", "--target", "vta-pink"]
+
+
+def _mistyped_key(folder: Path) -> list[str]:
+    (folder / "board.json").write_text(json.dumps({"LOG_BLOK": 4}))
+    return ["digits_cnn", "--target", "board.json"]
+
+
+def _empty_spec(folder: Path) -> list[str]:
+    (folder / "board.json").write_text("{}")
+    return ["digits_cnn", "--target", "board.json"]
+
+
+def _bad_option_value(folder: Path) -> list[str]:
+    return ["digits_cnn", "--tuner", "ml2tuner", "--option", "alpha=much"]
+
+
+def _mistyped_layer(folder: Path) -> list[str]:
+    return ["digits_cnn", "--layers", "conv2,conv33"]
+
+
+def _nothing_to_tune(folder: Path) -> list[str]:
+    return []
+
+
+def _network_and_workload(folder: Path) -> list[str]:
+    return ["digits_cnn", "--workload", "dense:n=1,c=64,o=64"]
+
+
+def _broken_workload(folder: Path) -> list[str]:
+    return ["--workload", "dense:n=1,c=64"]
+
+
+def _layers_of_a_workload(folder: Path) -> list[str]:
+    return ["--workload", "dense:n=1,c=64,o=64", "--layers", "fc"]
+
+
 MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_text_file, "notes.onnx"),
     (_missing_file, "nowhere.onnx"),
@@ -102,11 +140,20 @@ MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
     (_zero_trials, "--trials"),
     (_read_only_folder, "read-only"),
     (_file_in_the_way, "not a folder"),
+    (_mistyped_names, "did you mean vta-pynq?"),
+    (_mistyped_key, "did you mean LOG_BLOCK?"),
+    (_empty_spec, "says nothing about a machine"),
+    (_bad_option_value, "valid number"),
+    (_mistyped_layer, "did you mean conv3"),
+    (_nothing_to_tune, "tilewright zoo"),
+    (_network_and_workload, "either"),
+    (_broken_workload, "lacks o"),
+    (_layers_of_a_workload, "a workload has none"),
 ]
 
 
-LATE = (_text_file, _dynamic_shape, _unsupported_operator, _unknown_tuner, _unknown_option)
-"""Found out when the server has been started."""
+LATE = (_text_file, _dynamic_shape, _unsupported_operator, _mistyped_layer)
+"""Found out when the model is read, in a flow."""
 
 
 @pytest.mark.parametrize(
@@ -131,9 +178,32 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     assert message.startswith("error: ")
     assert hint in message
     assert len(message) > 30
+    assert (place.folder / "home").exists() == (mistake in LATE), "a server was started"
     after = {path for path in place.folder.rglob("*") if "home" not in path.parts}
     outputs = {path.name for path in after - before if path.is_file()}
     assert outputs <= {"ledger.jsonl.lease", ".tune.lease"}, outputs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("serve", "digits_cnn", "--cron", "every day"), "'0 2 * * *'"),
+        (("serve", "digits_cnn", "--prefect-port", "99999"), "--prefect-port 99999 is no port"),
+        (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is no port"),
+        (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is no port"),
+        (("ui", "--prefect-port", "5000"), "--mlflow-port 5001"),
+    ],
+)
+def test_a_port_or_schedule_that_cannot_be_is_found_before_anything_starts(
+    arguments: tuple[str, ...], hint: str, place: Place
+) -> None:
+    done = place.run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert hint in message
+    assert not (place.folder / "home").exists()
 
 
 def test_an_unknown_command_is_exit_code_2(place: Place) -> None:

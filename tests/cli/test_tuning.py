@@ -22,7 +22,8 @@ from tests.cli.conftest import TUNE, Place, Tuned
 
 pytestmark = pytest.mark.slow(seconds=8)
 
-FILES = {"summary.json", "schedules.json", "trials.parquet", "convergence.png", "ledger.jsonl"}
+FILES = {"run.json", "summary.json", "schedules.json", "trials.parquet", "convergence.png",
+         "ledger.jsonl"}  # fmt: skip
 
 
 def visible(folder: Path) -> set[str]:

@@ -61,7 +61,8 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     assert sum(key == "trials" for _, key, _, _ in steps) == WORKLOADS * TRIALS // BATCH
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert sorted(name for name in names if not name.startswith((".", "ledger.jsonl."))) == [
-        "convergence.png", "ledger.jsonl", "schedules.json", "summary.json", "trials.parquet",
+        "convergence.png", "ledger.jsonl", "run.json", "schedules.json", "summary.json",
+        "trials.parquet",
     ]  # fmt: skip
 
 

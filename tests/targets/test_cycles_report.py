@@ -115,9 +115,9 @@ def test_every_instruction_has_a_colour() -> None:
 
 def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
     report = reports()[0]
-    write_plot(tmp_path / "t.png", report, "a & b")
+    write_plot(tmp_path / "t.png", report, "a & b", 100.0)
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    write_plot(tmp_path / "t.html", report, "a & </script>")
+    write_plot(tmp_path / "t.html", report, "a & </script>", 100.0)
     page = (tmp_path / "t.html").read_text()
     data = json.loads(re.findall(r"const data = (.*);\n", page)[0])
     assert data["title"] == "a & </script>"

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from targets.errors import SpecError, UnknownName
+from targets.registry import target_remarks
+from targets.vta.area import area_of
 from targets.vta.isa import layout_of
+from targets.vta.sheet import properties
 from targets.vta.spec import VtaSpec, preset_files
 
 STOCK_KEYS = {
@@ -76,3 +79,52 @@ def test_names_do_not_change_a_fingerprint_but_hardware_does() -> None:
     spec = VtaSpec.from_mapping(STOCK_KEYS)
     assert spec.fingerprint == VtaSpec.from_mapping(STOCK_KEYS | {"name": "other"}).fingerprint
     assert spec.fingerprint != VtaSpec.from_mapping(STOCK_KEYS | {"bus_bits": 128}).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("LOG_BLOK", "LOG_BLOCK"), ("BUS_BITS", "bus_bits"), ("clock_mzh", "clock_mhz")],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(
+    tmp_path: Path, typo: str, meant: str
+) -> None:
+    file = tmp_path / "board.json"
+    file.write_text(json.dumps(STOCK_KEYS | {typo: 4}))
+    said = rf"'board' has an unknown key {typo}; did you mean {meant}\?"
+    with pytest.raises(SpecError, match=said):
+        VtaSpec.load(str(file))
+
+
+@pytest.mark.parametrize("keys", [{}, {"name": "mine"}, {"TARGET": "pynq", "HW_VER": "0.0.2"}])
+def test_a_file_that_says_nothing_about_a_machine_is_refused(
+    tmp_path: Path, keys: dict[str, str]
+) -> None:
+    file = tmp_path / "empty.json"
+    file.write_text(json.dumps(keys))
+    with pytest.raises(SpecError, match="says nothing about a machine"):
+        VtaSpec.load(str(file))
+
+
+def test_keys_that_are_left_out_are_named_with_what_stands_in(tmp_path: Path) -> None:
+    file = tmp_path / "board.json"
+    file.write_text(json.dumps({"LOG_BLOCK": 4, "bus_bits": 128}))
+    assumed = VtaSpec.load(str(file)).assumed
+    assert assumed["LOG_INP_BUFF_SIZE"] == 15
+    assert not {"LOG_BLOCK_IN", "LOG_BLOCK_OUT", "bus_bits", "uop_depth"} & set(assumed)
+    (remark,) = target_remarks(str(file))
+    assert all(f"{key}={value:g}" in remark for key, value in assumed.items())
+    assert target_remarks("vta-pynq") == ()
+
+
+def test_the_sheet_has_every_key_with_a_meaning_and_logarithms_in_plain() -> None:
+    sheet = {each.name: each for each in properties(VtaSpec.load("evta-zcu102"))}
+    keys = VtaSpec.load("evta-zcu102").model_dump(by_alias=True)
+    for name, value in keys.items():
+        assert sheet[name].meaning
+        if name.startswith("LOG_") and sheet[name].unit.startswith("log2"):
+            assert f": {1 << value:,}" in sheet[name].meaning
+    assert sheet["clock_mhz"].unit == "MHz"
+    assert sheet["LOG_WGT_BUFF_SIZE"].unit == "log2 bytes"
+    assert sheet["peak"].value == pytest.approx(256 * 333e6 / 1e9)
+    area = area_of(VtaSpec.load("evta-zcu102"))
+    assert sheet["relative"].value == pytest.approx(area.relative, abs=1e-3)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numba as nb
 
+from targets.vta.encoding import LOOP_FIELD_BITS
 from targets.vta.isa import GEMM, Layout, get
-from targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.encoding import LOOP_FIELD_BITS
 from targets.vta.functional.decode import Loops, uop_of
 from targets.vta.functional.packing import clear_items
 from targets.vta.functional.scratchpads import Scratchpads
@@ -17,7 +18,7 @@ from targets.vta.functional.semantics import Rules
 from targets.vta.functional.transfer import keep_stale_output
 from targets.vta.functional.vector import LANES, TILE, gemm_tile
 from targets.vta.isa import Layout
-from targets.vta.spec import LOOP_FIELD_BITS, Machine
+from targets.vta.spec import Machine
 
 LONG_RUN = 16
 """Inputs under one weight block after which loading the block no longer counts."""

@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.encoding import LOOP_FIELD_BITS
 from targets.vta.isa import (
     ALU,
     FLAG_QUEUES,
@@ -26,7 +27,7 @@ from targets.vta.isa import (
     module_of,
 )
 from targets.vta.lowering import emit
-from targets.vta.spec import LOOP_FIELD_BITS, Machine
+from targets.vta.spec import Machine
 
 _RING = 512  # tokens of one queue that are remembered; hardware holds 255
 _QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, push_next by module

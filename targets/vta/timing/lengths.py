@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numba as nb
 
+from targets.vta.encoding import LOOP_FIELD_BITS
 from targets.vta.isa import Layout, get
-from targets.vta.spec import LOOP_FIELD_BITS, Machine
+from targets.vta.spec import Machine
 from targets.vta.timing.port import (
     AHEAD,
     END,

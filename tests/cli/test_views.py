@@ -1,0 +1,192 @@
+"""What people read: tables fit 80 columns, no name is cut, cycles come with milliseconds."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import tuning
+from cli.app import app
+from cli.views.latency import latency_text
+from cli.views.tuning_progress import LineDisplay, tuned_line
+from cli.views.tuning_results import show_results
+from networks import zoo_names
+from reports.figures import milliseconds
+from search import tuners
+from targets.capabilities import Latency
+from targets.registry import target_kinds
+from targets.titles import shape
+from targets.workload import parse_workload
+from tuning.events import Event, StageBegan, WorkloadTuned
+from tuning.outcome import untuned_word
+from tuning.outputs import Summary
+
+
+def command(*arguments: str) -> str:
+    """What a command prints on 80 columns."""
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def lines_that_fit(text: str) -> list[str]:
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text.replace("[,FILE…]", "")
+    return lines
+
+
+class Ran:
+    """A finished run of two of ResNet-18's layers, and what was told of it."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.heard: list[Event] = []
+        options = tuning.parse_options(
+            model="resnet18", layers=["layer1.0.conv1", "layer4.1.conv2"], tuner="tps", trials=8,
+            batch=8, out=str(out),
+        )  # fmt: skip
+        self.summary = tuning.tune_network(options, self.heard.append)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return Ran(tmp_path_factory.mktemp("views") / "out")
+
+
+def shown(summary: Summary, folder: Path, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show_results(summary, folder, 0, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_targets_have_a_head_and_the_figures_that_matter() -> None:
+    lines = lines_that_fit(command("targets"))
+    (head,) = [line for line in lines if line.startswith("preset")]
+    assert all(name in head for name in ("block", "uop/inp/wgt/acc KiB", "bus", "clock", "area"))
+    (pynq,) = [line for line in lines if line.startswith("vta-pynq ")]
+    assert all(part in pynq for part in ("1×16×16", "8/32/256/128", "64 bit", "100 MHz"))
+    assert all(f"{name}: {kind.summary}" in lines for name, kind in target_kinds().items())
+
+
+@pytest.mark.parametrize("name", target_kinds()["vta"].presets())
+def test_a_target_is_shown_whole_and_as_json(name: str) -> None:
+    shown = command("target", "show", name)
+    document = json.loads(command("target", "show", name, "--json"))
+    assert (document["name"], document["kind"]) == (name, "vta")
+    assert max(map(len, shown.splitlines())) <= 80
+    for each in document["properties"]:
+        assert each["name"] in shown
+        assert each["meaning"]
+
+
+def test_networks_have_figures() -> None:
+    lines = lines_that_fit(command("zoo"))
+    assert [line.split()[0] for line in lines[2:]] == zoo_names()
+    (resnet,) = [line.split() for line in lines if line.startswith("resnet18")]
+    assert resnet == ["resnet18", "1×3×224×224", "69", "1,814.1", "11,689,512"]
+    assert json.loads(command("zoo", "--json")) == zoo_names()
+
+
+def test_every_tuner_says_what_it_is_and_no_two_the_same() -> None:
+    shown = command("tuners")
+    assert max(map(len, shown.splitlines())) <= 80
+    summaries = [entry.summary for entry in tuners().values()]
+    assert len({summary for summary in summaries if summary}) == len(tuners())
+    assert "p+a: use_v=False" in shown
+    words = " ".join(shown.split())
+    for name, entry in tuners().items():
+        assert f"{name} {entry.summary}" in words
+        assert all(f"{option}=" in shown for option in entry.options.model_fields)
+
+
+def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> None:
+    lines = lines_that_fit(command("trials", str(ran.out)))
+    assert any(line.startswith("layer1.0.conv1, layer1.0.conv2") for line in lines)
+    frame = pd.read_parquet(ran.out / "trials.parquet")
+    first = frame[frame["workload"] == frame["workload"].iloc[0]]
+    valid = first[first["status"] == "valid"].sort_values("cycles", kind="stable")
+    cycles = [f"{value:,}" for value in valid["cycles"]]
+    places = [next(k for k, line in enumerate(lines) if text in line) for text in cycles]
+    assert places == sorted(places)
+    for name, value in json.loads(valid["knobs"].iloc[0]).items():
+        assert f"{name}={value}" in " ".join(lines)
+    best = lines_that_fit(command("trials", str(ran.out), "--best", "1"))
+    assert sum("tile_h=" in line for line in best) == 2
+    assert "[" in command("trials", str(ran.out), "--csv")  # configs as indices
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
+    text = shown(ran.summary, ran.out, width)
+    table = text.split("a part:")[0].splitlines()
+    assert max(map(len, table)) <= width
+    assert "…" not in text
+    for row in ran.summary["workloads"]:
+        name = shape(parse_workload(row["workload"]))
+        (cells,) = [line.split() for line in table if line.startswith(name)]
+        assert {f"{row['default_cycles']:,}", f"{row['tuned_cycles']:,}"} <= set(cells)
+        times = {milliseconds(row["default_seconds"]), milliseconds(row["tuned_seconds"])}
+        assert times <= set(cells)
+    assert ("roofline" in text) == (width == 120)
+    assert "a part: 2 of the network's 11 workloads" in text
+
+
+def test_the_untuned_schedule_is_stock_only_where_the_stock_compiler_published_it(ran: Ran) -> None:
+    assert {row["default_source"] for row in ran.summary["workloads"]} == {"tophub"}
+    assert "stock" in shown(ran.summary, ran.out, 80)
+    tuned = [event.outcome for event in ran.heard if isinstance(event, WorkloadTuned)]
+    said = [tuned_line(outcome) for outcome in tuned]
+    assert all(": stock " in line and " ms)" in line for line in said)
+    assert untuned_word(["tophub", "estimate"]) == untuned_word([None]) == "untuned"
+    mixed = json.loads(json.dumps(ran.summary))
+    mixed["workloads"][0]["default_source"] = "estimate"
+    text = shown(mixed, ran.out, 80)
+    assert "published schedule for 1 of 2 layers" in text
+    assert "default" not in text
+
+
+def test_without_cycles_there_is_time_alone(ran: Ran) -> None:
+    summary = json.loads(json.dumps(ran.summary))
+    for row in [*summary["workloads"], summary["total"]]:
+        row |= {"default_cycles": None, "tuned_cycles": None, "roofline_cycles": None}
+        row |= {"default_seconds": None}
+    text = shown(summary, ran.out, 80)
+    assert "cycles" not in text
+    assert "ms" in text
+    assert "gain" not in text
+
+
+def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    assert isinstance(console.file, io.StringIO)
+    with LineDisplay(console, quiet_seconds=0.05) as display:
+        display(StageBegan("import_model"))
+        deadline = time.monotonic() + 60
+        while "importing the model, for 0 s now" not in console.file.getvalue():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    said = console.file.getvalue()
+    time.sleep(0.2)
+    assert console.file.getvalue() == said  # nothing after the end
+
+
+def test_latencies_read_as_people_write_them() -> None:
+    assert latency_text(Latency(0.0732, 7_320_000)) == "7,320,000 cycles (73.2 ms)"
+    assert latency_text(Latency(8.5e-4)) == "0.850 ms"
+    assert latency_text(None) == ""
+    assert [milliseconds(s) for s in (1.371, 0.0999, 4.08e-6, None, float("nan"))] == [
+        "1,371", "99.9", "0.00408", "", "",
+    ]  # fmt: skip
+
+
+def test_the_commands_help_is_not_cut() -> None:
+    assert "..." not in command("--help").partition("Commands:")[2]

@@ -1,0 +1,50 @@
+"""The figures of `tilewright zoo` are those of the imported networks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from networks import load, zoo_names
+from networks.zoo import build
+from networks.zoo.facts import facts
+
+PUBLISHED = {
+    "alexnet": 61_100_840, "resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032,
+    "mobilenet_v2": 3_504_872, "vgg11": 132_863_336, "vgg16": 138_357_544,
+}  # fmt: skip
+"""Parameters that torchvision's documentation names."""
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "resnet18", "mobilenet_v1"])
+def test_operators_and_macs_are_those_of_the_report(name: str) -> None:
+    report, found = load(name).report(16, 16), facts(name)
+    assert found.macs == report.total_macs
+    assert found.operators == len(report.operators)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameters_are_the_published_ones(name: str) -> None:
+    assert facts(name).parameters == PUBLISHED[name]
+
+
+def test_parameters_are_what_a_model_with_weights_holds() -> None:
+    model = build("digits_cnn")
+    read = {name for node in model.graph.node if node.op_type != "Reshape" for name in node.input}
+    sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in model.graph.initializer}
+    learned = sum(size for name, size in sizes.items() if name in read and "running" not in name)
+    assert facts("digits_cnn").parameters == learned
+
+
+def test_all_of_them_are_known_without_tvm() -> None:
+    program = (
+        "import sys; from networks import zoo_names; from networks.zoo.facts import facts\n"
+        "assert all(facts(name).macs > 0 for name in zoo_names())\n"
+        "sys.exit(str({'tvm', 'onnxruntime'} & set(sys.modules)) if 'tvm' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(zoo_names()) == 12

@@ -1,0 +1,104 @@
+"""Part of a network, or one workload: the same schedules as in the whole, and a summary that says
+what it is of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tuning
+from targets.workload import parse_workload
+from tests.cli.conftest import Place
+from tuning.network import Subgraph, UnknownLayer, those_of
+from tuning.options import OptionsError, parse_options
+
+RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
+FLAGS = ("--tuner", "ml2tuner", "--trials", "8", "--batch", "4", "--seed", "3")
+TEXT, EPILOGUE = "dense:n=1,c=128,o=16", ">> 8, min 127, max -128"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    out = tmp_path_factory.mktemp("whole") / "out"
+    tuning.tune(model="digits_cnn", **RUN, out=str(out))
+    return list(json.loads((out / "schedules.json").read_text())["schedules"])
+
+
+def schedules(out: Path) -> list[dict[str, object]]:
+    return list(json.loads((out / "schedules.json").read_text())["schedules"])
+
+
+def test_layers_get_the_schedules_they_get_in_the_whole_network(
+    whole: list[dict[str, object]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    summary = tuning.tune(model="digits_cnn", layers=["fc", "conv2"], **RUN, out=str(out))
+    assert summary["part"] == {"layers": ["fc", "conv2"], "workloads_of_network": 3}
+    assert schedules(out) == [row for row in whole if row["names"] != ["conv3"]]
+    grown = tuning.tune(model="digits_cnn", **RUN, out=str(out))
+    assert "part" not in grown
+    assert [row["reused_trials"] for row in grown["workloads"]] == [8, 0, 8]
+
+
+@pytest.mark.slow(seconds=40)
+def test_the_commands_do_what_the_library_call_does(
+    whole: list[dict[str, object]], tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    for flags in (("--bare",), ()):
+        out = place.folder / f"layers{len(flags)}"
+        done = place.run("tune", "digits_cnn", "--layers", "fc", *FLAGS, *flags, "--out", out.name)
+        assert done.returncode == 0, done.stderr
+        assert "a part: 1 of the network's 3 workloads" in done.stdout
+        assert "these layers" in done.stdout
+        assert schedules(out) == [row for row in whole if row["names"] == ["fc"]]
+        alone = place.folder / f"alone{len(flags)}"
+        done = place.run("tune", "--workload", TEXT, *FLAGS, *flags, "--out", alone.name)
+        assert done.returncode == 0, done.stderr
+        assert "this workload" in done.stdout
+        summary = json.loads((alone / "summary.json").read_text())
+        assert summary["part"]["workload"] == summary["network"] == TEXT
+        assert summary["workloads"][0]["id"] == parse_workload(TEXT).id
+        assert ("mlflow_run_id" in summary) == (not flags)
+
+
+def test_a_workload_keeps_its_epilogue(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    summary = tuning.tune(workload=TEXT, epilogue=EPILOGUE, **RUN, out=str(out))
+    assert summary["part"] == {"workload": TEXT, "epilogue": EPILOGUE}
+    (row,) = schedules(out)
+    assert (row["workload"], row["epilogue"]) == (TEXT, EPILOGUE)
+    assert row["id"] == parse_workload(TEXT, EPILOGUE).id
+
+
+def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
+    folders = [
+        parse_options(**given).folder.as_posix()
+        for given in (
+            {},
+            {"model": "nets/mine.onnx"},
+            {"layers": ["layer1.0.conv1", "fc"]},
+            {"layers": [f"/stage{each}/conv/Conv" for each in range(9)]},
+            {"workload": TEXT},
+        )
+    ]
+    assert folders[:3] == ["tuned/resnet18", "tuned/mine", "tuned/resnet18-layer1.0.conv1+fc"]
+    assert len(set(folders)) == len(folders)
+    assert all(len(folder) < 80 and folder.count("/") == 1 for folder in folders)
+    for given in ({"model": ""}, {"model": "resnet18", "workload": TEXT}):
+        with pytest.raises(OptionsError, match="either a network or a workload"):
+            parse_options(**given)
+
+
+def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
+    found = [
+        Subgraph(parse_workload(TEXT), 2, ("layer1.0.conv1", "layer1.0.conv2")),
+        Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",)),
+    ]
+    assert those_of(found, ["layer1.0.conv2"]) == found[:1]
+    with pytest.raises(UnknownLayer, match=r"'layer1\.0\.con'; did you mean layer1\.0\.conv2"):
+        those_of(found, ["layer1.0.con"])
+    with pytest.raises(UnknownLayer, match="tilewright inspect"):
+        those_of([], ["x"])

@@ -1,0 +1,115 @@
+"""An output folder belongs to one network on one target, and says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tuning
+from networks import zoo
+from search import read
+from tuning.events import Event, Note
+from tuning.run_file import FolderTaken, read_run
+
+RUN = {"model": "digits_cnn", "tuner": "random", "trials": 4, "batch": 4}
+BOARD = {"LOG_BLOCK": 4, "bus_bits": 128}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run-file") / "out"
+    tuning.tune(**RUN, out=str(out))
+    return out
+
+
+@pytest.fixture
+def out(tuned: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run's folder."""
+    return Path(shutil.copytree(tuned, tmp_path / "out"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lease"}
+
+
+def test_a_run_says_what_its_folder_holds(tuned: Path) -> None:
+    held = read_run(tuned)
+    assert held is not None
+    assert (held["network"]["name"], held["target"]["name"]) == ("digits_cnn", "vta-pynq")
+    assert [each["names"] for each in held["workloads"]] == [["conv2"], ["conv3"], ["fc"]]
+    assert {each["id"] for each in held["workloads"]} == {
+        record["workload"] for record in read(tuned / "ledger.jsonl").records
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "resnet18"},
+        {"model": "", "workload": "dense:n=1,c=64,o=64"},
+        {"target": "small"},
+        {"layers": ["fc"]},
+    ],
+)
+def test_another_run_is_refused_and_changes_nothing(out: Path, change: dict[str, object]) -> None:
+    before = contents(out)
+    with pytest.raises(FolderTaken) as refused:
+        tuning.tune(**RUN | change, out=str(out))
+    for told in ("digits_cnn on vta-pynq", "4 trials", "random", "UTC", "complete", "--fresh"):
+        assert told in str(refused.value)
+    assert contents(out) == before
+
+
+def test_fresh_replaces_all_of_it(out: Path) -> None:
+    text = "dense:n=1,c=64,o=64"
+    tuning.tune(workload=text, tuner="random", trials=4, batch=4, out=str(out), fresh=True)
+    held = read_run(out)
+    assert held is not None
+    assert held["network"]["name"] == text
+    assert len({record["workload"] for record in read(out / "ledger.jsonl").records}) == 1
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["part"]["workload"] == text
+
+
+def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path) -> None:
+    heard: list[Event] = []
+    begun = read_run(out)
+    tuning.tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    assert read_run(out) == begun
+    more = tuning.tune(**RUN | {"trials": 8}, out=str(out))
+    assert [row["reused_trials"] for row in more["workloads"]] == [4, 4, 4]
+    assert not [each for each in heard if isinstance(each, Note)]
+    other = tuning.parse_options(**RUN | {"tuner": "grid"}, out=str(out))
+    tuning.tune_network(other, heard.append)
+    (note,) = [each.text for each in heard if isinstance(each, Note)]
+    assert "tuner random with seed 0" in note
+    assert "stay in the ledger" in note
+
+
+@pytest.mark.slow(seconds=25)
+def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> None:
+    model, board, out = tmp_path / "mine.onnx", tmp_path / "board.json", tmp_path / "out"
+    model.write_bytes(zoo.build("digits_cnn").SerializeToString())
+    board.write_text(json.dumps(BOARD))
+    run = RUN | {"model": str(model), "target": str(board), "out": str(out)}
+    tuning.tune(**run)
+    board.write_text(json.dumps(BOARD | {"bus_bits": 64}))
+    assert tuning.tune(**run)["workloads"][0]["reused_trials"] == 0  # another machine, in its place
+    (tmp_path / "moved").mkdir()
+    moved = Path(shutil.copy(model, tmp_path / "moved"))
+    tuning.tune(**run | {"model": str(moved)})
+    moved.write_bytes(zoo.build("digits_cnn", seed=1).SerializeToString())
+    tuning.tune(**run | {"model": str(moved)})  # the place that was used last
+    with pytest.raises(FolderTaken, match="mine on board"):
+        tuning.tune(**run)
+
+
+def test_a_damaged_file_is_as_good_as_none(out: Path) -> None:
+    for text in ("", "[]", "{}", '{"version": 1}', "[" * 3000):
+        (out / "run.json").write_text(text)
+        assert read_run(out) is None
+    tuning.tune(**RUN, out=str(out))
+    assert read_run(out) is not None

@@ -1,0 +1,181 @@
+"""`run.json`: which run an output folder holds, written when it begins, so that no other run's
+results are lost there.
+
+A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
+files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
+or number of trials goes on in it, another network or target is refused, and so are fewer layers
+than it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from targets.errors import TilewrightError
+from targets.files import as_object, read_json, write_atomically
+from tuning.folders import RUN, SUMMARY
+from tuning.options import TuningOptions
+
+if TYPE_CHECKING:
+    from tuning.network import Subgraph
+
+VERSION = 1
+
+
+class FolderTaken(TilewrightError):
+    """An output folder that holds the results of another run."""
+
+
+class Origin(TypedDict):
+    """A network or target: its name, a file's place and digest. One that is no file has its name as
+    its place, and no digest."""
+
+    name: str
+    place: str
+    digest: str
+
+
+class WorkloadNames(TypedDict):
+    """A workload by its id: its text, its epilogue, and the layers that are one."""
+
+    id: str
+    workload: str
+    epilogue: str
+    names: list[str]
+
+
+class RunFile(TypedDict):
+    """What `run.json` holds; `layers` are those asked for, none where it is the whole network."""
+
+    version: int
+    network: Origin
+    target: Origin
+    layers: list[str]
+    tuner: str
+    seed: int
+    trials: int
+    begun: str
+    workloads: list[WorkloadNames]
+
+
+def read_run(folder: Path) -> RunFile | None:
+    """The run of a folder; None where there is none, or none that can be read."""
+    try:
+        found = as_object(read_json((folder / RUN).read_bytes()))
+        if found["version"] != VERSION or not set(found) >= RunFile.__required_keys__:
+            return None
+        origins = [as_object(found["network"]), as_object(found["target"])]
+    except (OSError, ValueError, KeyError, RecursionError):
+        return None
+    if not all(set(each) >= Origin.__required_keys__ for each in origins):
+        return None
+    return cast(RunFile, found)
+
+
+def check_vacant(options: TuningOptions) -> None:
+    """Raises `FolderTaken` if the run would replace the results of another one."""
+    held = None if options.fresh else read_run(options.folder)
+    if held is None:
+        return
+    problem = _foreign(options, held)
+    if problem:
+        raise FolderTaken(
+            f"{options.folder} {problem}: it holds {_described(held, options.folder)}; "
+            "choose another folder with --out, or replace all it holds with --fresh"
+        )
+
+
+def replaced(options: TuningOptions) -> str | None:
+    """What to say of an earlier run of the same network with another tuner or seed, whose results
+    this run replaces; None if there is none."""
+    held = read_run(options.folder)
+    if held is None or not (options.folder / SUMMARY).is_file():
+        return None
+    if (held["tuner"], held["seed"]) == (options.tuner, options.seed):
+        return None
+    return (
+        f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
+        "its trials stay in the ledger, the other files will be this run's"
+    )
+
+
+def write_run(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> None:
+    """Say whose folder it is from now on. A run that goes on keeps its date. Raises `OSError`."""
+    run: RunFile = {
+        "version": VERSION,
+        "network": _network(options),
+        "target": _origin(options.target),
+        "layers": list(options.layers),
+        "tuner": options.tuner,
+        "seed": options.seed,
+        "trials": options.trials,
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "workloads": [
+            {
+                "id": each.workload.id,
+                "workload": str(each.workload),
+                "epilogue": ", ".join(map(str, each.workload.epilogue)),
+                "names": list(each.names),
+            }
+            for each in subgraphs
+        ],
+    }
+    held = None if options.fresh else read_run(options.folder)
+    if held is not None and {**held, "begun": ""} == {**run, "begun": ""}:
+        return
+    text = json.dumps(run, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(options.folder / RUN, text.encode())
+
+
+def _foreign(options: TuningOptions, held: RunFile) -> str:
+    """Why a folder is another run's; empty if it is not."""
+    if not _same(held["network"], _network(options)):
+        return f"is not {options.subject}'s"
+    if not _same(held["target"], _origin(options.target)):
+        return f"is not {options.target}'s"
+    if options.layers and not set(held["layers"] or ["all"]) <= set(options.layers):
+        return "has more layers than --layers names"
+    return ""
+
+
+def _same(one: Origin, other: Origin) -> bool:
+    """The same place, whatever is there now; or the same content elsewhere under the same name."""
+    if one["place"] == other["place"]:
+        return True
+    moved = one["digest"] == other["digest"] != ""
+    return moved and one["name"] == other["name"]
+
+
+def _network(options: TuningOptions) -> Origin:
+    if options.workload:
+        text = f"{options.workload}; {options.epilogue}"
+        return {"name": options.workload, "place": text, "digest": ""}
+    return _origin(options.model)
+
+
+def _origin(text: str) -> Origin:
+    path = Path(text)
+    if not path.is_file():
+        return {"name": text, "place": text, "digest": ""}
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": path.stem, "place": str(path.resolve()), "digest": found}
+
+
+def _described(held: RunFile, folder: Path) -> str:
+    layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
+    ended = "complete" if (folder / SUMMARY).is_file() else "not finished"
+    return (
+        f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
+        f"workload by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+    )
+
+
+def _date(text: str) -> str:
+    """`2026-11-22 06:49 UTC` of what is written in a file."""
+    return f"{text[:16].replace('T', ' ')} UTC"
