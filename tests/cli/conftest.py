@@ -23,7 +23,7 @@ TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder to run commands in, with records of its own; Prefect's are on the `server`, if any."""
+    """A folder to run commands in, with records of its own, or Prefect's on a `server`."""
 
     folder: Path
     server: str = ""
