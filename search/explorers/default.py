@@ -64,7 +64,9 @@ class DefaultOptions(Options):
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
     worth: float = Field(1e-4, ge=0, description="log2 latency below which a trial is a check")
-    checks: float = Field(0.125, ge=0, lt=1, description="part of what is compiled to check models")
+    checks: float = Field(
+        0.17, ge=0, lt=1, description="part of what is compiled beyond a batch, to check models"
+    )
     pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
     screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
     passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
@@ -109,7 +111,7 @@ class Default(BaseExplorer):
             model = cast(Surrogate, state.models["P"])
             offset = estimated(prior, rows)
             goal = float(history.log_latency[history.best])
-            sure = wanted - int(self.table.checks * wanted)
+            sure = wanted - int(self.table.checks * (wanted - n))
             rows = rows[
                 model.propose(
                     features.rows(rows), offset, goal, chance[rows], sure, self.table.worth
