@@ -19,7 +19,7 @@ from targets.base import Configs, Space
 from targets.features import Features
 from targets.workload import Workload
 
-_EXTENT = {"tile_h": "out_height", "tile_w": "out_width", "tile_b": "batch"}
+_EXTENT = {"tile_h": "out_height", "tile_w": "out_width"}
 _FEW = 4  # a knob with at most this many values is a category to a Gaussian process
 _ALIKE = 0.98  # correlation from which two columns say the same
 _SAMPLE = 2048  # configs that tell a column's scale
@@ -59,10 +59,11 @@ def volumes(workload: Workload, values: Columns) -> Columns:
     for name, count in values.items():
         if "thread" in name:
             copies = copies * np.maximum(count, 1)
+    batch = tile("tile_b")
     sets = {
-        "inp": tile("tile_ci") * rows * columns,
+        "inp": batch * tile("tile_ci") * rows * columns,
         "wgt": tile("tile_ci") * tile("tile_co") * w.kernel_h * w.kernel_w,
-        "out": tile("tile_co") * tile("tile_h") * tile("tile_w"),
+        "out": batch * tile("tile_co") * tile("tile_h") * tile("tile_w"),
     }
     slots = {"inp": "inp_slots", "wgt": "wgt_slots", "out": "acc_slots"}
     any_row = np.zeros(len(next(iter(values.values()))))

@@ -139,6 +139,11 @@ class Candidates:
         """Some of them, by row indices (m,) or a mask (n,); `vetoed` is 0 again."""
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
+    def before(self, others: Candidates) -> Candidates:
+        """These, then others with the same scores; `vetoed` is 0 again."""
+        scores = {k: np.concatenate([v, others.scores[k]]) for k, v in self.scores.items()}
+        return Candidates(np.concatenate([self.configs, others.configs]), scores)
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -11,7 +11,7 @@ over the space. Neither uses anything learned on other workloads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from search import candidates
-from search.acquisition import spread_out
+from search.acquisition import in_turn, spread_out
 from search.explorer import (
     BaseExplorer,
     Candidates,
@@ -30,19 +30,22 @@ from search.explorer import (
     Scores,
 )
 from search.learning import Learners, Surrogate, VetoModel
+from search.prior import Prior, estimated, prior_of
 from search.problem import Problem
+from search.programs import least_like, new_programs
 from search.registry import Options, register
 from targets.base import Configs, Lowered
 from targets.features import Features
 
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
-_SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
 _ESTIMATE_ERROR = 0.1  # log2 latency an estimate is expected to be off
 _NEAR = 0.4  # log2 latency from the best estimate within which the first batch is spread
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 SCREENED = "screened"
 """The explorer's name for what it screened."""
 _SHORT_LIST = 1500  # candidates a batch is chosen from
+_DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
+_DRAWN = 2048  # configs that checks are chosen from
 
 
 class DefaultOptions(Options):
@@ -60,19 +63,13 @@ class DefaultOptions(Options):
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
+    worth: float = Field(1e-4, ge=0, description="log2 latency below which a trial is a check")
+    checks: float = Field(
+        0.17, ge=0, lt=1, description="part of what is compiled beyond a batch, to check models"
+    )
     pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
     screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
     passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
-
-
-@dataclass(frozen=True)
-class _Prior:
-    """Closed-form estimates of some configs: log2 latency, log2 of the fullest scratchpad's share,
-    and everything estimated, relative to the latency."""
-
-    log_latency: NDArray[np.float64]
-    log_share: NDArray[np.float64]
-    features: Features
 
 
 class Default(BaseExplorer):
@@ -89,7 +86,7 @@ class Default(BaseExplorer):
         flat = candidates.drawn(problem.space, self.table.screen, problem.rng(0, "screen"))
         prior = self._prior(problem, problem.space.unravel(flat))
         assert prior is not None
-        rough = prior.log_latency / _ESTIMATE_ERROR - np.log(_fit(prior))
+        rough = prior.log_latency / _ESTIMATE_ERROR - np.log(prior.chance)
         rows = np.argsort(rough, kind="stable")[: self.table.passed]
         return replace(state, arrays={**state.arrays, SCREENED: np.sort(flat[rows])})
 
@@ -112,16 +109,23 @@ class Default(BaseExplorer):
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
         if features is not None and history.best is not None:
             model = cast(Surrogate, state.models["P"])
-            offset = _rows(prior, rows)
+            offset = estimated(prior, rows)
             goal = float(history.log_latency[history.best])
-            rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], wanted)]
-        elif prior is not None:
+            sure = wanted - int(self.table.checks * (wanted - n))
+            rows = rows[
+                model.propose(
+                    features.rows(rows), offset, goal, chance[rows], sure, self.table.worth
+                )
+            ]
+            promising = Candidates(configs, scores).take(rows)
+            return self._checked(problem, state, history, promising, wanted)
+        if prior is not None:
             rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
         return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
         self, problem: Problem, state: ExplorerState, history: History, rng: np.random.Generator
-    ) -> tuple[Configs, _Prior | None]:
+    ) -> tuple[Configs, Prior | None]:
         """What the models are asked about, of a large space a part: what is estimated to be good,
         or else a random part and the neighbours of the best."""
         space, size = problem.space, self.table.pool
@@ -151,7 +155,30 @@ class Default(BaseExplorer):
         spread = near[
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
         ]
-        return _in_turn(rows, spread, self.table.trust)
+        return in_turn(rows, spread, self.table.trust)
+
+    def _checked(
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        promising: Candidates,
+        wanted: int,
+    ) -> Candidates:
+        """What looks promising, and, where that leaves places, draws from the whole space: models
+        that expect nothing more of what they know are put to the test where they know nothing. What
+        is believed to be fast and valid is drawn more often."""
+        space, rng = problem.space, problem.rng(history.round, "check")
+        known = np.union1d(history.tried(space), space.ravel(promising.configs))
+        configs = space.unravel(candidates.sample(space, _DRAWN, known, rng))
+        if len(promising) >= wanted or not len(configs):
+            return promising
+        prior = self._prior(problem, configs)
+        features = self._features(problem, configs, prior)
+        scores = self._scores(problem, state, configs, prior, features)
+        weight = self._log_chance(scores) - scores["P"] / _DOUBT
+        drawn = np.argsort(-(weight + rng.gumbel(size=len(weight))), kind="stable")
+        return promising.before(Candidates(configs, scores).take(drawn[: wanted - len(promising)]))
 
     def veto(
         self,
@@ -178,20 +205,31 @@ class Default(BaseExplorer):
         prior = self._prior(problem, configs)
         features = self._features(problem, configs, prior)
         scores = self._scores(problem, state, configs, prior, features)
-        if {"A", "draft"} <= set(state.models) and history.best is not None and len(compiled):
+        fresh = compiled
+        if self._looks(lowered.hidden):
+            fresh = compiled[new_programs(history, lowered.hidden.rows(compiled))]
+        if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
             model = cast(Surrogate, state.models["A"])
             features = self._with_hidden(state, history, features, lowered.hidden)
-            scores["A"] = model.predict(features) + _rows(prior, np.arange(len(configs)))
-            chance = self._log_chance(scores)[compiled]
+            scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
+            chance = self._log_chance(scores)[fresh]
             goal = float(history.log_latency[history.best])
-            offset = _rows(prior, compiled)
-            compiled = compiled[model.propose(features.rows(compiled), offset, goal, chance, n)]
+            promising = fresh[
+                model.propose(
+                    features.rows(fresh), estimated(prior, fresh), goal, chance, n, self.table.worth
+                )
+            ]
+            others = np.setdiff1d(fresh, promising)
+            others = least_like(history, lowered.hidden, promising, others, self.learners)
+            fresh = np.concatenate([promising, others])
         elif prior is None and self._looks(lowered.hidden):
-            work = self.learners.work(lowered.hidden.rows(compiled))
-            least = compiled[np.argsort(work, kind="stable")]
-            compiled = _in_turn(least, compiled, self.table.trust)
-        # A place in the batch is spent whether its config compiles or not.
-        rows = np.concatenate([compiled, np.flatnonzero(~lowered.ok)])[:n]
+            work = self.learners.work(lowered.hidden.rows(fresh))
+            least = fresh[np.argsort(work, kind="stable")]
+            fresh = in_turn(least, fresh, self.table.trust)
+        # A place in the batch is spent whether its config compiles or not; what looks like a
+        # program before it comes last.
+        last = [np.setdiff1d(compiled, fresh), np.flatnonzero(~lowered.ok)]
+        rows = np.concatenate([fresh, *last])[:n]
         return Choice(rows, {name: score[rows] for name, score in scores.items()})
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
@@ -205,7 +243,7 @@ class Default(BaseExplorer):
         if valid.sum() >= 2:
             configs, hidden = history.configs[valid], history.hidden.rows(valid)
             prior = self._prior(problem, configs)
-            target = history.log_latency[valid] - _rows(prior, np.arange(len(configs)))
+            target = history.log_latency[valid] - estimated(prior, np.arange(len(configs)))
             features = self._features(problem, configs, prior)
             models["P"] = self.learners.surrogate(problem.seed)
             models["P"].fit(features, target)
@@ -225,12 +263,12 @@ class Default(BaseExplorer):
         features = self._features(problem, configs, prior)
         asked = {
             "V": ModelInput.plain(self._tree_features(problem, configs, prior)),
-            "P": ModelInput(every, features, _rows(prior, every)),
+            "P": ModelInput(every, features, estimated(prior, every)),
         }
         if {"A", "draft"} <= set(state.models):
             asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
             features = self._with_hidden(state, history, features, lowered.hidden)
-            asked["A"] = ModelInput(compiled, features.rows(compiled), _rows(prior, compiled))
+            asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
         return {role: each for role, each in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
@@ -259,7 +297,7 @@ class Default(BaseExplorer):
         problem: Problem,
         state: ExplorerState,
         configs: Configs,
-        prior: _Prior | None,
+        prior: Prior | None,
         features: Features | None,
     ) -> Scores:
         scores: Scores = {}
@@ -270,7 +308,7 @@ class Default(BaseExplorer):
         if "V" in state.models:
             scores["V"] = state.models["V"].predict(self._tree_features(problem, configs, prior))
         elif prior is not None:
-            scores["V"] = _fit(prior)
+            scores["V"] = prior.chance
         return scores
 
     def _log_chance(self, scores: Scores) -> NDArray[np.float64]:
@@ -278,18 +316,10 @@ class Default(BaseExplorer):
 
     # -- features ------------------------------------------------------------------------------
 
-    def _prior(self, problem: Problem, configs: Configs) -> _Prior | None:
-        if not self.table.estimates or problem.estimate is None:
-            return None
-        estimated = problem.estimate(configs)
-        logs = np.log2(np.maximum(estimated.matrix, 1e-6))
-        shares = logs[:, estimated.places("share")]
-        fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(configs))
-        latency = logs[:, estimated.places("latency")[0]]
-        relative = Features((logs - latency[:, None]) / 2.0, estimated.columns)
-        return _Prior(latency, fullest, relative.named("estimated"))
+    def _prior(self, problem: Problem, configs: Configs) -> Prior | None:
+        return prior_of(problem, configs) if self.table.estimates else None
 
-    def _features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Features:
+    def _features(self, problem: Problem, configs: Configs, prior: Prior | None) -> Features:
         features = self.learners.gp_features(problem, configs)
         return features if prior is None else features.beside(prior.features)
 
@@ -303,29 +333,11 @@ class Default(BaseExplorer):
         counts = self.learners.hidden_features(hidden)
         return features.beside(counts, Features.of(draft[:, None], ["draft"]))
 
-    def _tree_features(self, problem: Problem, configs: Configs, prior: _Prior | None) -> Features:
+    def _tree_features(self, problem: Problem, configs: Configs, prior: Prior | None) -> Features:
         features = self.learners.tree_features(problem, configs)
         if prior is None:
             return features
         return features.beside(Features.of(prior.log_share[:, None], ["estimate"]))
-
-
-def _in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Two orders of rows merged: the first one's get `share` of the places. Nothing twice."""
-    turn = np.concatenate([np.arange(len(one)) / share, np.arange(len(other)) / (1 - share)])
-    mixed = np.concatenate([one, other])[np.argsort(turn, kind="stable")]
-    _, first = np.unique(mixed, return_index=True)
-    return np.asarray(mixed[np.sort(first)])
-
-
-def _fit(prior: _Prior) -> NDArray[np.float64]:
-    """The chance that a config is valid, by how much it over-uses a scratchpad."""
-    return np.asarray(np.exp(-_SHARE_COST * np.maximum(prior.log_share, 0.0)))
-
-
-def _rows(prior: _Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Estimated log2 latency of some rows; zeros without estimates."""
-    return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]
 
 
 register(

@@ -147,10 +147,10 @@ class VtaTarget:
         """Runs each program bit-exactly on random tensors; those of the space `unchecked` as the
         hardware does, where what does not fit wraps around."""
         semantics: SemanticsName = "chisel" if self.space_name == "unchecked" else "functional"
-        wrong = np.full(len(lowered), -1, np.int64)
+        lowering, wrong = self.lowering(lowered.workload), np.full(len(lowered), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
             insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
-            wrong[row] = wrong_values(lowered.workload, self.spec, insns, uops, seed, semantics)
+            wrong[row] = wrong_values(lowering, insns, uops, seed, semantics)
         return wrong
 
     def area(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from targets.vta.functional import FunctionalError, simulate
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, over_chunks
-from targets.vta.lowering.geometry import PAGE_BYTES, geometry_of
+from targets.vta.lowering.geometry import PAGE_BYTES
 from targets.vta.lowering.tensors import (
     Tensors,
     pack_image,
@@ -20,8 +20,6 @@ from targets.vta.lowering.tensors import (
 )
 from targets.vta.lowering.unchecked import EVERY_GROUP, fits, stored_blocks
 from targets.vta.program import Program
-from targets.vta.spec import VtaSpec
-from targets.workload import Workload
 
 
 def program_with_data(
@@ -47,24 +45,23 @@ def mismatches(
     code, insns, uops, _ = lowering.program(values)
     if code:
         return -1
-    return wrong_values(lowering.workload, lowering.spec, insns, uops, seed, semantics)
+    return wrong_values(lowering, insns, uops, seed, semantics)
 
 
 def wrong_values(
-    workload: Workload,
-    spec: VtaSpec,
+    lowering: Lowering,
     insns: NDArray[np.uint64],
     uops: NDArray[np.uint64],
     seed: int = 0,
     semantics: SemanticsName = "functional",
 ) -> int:
-    """Output values of a program that differ from the integer reference, on random tensors of the
-    full range; instructions (n, 2), micro-ops (m,). -1 if it does not run to its end."""
-    machine, geometry = spec.machine, geometry_of(workload, spec.machine)
+    """Output values of a lowered program that differ from the integer reference, on random tensors
+    of the full range; instructions (n, 2), micro-ops (m,). -1 if it does not run to its end."""
+    workload, machine, geometry = lowering.workload, lowering.machine, lowering.geometry
     tensors = random_tensors(workload, machine, seed)
     program = Program(insns, pack_image(workload, machine, geometry, tensors, uops), PAGE_BYTES)
     try:
-        after = simulate(program, spec, semantics).dram
+        after = simulate(program, lowering.spec, semantics).dram
     except FunctionalError:
         return -1
     got = unpack_output(workload, machine, geometry, after)

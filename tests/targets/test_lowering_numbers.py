@@ -62,6 +62,15 @@ def workloads(draw: st.DrawFn) -> Workload:
     )  # fmt: skip
 
 
+@st.composite
+def batched_dense(draw: st.DrawFn) -> Workload:
+    """Rows that fill the machine's batch or do not."""
+    return Workload(
+        "dense", draw(st.integers(2, 70)), draw(st.integers(1, 130)), 1, 1,
+        draw(st.integers(1, 130)), epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+    )  # fmt: skip
+
+
 SCANT = VtaSpec.from_mapping({"LOG_BLOCK": 5, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 16})
 """Sixteen weight elements of 128 beats each: weights of most layers pass through as a stream."""
 
@@ -82,7 +91,7 @@ def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
 
 @settings(max_examples=150)
 @given(
-    workload=workloads(),
+    workload=st.one_of(workloads(), batched_dense()),
     spec=st.sampled_from(SPECS),
     kind=st.sampled_from(["extended", "extended", "template"]),
     seed=st.integers(0, 2**32 - 1),
@@ -123,6 +132,32 @@ def test_weights_that_do_not_fit_pass_through_as_a_stream(
     assume(elements > 16 and (codes == 0).any())
     row = np.flatnonzero(codes == 0)[0]
     assert states[row, emit.WGT_USED] == 16
+    assert states[row, emit.WGT_BYTES] == elements * 1024  # each once
+    assert mismatches(lowering, values[row], seed % 1000) == 0
+    assert complaints(lowering, values[row]) == []
+
+
+@settings(max_examples=25)
+@given(
+    rows=st.integers(2, 40), channels=st.tuples(st.integers(1, 900), st.integers(1, 900)),
+    epilogue=st.sampled_from(EPILOGUES), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_weights_of_a_batched_dense_pass_through_as_a_stream_too(
+    rows: int, channels: tuple[int, int], epilogue: str, seed: int
+) -> None:
+    workload = Workload(
+        "dense", rows, channels[0], 1, 1, channels[1], epilogue=parse_epilogue(epilogue)
+    )
+    lowering = Lowering.of(workload, SCANT, "extended")
+    values = _draw_values(lowering, seed)
+    whole = {"tile_b": 99, "tile_ci": 99, "order": 1, "wgt_slots": 0, "head": 1}
+    for k, knob in enumerate(lowering.space.knobs):
+        if knob.name in whole:
+            values[:, k] = min(whole[knob.name], max(knob.values))
+    elements = -(-channels[0] // 32) * -(-channels[1] // 32)
+    codes, states = lowering.counts(values)
+    assume(elements > 16 and (codes == 0).any())
+    row = np.flatnonzero(codes == 0)[0]
     assert states[row, emit.WGT_BYTES] == elements * 1024  # each once
     assert mismatches(lowering, values[row], seed % 1000) == 0
     assert complaints(lowering, values[row]) == []

@@ -80,6 +80,21 @@ def test_estimates_rank_schedules_without_lowering_them(space: str) -> None:
     assert spearmanr(estimated[measured.valid], measured.cycles[measured.valid])[0] > 0.8
 
 
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("dense:n=1,c=2048,o=16", 0.9),  # loads bind: what fills the pipeline counts once
+        ("conv2d:n=1,c=26,h=12,w=10,o=7,k=3,s=2,p=1", 0.8),  # rings that hold all weights
+    ],
+)
+def test_estimates_rank_small_layers(text: str, least: float) -> None:
+    target, workload = make_target("vta-pynq"), parse_workload(text)
+    assert isinstance(target, VtaTarget)
+    lowered, measured = target.enumerate(workload)
+    estimates = target.estimate(workload, lowered.configs[measured.valid]).matrix[:, 0]
+    assert spearmanr(estimates, measured.cycles[measured.valid]).statistic > least
+
+
 def test_the_fingerprint_tells_apart_what_measures_differently() -> None:
     prints = {
         make_target("vta-pynq").fingerprint,

@@ -35,8 +35,11 @@ def estimate_extended(
     taps = geo.kh * geo.kw
 
     # -- how often each tensor is loaded --------------------------------------------------------
-    inp_held = (knob["inp_slots"] == RESIDENT) | (~outside & (knob["inp_slots"] >= nk))
-    wgt_held = (knob["wgt_slots"] == RESIDENT) | (outside & (knob["wgt_slots"] >= nk))
+    # Once, where the ring holds all that is walked through before it is read again.
+    inp_round = np.where(outside, places * nk, nk)
+    wgt_round = np.where(outside, nk, co_tiles * nk)
+    inp_held = (knob["inp_slots"] == RESIDENT) | (knob["inp_slots"] >= inp_round)
+    wgt_held = (knob["wgt_slots"] == RESIDENT) | (knob["wgt_slots"] >= wgt_round)
     inp_times = np.where(inp_held, 1.0, co_tiles)
     wgt_times = np.where(wgt_held, 1.0, places)
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
@@ -76,20 +79,20 @@ def estimate_extended(
     single = knob["acc_slots"] == 1
     tile_store = tco * th * tw * element
     exposed = np.where(single, (tiles - 1) * tile_store, 0.0)
-    total = np.maximum(compute + exposed, np.maximum(load, store)) + fill + drain
+    # What fills the pipeline is part of all loads: a program that loads bound ends with what is
+    # left to compute behind the last one.
     step_elements = tco * tci * taps
+    left = np.where(knob["ramp"] > 0, 0.0, np.minimum(tco, geo.co) * tci * taps * th * tw)
+    left = left + operations * last
+    total = np.maximum(np.maximum(compute + exposed, store) + fill, load + left) + drain
     uops = 4.0 * step_elements / m.bus_bytes * m.uop_bytes
     instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
     start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
 
     ih = th if gather else (th - 1) * geo.sh + (geo.kh - 1) * geo.dh + 1
     iw = (tw - 1) * geo.sw + (geo.kw - 1) * geo.dw + 1
-    inp_slots = np.where(
-        knob["inp_slots"] == RESIDENT, np.where(outside, places * nk, nk), knob["inp_slots"]
-    )
-    wgt_slots = np.where(
-        knob["wgt_slots"] == RESIDENT, np.where(outside, nk, co_tiles * nk), knob["wgt_slots"]
-    )
+    inp_slots = np.where(knob["inp_slots"] == RESIDENT, inp_round, knob["inp_slots"])
+    wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
     streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
         geo, m, knob["wgt_slots"] == RESIDENT, wgt_slots * step_elements, th, tw, nk, places

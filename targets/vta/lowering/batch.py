@@ -56,7 +56,7 @@ class Lowering:
         cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
     ) -> Lowering:
         """Raises `WorkloadError` for a workload this machine cannot hold in any schedule."""
-        geometry = geometry_of(workload, spec.machine)
+        geometry = geometry_of(workload, spec.machine, column=kind == "extended")
         epilogue = epilogue_steps(workload)
         if kind == "template":
             space = template_space(geometry)

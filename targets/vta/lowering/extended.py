@@ -61,7 +61,8 @@ def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
 
 
 def extended_space(geo: Geometry) -> Space:
-    """The knobs of the extended space.
+    """The knobs of the extended space. A batched dense has `tile_b`, rows of the batch in blocks,
+    in the place of `tile_h`.
 
     `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
     takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
@@ -72,12 +73,15 @@ def extended_space(geo: Geometry) -> Space:
     epilogue and store.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
+    # Rows of an image keep pieces from becoming tiny; a column is cut wherever it is asked to.
+    tails = (1, 2, 8) if geo.column else (1, 8)
     values = (
         balanced(geo.oh), balanced(geo.ow, 3), balanced(geo.co), (*powers, geo.ci),
         (CHANNELS_OUTER, PIXELS_OUTER), (RESIDENT, 2, 3), (RESIDENT, 2, 3), (1, 2),
-        (1, 4), (0, 2), (1, 8),
+        (1, 4), (0, 2), tails,
     )  # fmt: skip
-    return Space("extended", tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
+    names = ("tile_b", *KNOBS[1:]) if geo.column else KNOBS
+    return Space("extended", tuple(Knob(n, v) for n, v in zip(names, values, strict=True)))
 
 
 @nb.njit(cache=True)

@@ -26,6 +26,9 @@ class Geometry(NamedTuple):
 
     Channel counts are per group; a group's channels are padded up to whole blocks. The data of
     group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
+
+    The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
+    every `batch` rows of the machine. They then share transfers, weights and instructions.
     """
 
     batches: int
@@ -52,6 +55,7 @@ class Geometry(NamedTuple):
     add_base: int
     out_base: int
     uop_base: int
+    column: bool
     insn_bytes_at: int  # DRAM byte address of the first instruction
     inp_bytes: int
     wgt_bytes: int
@@ -60,8 +64,9 @@ class Geometry(NamedTuple):
     out_bytes: int
 
 
-def geometry_of(workload: Workload, machine: Machine) -> Geometry:
-    """Pack a workload for a machine. Raises `WorkloadError` for pads beyond what a LOAD can pad."""
+def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
+    """Pack a workload for a machine, a batched dense as a column if asked to. Raises
+    `WorkloadError` for pads beyond what a LOAD can pad."""
     w = workload
     ci = -(-(w.in_channels // w.groups) // machine.block_in)
     co = -(-(w.out_channels // w.groups) // machine.block_out)
@@ -70,7 +75,11 @@ def geometry_of(workload: Workload, machine: Machine) -> Geometry:
         raise WorkloadError(
             f"{w}: a LOAD pads at most 15 rows or columns (4-bit fields); pad the image beforehand"
         )
-    spatial_in, spatial_out = w.height * w.width, w.out_height * w.out_width
+    height, out_height = w.height, w.out_height
+    column = column and w.operator == "dense" and batches > 1
+    if column:
+        batches, height, out_height = 1, batches, batches
+    spatial_in, spatial_out = height * w.width, out_height * w.out_width
     sizes = {
         "inp": batches * w.groups * ci * spatial_in * machine.inp_bytes,
         "wgt": w.groups * co * ci * w.kernel_h * w.kernel_w * machine.wgt_bytes,
@@ -91,12 +100,13 @@ def geometry_of(workload: Workload, machine: Machine) -> Geometry:
     if address >= 1 << 32:
         raise WorkloadError(f"{w}: its tensors need {address} bytes, beyond 32-bit addresses")
     return Geometry(
-        batches=batches, groups=w.groups, ci=ci, co=co, h=w.height, w=w.width,
-        oh=w.out_height, ow=w.out_width, kh=w.kernel_h, kw=w.kernel_w,
+        batches=batches, groups=w.groups, ci=ci, co=co, h=height, w=w.width,
+        oh=out_height, ow=w.out_width, kh=w.kernel_h, kw=w.kernel_w,
         sh=w.stride_h, sw=w.stride_w, dh=w.dilation_h, dw=w.dilation_w,
         pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
         inp_base=base["inp"], wgt_base=base["wgt"], bias_base=base["bias"], add_base=base["add"],
-        out_base=base["out"], uop_base=base["uop"], insn_bytes_at=_align(address, PAGE_BYTES),
+        out_base=base["out"], uop_base=base["uop"], column=column,
+        insn_bytes_at=_align(address, PAGE_BYTES),
         inp_bytes=sizes["inp"], wgt_bytes=sizes["wgt"], bias_bytes=sizes["bias"],
         add_bytes=sizes["add"], out_bytes=sizes["out"],
     )  # fmt: skip

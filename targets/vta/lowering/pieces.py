@@ -240,7 +240,7 @@ def weights_stream(
     loads bound: where one tile of pixels (`places`) reads each once, in the order of memory, and
     only pixels run in hardware loops. Numbers may be arrays, for the plain function."""
     once = (geo.groups * places == 1) & (nk == 1)
-    return resident & (elements > m.wgt_built) & once & (th > 1) & (tw > 1)
+    return resident & (elements > m.wgt_built) & once & (th > 1) & ((tw > 1) | (geo.column != 0))
 
 
 @nb.njit(cache=True)

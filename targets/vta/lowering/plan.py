@@ -167,8 +167,9 @@ def slots_failure(m: Machine, t: Tiling, operations: Operations, slots: Slots) -
 
 
 @nb.njit(cache=True)
-def hardware_loops(geo: Geometry, t: Tiling) -> Loops:
-    """Which two loops run in hardware: pixels first, then the longest of the rest."""
+def hardware_loops(geo: Geometry, t: Tiling, only_pixels: bool) -> Loops:
+    """Which two loops run in hardware: pixels first, then, unless pixels alone are wanted, the
+    longest of the rest."""
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
     if t.th > 1:
@@ -178,7 +179,7 @@ def hardware_loops(geo: Geometry, t: Tiling) -> Loops:
             hw0 = COLUMNS
         else:
             hw1 = COLUMNS
-    while hw1 < 0:
+    while hw1 < 0 and not only_pixels:
         longest = -1
         for loop in range(OUTPUT_BLOCKS, 6):
             if loop != hw0 and extents[loop] > 1:  # noqa: SIM102
@@ -202,9 +203,10 @@ def plan_of(
     t = tiling_of(geo, knobs)
     operations = operations_of(epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
-    return Plan(
-        geo, m, lay, epilogue, t, operations, slots, hardware_loops(geo, t), knobs[9], knobs[10]
-    )
+    ramp = knobs[9]
+    # A column has one loop over pixels: what comes in parts needs the other one unused.
+    loops = hardware_loops(geo, t, geo.column != 0 and (ramp > 0 or slots.streamed))
+    return Plan(geo, m, lay, epilogue, t, operations, slots, loops, ramp, knobs[10])
 
 
 @stage

@@ -88,8 +88,9 @@ def pack_image(
         at = base * element_bytes - PAGE_BYTES
         image[at : at + raw.size] = raw
 
-    data = _blocked(tensors["data"], geo.batches * m.batch, w.groups, geo.ci * m.block_in)
-    data = data.reshape(geo.batches, m.batch, w.groups * geo.ci, m.block_in, w.height, w.width)
+    data = _image(tensors["data"], m, geo)
+    data = _blocked(data, geo.batches * m.batch, w.groups, geo.ci * m.block_in)
+    data = data.reshape(geo.batches, m.batch, w.groups * geo.ci, m.block_in, geo.h, geo.w)
     put(geo.inp_base, m.inp_bytes, data.transpose(0, 2, 4, 5, 1, 3), m.inp_bits)
 
     per_out = w.out_channels // w.groups
@@ -110,10 +111,9 @@ def pack_image(
         rows = np.repeat(bias.reshape(-1, 1, m.block_out), m.batch, axis=1)
         put(geo.bias_base, m.acc_bytes, rows, m.acc_bits)
     if "add" in tensors:
-        add = _blocked(tensors["add"], geo.batches * m.batch, w.groups, geo.co * m.block_out)
-        add = add.reshape(
-            geo.batches, m.batch, w.groups * geo.co, m.block_out, w.out_height, w.out_width
-        )
+        add = _image(tensors["add"], m, geo)
+        add = _blocked(add, geo.batches * m.batch, w.groups, geo.co * m.block_out)
+        add = add.reshape(geo.batches, m.batch, w.groups * geo.co, m.block_out, geo.oh, geo.ow)
         put(geo.add_base, m.acc_bytes, add.transpose(0, 2, 4, 5, 1, 3), m.acc_bits)
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
     at = geo.uop_base * m.uop_bytes - PAGE_BYTES
@@ -128,14 +128,24 @@ def unpack_output(
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
-    blocks = raw.reshape(
-        geo.batches, w.groups, geo.co, w.out_height, w.out_width, m.batch, m.block_out
-    )
-    whole = blocks.transpose(0, 5, 1, 2, 6, 3, 4).reshape(
-        geo.batches * m.batch, w.groups, geo.co * m.block_out, w.out_height, w.out_width
+    blocks = raw.reshape(geo.batches, w.groups, geo.co, geo.oh, geo.ow, m.batch, m.block_out)
+    # Of a column, pixels belong to the batch; nothing else has both.
+    order = (0, 3, 4, 5, 1, 2, 6) if geo.column else (0, 5, 1, 2, 6, 3, 4)
+    whole = blocks.transpose(order).reshape(
+        -1, w.groups, geo.co * m.block_out, w.out_height, w.out_width
     )
     kept = whole[: w.batch, :, : w.out_channels // w.groups]
     return kept.reshape(w.batch, w.out_channels, w.out_height, w.out_width).astype(np.int64)
+
+
+def _image(tensor: NDArray[np.int64], m: Machine, geo: Geometry) -> NDArray[np.int64]:
+    """A tensor (n, c, h, w) as it lies in memory: the rows of a column as the pixels of an image,
+    (batch, c, pixels, 1)."""
+    if not geo.column:
+        return tensor
+    rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
+    rows[: len(tensor)] = tensor[:, :, 0, 0]
+    return rows.reshape(geo.h, m.batch, -1).transpose(1, 2, 0)[..., None]
 
 
 def _blocked(

@@ -1,0 +1,58 @@
+"""The default tuner where its beliefs are wrong, and where many configs are one program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models import make_explorer
+from search import tune
+from search.engine import Session
+from search.performers import setting_of
+from targets.base import Configs
+from targets.features import Features
+from targets.vta.estimates import CYCLES
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.workload import Workload, parse_workload
+
+FEW_PROGRAMS = parse_workload("dense:n=1,c=2048,o=16")  # 992 valid configs, 40 programs
+PYNQ = VtaSpec.load("vta-pynq")
+
+
+class Misled(VtaTarget):
+    """Its estimates take schedules of a single reduction step for three times as slow as others,
+    which they are not."""
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        found = super().estimate(workload, configs)
+        tile_ci = self.space(workload).values(configs)[:, 3]
+        matrix = found.matrix.copy()
+        matrix[tile_ci == -(-workload.in_channels // self.spec.block_in), CYCLES] *= 3.0
+        return replace(found, matrix=matrix)
+
+
+def _best(target: VtaTarget, workload: Workload, seed: int, trials: int = 64) -> int:
+    rounds = list(tune(target, workload, make_explorer("default"), trials=trials, seed=seed))
+    best = rounds[-1].best_cycles
+    assert best is not None
+    return best
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wrong_estimate_does_not_hide_the_optimum(seed: int) -> None:
+    _, measured = VtaTarget(PYNQ).enumerate(FEW_PROGRAMS)
+    optimum = measured.cycles[measured.valid].min()
+    assert _best(Misled(PYNQ), FEW_PROGRAMS, seed) <= 1.01 * optimum
+
+
+@pytest.mark.parametrize("tuner", ["default", "default-blind"])
+def test_no_program_is_measured_twice_while_others_are_left(tuner: str) -> None:
+    workload = parse_workload("conv2d:n=1,c=271,h=1,w=7,o=64,k=1,s=2,p=0")
+    session = Session(setting_of(VtaTarget(PYNQ), workload, make_explorer(tuner), 0))
+    for _ in range(4):
+        session.advance(8)
+    valid = session.history.hidden.rows(session.history.valid).matrix
+    assert len(np.unique(valid, axis=0)) == len(valid)
