@@ -95,12 +95,10 @@ class GaussianProcess(Fitted):
         best: float,
         log_chance: Vector,
         n: int,
-        least: float = 0.0,
     ) -> NDArray[np.int64]:
-        """Up to `n` rows of `x` to measure together, each the best by log expected improvement on
-        `best` plus `log_chance` once the means of those before it are believed (kriging believer;
-        Ginsbourger et al., 2010), until less than `least` is expected of the next. `offset` is
-        added to the predictions."""
+        """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
+        plus `log_chance` once the means of those before it are believed (kriging believer;
+        Ginsbourger et al., 2010). `offset` is added to the predictions."""
         mean = self.predict(x) + offset
         scaled = np.nan_to_num(x.matrix) / self.lengths
         variance, known = self._posterior(scaled)
@@ -110,8 +108,6 @@ class GaussianProcess(Fitted):
             value = log_expected_improvement(mean, spread, best) + log_chance
             value[chosen] = -np.inf
             row = int(np.argmax(value))
-            if least > 0.0 and value[row] < math.log(least):
-                break
             shared = _kernel(scaled, scaled[row : row + 1], self.linear)[:, 0]
             shared = (shared - known.T @ known[:, row]) / math.sqrt(variance[row] + self.noise)
             known = np.concatenate([known, shared[None]])

@@ -30,23 +30,12 @@ def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDAr
     if not len(x):
         return np.empty(0, dtype=np.int64)
     order = rng.permutation(len(x))
-    return order[farthest(x[order], np.empty((0, x.shape[1])), n)]
-
-
-def farthest(
-    x: NDArray[np.float64], known: NDArray[np.float64], n: int | None = None
-) -> NDArray[np.int64]:
-    """The rows of `x` (m, columns), always the farthest from those before it and from `known`
-    (k, columns) next; the first `n` only, if that is given. Ties, and the first row if nothing is
-    known, as they come."""
-    distance = np.full(len(x), np.inf)
-    for row in known:
-        distance = np.minimum(distance, ((x - row) ** 2).sum(axis=1))
-    chosen: list[int] = []
-    while len(chosen) < len(x) and (n is None or len(chosen) < n):
-        row = int(np.argmax(distance))
-        chosen.append(row)
-        distance = np.minimum(distance, ((x - x[row]) ** 2).sum(axis=1))
+    chosen = [int(order[0])]
+    distance = ((x - x[chosen[0]]) ** 2).sum(axis=1)
+    while len(chosen) < min(n, len(x)):
+        farthest = int(order[np.argmax(distance[order])])
+        chosen.append(farthest)
+        distance = np.minimum(distance, ((x - x[farthest]) ** 2).sum(axis=1))
         distance[chosen] = -1.0
     return np.array(chosen, dtype=np.int64)
 

@@ -58,11 +58,10 @@ class Surrogate(CostModel, Protocol):
         best: float,
         log_chance: Floats,
         n: int,
-        least: float = 0.0,
     ) -> NDArray[np.int64]:
-        """Up to `n` row numbers of `x`, shape (at most n,), by expected improvement on `best`
-        (lower is better) plus the log chance of being valid, shape (rows,); none of which less than
-        `least` is expected. `offset`, shape (rows,), is added to the predictions."""
+        """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better)
+        plus the log chance of being valid, shape (rows,); `offset`, shape (rows,), is added to the
+        predictions."""
         ...
 
 

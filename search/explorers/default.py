@@ -32,7 +32,7 @@ from search.explorer import (
 from search.learning import Learners, Surrogate, VetoModel
 from search.prior import Prior, estimated, prior_of
 from search.problem import Problem
-from search.programs import least_like, new_programs
+from search.programs import new_programs
 from search.registry import Options, register
 from targets.base import Configs, Lowered
 from targets.features import Features
@@ -63,7 +63,6 @@ class DefaultOptions(Options):
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
-    worth: float = Field(1e-4, ge=0, description="log2 latency below which a trial is a check")
     checks: float = Field(
         0.17, ge=0, lt=1, description="part of what is compiled beyond a batch, to check models"
     )
@@ -112,11 +111,7 @@ class Default(BaseExplorer):
             offset = estimated(prior, rows)
             goal = float(history.log_latency[history.best])
             sure = wanted - int(self.table.checks * (wanted - n))
-            rows = rows[
-                model.propose(
-                    features.rows(rows), offset, goal, chance[rows], sure, self.table.worth
-                )
-            ]
+            rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
             promising = Candidates(configs, scores).take(rows)
             return self._checked(problem, state, history, promising, wanted)
         if prior is not None:
@@ -165,9 +160,9 @@ class Default(BaseExplorer):
         promising: Candidates,
         wanted: int,
     ) -> Candidates:
-        """What looks promising, and, where that leaves places, draws from the whole space: models
-        that expect nothing more of what they know are put to the test where they know nothing. What
-        is believed to be fast and valid is drawn more often."""
+        """What looks promising, then, in the places left, draws from the whole space: so models are
+        put to the test where they know nothing. What is believed to be fast and valid is drawn
+        more often."""
         space, rng = problem.space, problem.rng(history.round, "check")
         known = np.union1d(history.tried(space), space.ravel(promising.configs))
         configs = space.unravel(candidates.sample(space, _DRAWN, known, rng))
@@ -215,13 +210,9 @@ class Default(BaseExplorer):
             chance = self._log_chance(scores)[fresh]
             goal = float(history.log_latency[history.best])
             promising = fresh[
-                model.propose(
-                    features.rows(fresh), estimated(prior, fresh), goal, chance, n, self.table.worth
-                )
+                model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
             ]
-            others = np.setdiff1d(fresh, promising)
-            others = least_like(history, lowered.hidden, promising, others, self.learners)
-            fresh = np.concatenate([promising, others])
+            fresh = np.concatenate([promising, np.setdiff1d(fresh, promising)])
         elif prior is None and self._looks(lowered.hidden):
             work = self.learners.work(lowered.hidden.rows(fresh))
             least = fresh[np.argsort(work, kind="stable")]

@@ -88,18 +88,6 @@ def test_a_batch_is_spread_out_and_skips_what_is_hardly_valid() -> None:
     assert len(set(places[rows, 0].tolist())) > 2  # each place is there three times
 
 
-def test_a_batch_ends_where_too_little_is_expected() -> None:
-    x = np.linspace(-4, 4, 17)[:, None]
-    model = _fitted(x, np.sin(2 * x[:, 0]))
-    places = np.linspace(-4, 4, 81)[:, None]
-    rest = (np.zeros(81), np.log(np.full(81, 0.9)))
-    everything = model.propose(numbered(places), rest[0], -0.99, rest[1], 20)
-    some = model.propose(numbered(places), rest[0], -0.99, rest[1], 20, least=1e-3)
-    assert 0 < len(some) < len(everything) == 20
-    assert (some == everything[: len(some)]).all()
-    assert not len(model.propose(numbered(places), rest[0], -0.99, rest[1], 20, least=10.0))
-
-
 def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
     x = np.array([[0.0, np.nan], [1.0, 2.0]])
     model = _fitted(x, np.array([5.0, 5.0]))
