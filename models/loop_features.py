@@ -27,7 +27,8 @@ TOUCHED_BY: dict[str, frozenset[str]] = {
 }
 """The axes that index each tensor; windows that overlap are counted once a tap."""
 
-Column = NDArray[np.float64]
+PerConfig = NDArray[np.float64]
+"""A number a config, shape (configs,)."""
 
 
 def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:
@@ -37,7 +38,7 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
     values = space.values(configs).astype(np.float64)
     knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
     loops = _nest(workload, space, knobs, len(configs))
-    columns: dict[str, Column] = {}
+    columns: dict[str, PerConfig] = {}
     above = np.zeros(len(configs))
     below = np.sum([length for _, length in loops], axis=0)
     for place, (axis, length) in enumerate(loops):
@@ -59,8 +60,8 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
 
 
 def _nest(
-    workload: Workload, space: Space, knobs: dict[str, Column], rows: int
-) -> list[tuple[str, Column]]:
+    workload: Workload, space: Space, knobs: dict[str, PerConfig], rows: int
+) -> list[tuple[str, PerConfig]]:
     """Loops from the outermost, each with its axis and log2 length. Channels count in the unit of
     their knob; an axis without one is a single loop around."""
     w, whole = workload, np.zeros(rows)

@@ -90,7 +90,8 @@ class Learners(Protocol):
         ...
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
-        """The loop nest each config stands for, as AutoTVM describes it."""
+        """The loop nest each config stands for, as AutoTVM describes it: a row a config, configs of
+        shape (n, knobs)."""
         ...
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
