@@ -33,7 +33,10 @@ from evaluation.compare.test_bed import OracleTestBed, TestBed, recorded_test_be
 from reports.compare.report import write_report
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
-TUNERS = "default,default-blind,ml2tuner,p,p+v,p+a,autotvm,ga,baco,optuna,tps,random,grid"
+TUNERS = (
+    "default,default-blind,estimate,ml2tuner,p,p+v,p+a,autotvm,autotvm:features=itervar,ga,baco,"
+    "optuna,tps,random,grid"
+)
 RIVAL = "autotvm"
 LOOK = 64  # trials after which regret is read
 MANY_INVALID = 0.5  # share of a space from which invalid trials are compared
