@@ -24,6 +24,7 @@ from targets.files import Json
 from targets.titles import layer
 from targets.workload import Workload
 from tasks import tracking
+from tasks.curves import network_curves
 from tasks.flavours import booster_of
 from tasks.rounds import read_state
 from tasks.stage import step
@@ -35,6 +36,8 @@ from tuning.outcome import TunedWorkload, WorkloadRow
 from tuning.run import Job
 from tuning.totals import Total
 
+_DIGITS = 6  # of a metric that is no count
+UNTIL = "round"  # what every step of a network's curves has
 PREFECT_LINK = "the flow run in Prefect"
 
 
@@ -98,8 +101,15 @@ def log_artifacts(
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
-    counts = ("count", "trials", "invalid_trials", "lowered", "failed_compiles", "reused_trials")
-    known = {name: float(row[name]) for name in (*counts, "wall_seconds")}
+    known = {
+        "count": row["count"],
+        "trials": row["trials"],
+        "invalid_trials": row["invalid_trials"],
+        "lowered": row["lowered"],
+        "failed_compiles": row["failed_compiles"],
+        "reused_trials": row["reused_trials"],
+        "wall_seconds": row["wall_seconds"],
+    }
     tracking.log_results(run_id, known | figures_of(row))
     _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
     _log_files(run_id, trials, plots.convergence(tuned, trials))
@@ -117,6 +127,10 @@ def log_network_artifacts(
     """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect."""
     for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
         tracking.log_file(run_id, path)
+    curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
+    with tracking.StepLog(run_id, every=UNTIL) as log:
+        for step_index, values in enumerate(curves):
+            log.add(step_index, values | {UNTIL: float(step_index)})
     wall = {"wall_seconds": summary["wall_seconds"]}
     tracking.log_results(run_id, wall | figures_of(summary["total"]))
     sources = [row["default_source"] for row in summary["workloads"]]
@@ -144,7 +158,12 @@ def figures_of(row: WorkloadRow | Total) -> dict[str, float]:
         "bound_ms": _milli(row["bound_seconds"]),
         "gain": gain_of(row),
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    # MLflow's columns show all digits there are.
+    return {
+        name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _milli(seconds: float | None) -> float | None:

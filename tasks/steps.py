@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from targets.base import Target
 from targets.capabilities import Latency, blocks_of
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks.curves import chart
 from tasks.dead_runs import retire_dead_runs
 from tasks.performer import CachedStages
 from tasks.stage import Done
@@ -179,16 +180,6 @@ def tracked_workload(
         tracking.close_run(run_id, tracking.ended_by(error))
         raise
     tracking.close_run(run_id)
-
-
-def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
-    """A step of curves that MLflow draws side by side, in the section of their common first word:
-    `cycles/best`, or `seconds/best` where no cycles are counted. References are levels, equal at
-    every step."""
-    known = {name: each for name, each in latencies.items() if each is not None}
-    if all(each.cycles > 0 for each in known.values()):
-        return {f"cycles/{name}": float(each.cycles) for name, each in known.items()}
-    return {f"seconds/{name}": each.seconds for name, each in known.items()}
 
 
 def tag_flow_run(params: Params) -> None:

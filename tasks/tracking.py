@@ -136,12 +136,13 @@ class StepLog:
     """Metrics by step of one run. Steps the run has already are not logged again.
 
     A batch costs MLflow about the same whatever its size, so steps are kept for up to a second;
-    leaving the context logs the last ones. A killed run that goes on logs what is missing.
+    leaving the context logs the last ones. A killed run that goes on logs what is missing, by the
+    steps of the metric `every`, which each of them has.
     """
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, every: str = STEP_METRIC) -> None:
         self.run_id = run_id
-        history = _client().get_metric_history(run_id, STEP_METRIC)
+        history = _client().get_metric_history(run_id, every)
         self._next = max((point.step for point in history), default=-1) + 1
         self._kept: list[Metric] = []
         self._logged = time.monotonic()

@@ -124,8 +124,11 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert {"summary.json", "schedules.json", "trials.parquet"} <= set(parent["artifacts"])
     assert parent["name"] == "digits_cnn on vta-pynq, ml2tuner"
     total = summary["total"]
-    assert parent["metrics"]["gain"] == total["default_cycles"] / total["tuned_cycles"]
-    assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"])
+    gain = total["default_cycles"] / total["tuned_cycles"]
+    assert parent["metrics"]["gain"] == pytest.approx(gain, rel=1e-5)
+    assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
+    assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
+    assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * 3
     note = parent["tags"]["mlflow.note.content"]
     command = "tilewright tune digits_cnn --tuner ml2tuner --trials 40 --seed 7 --out out"
     assert f"```sh\n{command}\n```" in note

@@ -59,4 +59,4 @@ def test_a_summary_links_and_lists() -> None:
     page = network_summary("net", summary([outcome()]), NAMES, {"MLflow": "http://m/#/r"})
     assert page.startswith("# net\n\nUntuned 2,000 cycles")
     assert "- [MLflow](http://m/#/r)" in page
-    assert page.count("\n| ") == 3
+    assert page.count("\n| ") == 4
