@@ -12,6 +12,7 @@ from services.home import Home
 from services.mlflow_database import provide_mlflow_database
 from services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
 from services.server_process import LOOPBACK
+from tasks.runs_view import VIEW_TAG
 from tests.sharing import free_port
 
 pytestmark = pytest.mark.slow(seconds=15)
@@ -21,7 +22,9 @@ import sys
 from mlflow.tracking import MlflowClient
 client = MlflowClient(sys.argv[1])
 client.create_experiment("another")
-print(client.create_experiment("tilewright"))
+experiment = client.create_experiment("tilewright")
+client.set_experiment_tag(experiment, sys.argv[2], "{}")
+print(experiment)
 """
 
 
@@ -39,12 +42,13 @@ def test_it_is_the_list_of_runs_as_soon_as_there_are_any(
         assert mlflow_pages(server) == pages
         assert mlflow_runs_page(server) == f"{pages}/#/experiments?workflowType=machine_learning"
         done = subprocess.run(
-            [sys.executable, "-c", FIRST_RUN, f"sqlite:///{home.mlflow_database}"],
+            [sys.executable, "-c", FIRST_RUN, f"sqlite:///{home.mlflow_database}", VIEW_TAG],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         experiment = done.stdout.split()[-1]
         assert mlflow_runs_page(server) == (
             f"{pages}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+            "&viewStateShareKey=tilewright"
         )
     finally:
         server.stop()

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow(seconds=4)
 
 SCRIPT = """
-import sys
+import json, sys
 from pathlib import Path
 from services.home import Home, use_home
 use_home(Home(Path(sys.argv[1])))
@@ -80,6 +80,14 @@ tracking.close_run(child)
 assert open_child(third) == child, "a run goes on with the workloads it has done"
 assert open_child(second) != child
 tracking.close_run(third)
+
+experiment = MlflowClient().get_experiment(MlflowClient().get_run(third).info.experiment_id)
+view = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
+(chart,) = view["compareRunCharts"]
+assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}
+assert {"cycles/best", "cycles/untuned"} <= set(chart["selectedMetricKeys"])
+assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
 
 tracking.describe_run(third, "**what**")
 assert tracking.note_of(third) == "**what**"
