@@ -31,7 +31,7 @@ def runs_view() -> str:
 
 def _section(name: str) -> Json:
     return {
-        "uuid": f"{VIEW_KEY}-{name}", "name": name, "display": True, "isReordered": False,
+        "uuid": f"{VIEW_KEY}-{name}", "name": name, "display": True, "isReordered": True,
         "deleted": False, "isGenerated": True,
     }  # fmt: skip
 
