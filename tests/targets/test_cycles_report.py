@@ -139,7 +139,7 @@ def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
     assert len(expected) > 4
     assert page.count("</script>") == 1
     with pytest.raises(TilewrightError, match=r"\.png"):
-        write_plot(tmp_path / "t.pdf", report, "")
+        write_plot(tmp_path / "t.pdf", report, "", 100)
 
 
 def test_a_window_outside_the_program_is_refused() -> None:
