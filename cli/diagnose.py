@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from services.home import current_home
+from services.logins import without_login
 from services.server_process import ServerError
-from services.urls import without_login
 from targets.errors import TilewrightError
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}

@@ -10,6 +10,7 @@ from services.embedded import drain
 from services.home import use_home
 from services.prefect_server import announce, announced, start_prefect_pages, withdraw
 from services.server_process import LOOPBACK
+from services.urls import name_prefect_pages
 from targets.errors import TilewrightError
 from tuning.options import TuningOptions
 
@@ -53,10 +54,11 @@ def serve_tuning(
             server = start_prefect_pages(home, LOOPBACK, port)
             stack.callback(server.process.stop)
             server.process.wait()
-            announce(home, server.api_url)
+            announce(home, server)
             stack.callback(withdraw, home)
             address = server.api_url
         os.environ["PREFECT_API_URL"] = address
+        name_prefect_pages(address)
         emit(f"Prefect  {address.removesuffix('/api')}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
         emit(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")

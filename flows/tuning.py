@@ -7,6 +7,7 @@ from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from services.home import use_home
+from targets.titles import layer
 from tasks.flow_log import logged
 from tasks.steps import Params, TrackedNetwork, tracked_workload
 from tasks.store import CacheUse
@@ -23,7 +24,7 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
 
     @flow(
         name="tune_network",
-        flow_run_name="{options.subject} on {options.target}",
+        flow_run_name="{options.subject} on {options.target}, {options.tuner}",
         persist_result=False,
     )
     def tune_network(options: TuningOptions) -> Summary:
@@ -46,10 +47,11 @@ def workload_flow(
     cache: CacheUse, job: run.Job
 ) -> Flow[[TuningOptions, Params, Subgraph, str], TunedWorkload]:
     """The flow of one workload of a network."""
+    name = f"{job.options.subject}: {layer(job.subgraph.names, job.study.workload)}"
 
     @flow(
         name="tune_workload",
-        flow_run_name="{subgraph.workload}",
+        flow_run_name=lambda: name,
         persist_result=False,
         validate_parameters=False,
     )

@@ -15,8 +15,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from models.feature_words import words
 from targets.base import Configs, Space
-from targets.features import Features
+from targets.features import Feature, Features
 from targets.workload import Workload
 
 _EXTENT = {"tile_h": "out_height", "tile_w": "out_width"}
@@ -114,7 +115,8 @@ def _kept(
 ) -> Features:
     names, _, _ = _reference(view, workload, space)
     columns = view(workload, space, configs)
-    return Features.of(np.stack([columns[name] for name in names], axis=1), names)
+    about = tuple(Feature(name, text=words(name)) for name in names)
+    return Features(np.stack([columns[name] for name in names], axis=1), about)
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.features import Features, Meaning
+from targets.features import Feature, Features, Meaning
 
 _SUMS: dict[str, Meaning] = {
     "instructions": "instructions",
@@ -21,6 +21,14 @@ _SUMS: dict[str, Meaning] = {
     "iterations": "work",
 }
 """Columns, and what the counts mean that each sums up."""
+_TEXTS = {
+    "instructions": "instructions of the program",
+    "bytes": "bytes moved",
+    "exposed": "bytes moved while nothing else can run",
+    "padding": "zeros written that no operation needs",
+    "iterations": "operations executed",
+    "work": "bytes moved times operations executed",
+}
 _EXPOSURE = 16.0  # a byte that nothing hides counts as so many others
 _SCALE = 0.5  # log2 counts are put on about the scale of the other columns
 
@@ -37,7 +45,13 @@ def hidden_features(hidden: Features) -> Features:
         whole = {"work": work(hidden)}
         per = {k: v for k, v in (columns | whole).items() if k != "iterations"}
         columns |= {f"{k} per iteration": v - columns["iterations"] for k, v in per.items()}
-    return Features.of(_SCALE * np.column_stack([*columns.values()]), list(columns)).named("hidden")
+    about = tuple(Feature(name, text=_text(name)) for name in columns)
+    return Features(_SCALE * np.column_stack([*columns.values()]), about).named("hidden")
+
+
+def _text(name: str) -> str:
+    label, per, _ = name.partition(" per iteration")
+    return f"{_TEXTS[label]}{', an iteration' if per else ''} (log2)"
 
 
 def work(hidden: Features) -> NDArray[np.float64]:

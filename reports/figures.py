@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from evaluation.compare.standings import Interval
+from typing import Protocol
 
 UNKNOWN = "–"
 _PERCENT = "\N{NO-BREAK SPACE}%"
+
+
+class Ends(Protocol):
+    """What has a lower and an upper end."""
+
+    @property
+    def low(self) -> float:
+        """The lower one."""
+        ...
+
+    @property
+    def high(self) -> float:
+        """The upper one."""
+        ...
 
 
 def percent(share: float) -> str:
@@ -74,7 +85,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def ranged(interval: Interval, form: Callable[[float], str]) -> str:
+def ranged(interval: Ends, form: Callable[[float], str]) -> str:
     """`7–12`; empty where both ends read the same. Of percentages the sign is written once."""
     low, high = form(interval.low), form(interval.high)
     if low == high:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,11 @@ def prior_of(problem: Problem, configs: Configs) -> Prior | None:
     shares = logs[:, found.places("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(configs))
     latency = logs[:, found.places("latency")[0]]
-    relative = Features((logs - latency[:, None]) / 2.0, found.columns)
+    about = tuple(
+        replace(column, text=f"estimate: {column.text or column.name}, by the whole latency")
+        for column in found.columns
+    )
+    relative = Features((logs - latency[:, None]) / 2.0, about)
     return Prior(latency, fullest, relative.named("estimated"))
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from services.home import Home, use_home
 from services.prefect_server import PrefectServer, announced, start_prefect_server
+from services.urls import PREFECT_PAGES, name_prefect_pages
 
 API_URL = "PREFECT_API_URL"
 
@@ -21,7 +22,9 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
     Raises `ServerError` or `HomeError`.
     """
     home = use_home()
-    named = os.environ.get(API_URL)
+    named, pages = os.environ.get(API_URL), os.environ.get(PREFECT_PAGES)
+    if named:
+        name_prefect_pages(named)
     running = named or announced(home)
     own = None if running else start_prefect_server(home)
     try:
@@ -38,6 +41,8 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
     finally:
         if named is None:
             os.environ.pop(API_URL, None)
+        if pages is None:
+            os.environ.pop(PREFECT_PAGES, None)
         if own is not None:
             own.process.stop()
 

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.logins import login, without_login
 from services.mlflow_database import provide_mlflow_database
-from services.urls import login, without_login
 from targets.errors import TilewrightError
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
+from services.addresses import MLFLOW
 from services.home import use_home
-from services.mlflow_server import start_mlflow_server
+from services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
 from services.prefect_server import announce, start_prefect_pages, withdraw
 from services.server_process import ServerError, ServerProcess
-from services.urls import TRAINING_PAGES
 
 POLL_SECONDS = 0.2
 
@@ -47,14 +47,9 @@ def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addre
             with ending_on_sigterm():
                 for process in servers:
                     process.wait()
-                announce(home, prefect.api_url)
+                announce(home, prefect, **{MLFLOW: mlflow_pages(mlflow)})
                 stack.callback(withdraw, home)
-                addresses = {
-                    "Prefect": prefect.api_url.removesuffix("/api"),
-                    "MLflow": mlflow.health.removesuffix("health")
-                    + "#/experiments"
-                    + TRAINING_PAGES,
-                }
+                addresses = {"Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow)}
                 yield Addresses(addresses, servers)
         except KeyboardInterrupt:
             return

@@ -18,18 +18,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
-from services.urls import PREFECT_PORT
 from targets.files import replacing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-
-LOCAL = (LOOPBACK, "0.0.0.0", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -39,13 +35,18 @@ class PrefectServer:
     process: ServerProcess
     api_url: str
 
+    @property
+    def pages(self) -> str:
+        """The address of its web pages, if it shows any."""
+        return self.api_url.removesuffix("/api")
+
 
 def start_prefect_server(home: Home) -> PrefectServer:
     """Start one on a free port, without pages and scheduler, as flows of this process need it."""
     return _start(home, LOOPBACK, 0, interface=False)
 
 
-def start_prefect_pages(home: Home, host: str, port: int = PREFECT_PORT) -> PrefectServer:
+def start_prefect_pages(home: Home, host: str, port: int = DEFAULT_PORTS[PREFECT]) -> PrefectServer:
     """Start one that also serves the web pages and runs deployments that are due."""
     return _start(home, host, port, interface=True)
 
@@ -53,7 +54,7 @@ def start_prefect_pages(home: Home, host: str, port: int = PREFECT_PORT) -> Pref
 def _start(home: Home, host: str, port: int, *, interface: bool) -> PrefectServer:
     _provide_database(home)
     with listening_socket(host, port) as listener:
-        api_url = f"http://{host}:{listener.getsockname()[1]}/api"
+        api_url = reachable(f"http://{host}:{listener.getsockname()[1]}/api")
         descriptor = listener.fileno()
         process = start(
             "Prefect",
@@ -70,9 +71,11 @@ def _start(home: Home, host: str, port: int, *, interface: bool) -> PrefectServe
 # -- a server that is already there ------------------------------------------------------------
 
 
-def announce(home: Home, api_url: str) -> None:
-    """Let later commands on this home use the server of `tilewright ui`."""
-    _announcement(home).write_text(json.dumps({"api_url": api_url}))
+def announce(home: Home, server: PrefectServer, **others: str) -> None:
+    """Let later commands on this home use the server of `tilewright ui`, and link to its pages and
+    to those of `others`."""
+    _announcement(home).write_text(json.dumps({"api_url": server.api_url}))
+    remember(home, **{PREFECT: server.pages}, **others)
 
 
 def withdraw(home: Home) -> None:
@@ -87,7 +90,7 @@ def announced(home: Home) -> str | None:
         api_url = str(json.loads(_announcement(home).read_text())["api_url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if urlsplit(api_url).hostname not in LOCAL:
+    if not is_local(api_url):
         return None
     return api_url if answers(f"{api_url}/health") else None
 

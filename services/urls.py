@@ -1,16 +1,16 @@
-"""The pages of Prefect and MLflow: those of `tilewright ui`, or of servers the user names."""
+"""Links into the pages of Prefect and MLflow: those of `tilewright ui` on this home, or of servers
+the user names."""
 
 from __future__ import annotations
 
 import os
-from urllib.parse import unquote, urlsplit
 
-from services.server_process import LOOPBACK
+from services.addresses import MLFLOW, PREFECT, page_address
+from services.logins import without_login
 
-PREFECT_PORT = 4200
-MLFLOW_PORT = 5000
 TRAINING_PAGES = "?workflowType=machine_learning"
 """MLflow opens on pages for language models unless told otherwise."""
+PREFECT_PAGES = "PREFECT_UI_URL"
 
 
 def flow_run_url(flow_run_id: str) -> str:
@@ -23,25 +23,25 @@ def mlflow_run_url(experiment_id: str, run_id: str) -> str:
     return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}{TRAINING_PAGES}"
 
 
+def runs_url(pages: str, experiment_id: str | None) -> str:
+    """The list of an experiment's runs on MLflow's pages at this address; without an experiment,
+    the list of all."""
+    runs = "" if experiment_id is None else f"/{experiment_id}/runs"
+    return f"{pages.rstrip('/')}/#/experiments{runs}{TRAINING_PAGES}"
+
+
+def name_prefect_pages(api_url: str) -> None:
+    """Links of this process go to the server that the user names by its API, unless its pages are
+    named, too."""
+    if api_url.rstrip("/").endswith("/api"):
+        pages = without_login(api_url).removesuffix("/api")
+        os.environ.setdefault(PREFECT_PAGES, pages)
+
+
 def _prefect_pages() -> str:
-    return without_login(os.environ.get("PREFECT_UI_URL", f"http://{LOOPBACK}:{PREFECT_PORT}"))
+    return without_login(os.environ.get(PREFECT_PAGES) or page_address(PREFECT))
 
 
 def _mlflow_pages() -> str:
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
-    pages = tracking if tracking.startswith("http") else f"http://{LOOPBACK}:{MLFLOW_PORT}"
-    return without_login(pages)
-
-
-def without_login(url: str) -> str:
-    """Addresses are kept in records and messages, a name and password in them are not."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
-
-
-def login(url: str) -> tuple[str, str] | None:
-    """The name and password in an address."""
-    parts = urlsplit(url)
-    if parts.username is None:
-        return None
-    return unquote(parts.username), unquote(parts.password or "")
+    return without_login(tracking if tracking.startswith("http") else page_address(MLFLOW))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from targets.workload import Workload
 
 
@@ -14,6 +16,15 @@ def title(name: str, workload: Workload) -> str:
     if name.startswith(text):
         return shape(workload) + name.removeprefix(text)
     return f"{name} · {shape(workload)}"
+
+
+def layer(names: Sequence[str], workload: Workload) -> str:
+    """A workload of a network by the first layer that is one, how many others are, and its shape:
+    `conv4 +2 · 3×3/1 64→64 @56`; the shape alone where it has no name."""
+    if not names:
+        return shape(workload)
+    others = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{names[0]}{others} · {shape(workload)}"
 
 
 def shape(workload: Workload) -> str:

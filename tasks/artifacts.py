@@ -7,47 +7,91 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from prefect.artifacts import create_link_artifact, create_table_artifact
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
 from prefect.runtime import flow_run
 
 from reports import convergence as plots
+from reports import run_notes
+from reports.run_table import gain_of, results_rows
 from search import ExplorerState
 from services.urls import flow_run_url
 from targets.files import Json
+from targets.titles import layer
+from targets.workload import Workload
 from tasks import tracking
+from tasks.curves import network_curves
 from tasks.flavours import booster_of
 from tasks.rounds import read_state
 from tasks.stage import step
 from tasks.store import CacheUse, Manifest
 from tuning import folders, outputs
-from tuning.outcome import TunedWorkload
-from tuning.study import Study
+from tuning.command import command_of
+from tuning.options import TuningOptions
+from tuning.outcome import TunedWorkload, WorkloadRow
+from tuning.run import Job
+from tuning.totals import Total
+
+_DIGITS = 6  # of a metric that is no count
+UNTIL = "round"  # what every step of a network's curves has
+PREFECT_LINK = "the flow run in Prefect"
 
 
 def open_network_run(
-    network: str, about: Mapping[str, Json], params: Mapping[str, Json], fresh: bool
+    options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int
 ) -> str:
-    """The MLflow run of a network, linked with its flow run. `about` identifies it."""
+    """The MLflow run of a network of so many workloads, linked with its flow run. `about`
+    identifies it."""
+    title = title_of(params)
     run_id = tracking.open_run(
-        network, tracking.run_key(about), params=params, tags=_tags(params), fresh=fresh
+        title, tracking.run_key(about), params=params, tags=_tags(params), fresh=options.fresh
+    )
+    links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
+    if (first := tracking.repeated_run(run_id)) is not None:
+        links["the first run of this command"] = tracking.run_url(first)
+    command = command_of(options)
+    tracking.describe_run(
+        run_id, run_notes.network_note(title, workloads, options.trials, command, links)
     )
     create_link_artifact(
-        link=tracking.run_url(run_id), key="mlflow-run", description="the run in MLflow"
+        link=tracking.run_url(run_id), key="mlflow-run", description=f"{title}: the run in MLflow"
     )
     return run_id
 
 
-def open_workload_run(study: Study, parent: str, params: Mapping[str, Json], fresh: bool) -> str:
+def open_workload_run(job: Job, parent: str, params: Mapping[str, Json]) -> str:
     """The child run of one workload."""
-    about = {"parent": parent, "workload": study.workload.id}
-    return tracking.open_run(
-        str(study.workload),
+    options, workload, names = job.options, job.study.workload, job.subgraph.names
+    about = {"parent": parent, "workload": workload.id}
+    name = layer(names, workload)
+    run_id = tracking.open_run(
+        name,
         tracking.run_key(about),
-        params=dict(params) | {"workload": str(study.workload), "workload_id": study.workload.id},
+        params=dict(params)
+        | {"layer": name, "workload": str(workload), "workload_id": workload.id},
         tags=_tags(params),
         parent=parent,
-        fresh=fresh,
+        fresh=options.fresh,
     )
+    title = title_of(params)
+    links = {
+        title: tracking.run_url(parent),
+        PREFECT_LINK: flow_run_url(str(flow_run.id)),
+    }
+    note = run_notes.workload_note(
+        names, workload, job.subgraph.count, title, command_of(options), links
+    )
+    tracking.describe_run(run_id, note)
+    return run_id
+
+
+def title_of(params: Mapping[str, Json]) -> str:
+    """What a network's run is called."""
+    return run_notes.network_title(*(str(params[name]) for name in ("network", "target", "tuner")))
 
 
 @step("artifacts of {tuned.workload}")
@@ -57,11 +101,19 @@ def log_artifacts(
     """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
-    tracking.log_results(
-        run_id, {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k != "macs"}
-    )
+    known = {
+        "count": row["count"],
+        "trials": row["trials"],
+        "invalid_trials": row["invalid_trials"],
+        "lowered": row["lowered"],
+        "failed_compiles": row["failed_compiles"],
+        "reused_trials": row["reused_trials"],
+        "wall_seconds": row["wall_seconds"],
+    }
+    tracking.log_results(run_id, known | figures_of(row))
+    _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
     _log_files(run_id, trials, plots.convergence(tuned, trials))
-    _log_models(run_id, read_state(cache, state), state.key)
+    _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
 
 
 @step("artifacts of the network")
@@ -72,25 +124,64 @@ def log_network_artifacts(
     tuned: Sequence[TunedWorkload],
     run_id: str,
 ) -> None:
-    """Write the output folder, and hand the same files to MLflow and a table to Prefect."""
-    network = summary["network"]
+    """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect."""
     for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
         tracking.log_file(run_id, path)
-    results = {**summary["total"], "wall_seconds": summary["wall_seconds"]}
-    figures = {name: float(v) for name, v in results.items() if isinstance(v, int | float)}
-    tracking.log_results(run_id, figures)
-    create_table_artifact(
-        key="layers", table=[dict(row) for row in summary["workloads"]], description=network
+    curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
+    with tracking.StepLog(run_id, every=UNTIL) as log:
+        for step_index, values in enumerate(curves):
+            log.add(step_index, values | {UNTIL: float(step_index)})
+    wall = {"wall_seconds": summary["wall_seconds"]}
+    tracking.log_results(run_id, wall | figures_of(summary["total"]))
+    sources = [row["default_source"] for row in summary["workloads"]]
+    _say_outcome(run_id, run_notes.outcome_line(summary["total"], sources))
+    title = run_notes.network_title(summary["network"], summary["target"], summary["tuner"])
+    names = {each.workload.id: each.names for each in tuned}
+    create_table_artifact(key="layers", table=results_rows(summary, names), description=title)
+    links = {"this run in MLflow": tracking.run_url(run_id)}
+    create_markdown_artifact(
+        key="summary",
+        markdown=run_notes.network_summary(title, summary, names, links),
+        description=title,
     )
+
+
+def figures_of(row: WorkloadRow | Total) -> dict[str, float]:
+    """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
+    found = {
+        "untuned_cycles": row["default_cycles"],
+        "tuned_cycles": row["tuned_cycles"],
+        "bound_cycles": row["bound_cycles"],
+        "roofline_cycles": row["roofline_cycles"],
+        "untuned_ms": _milli(row["default_seconds"]),
+        "tuned_ms": _milli(row["tuned_seconds"]),
+        "bound_ms": _milli(row["bound_seconds"]),
+        "gain": gain_of(row),
+    }
+    # MLflow's columns show all digits there are.
+    return {
+        name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _milli(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _say_outcome(run_id: str, outcome: str) -> None:
+    note = tracking.note_of(run_id)
+    if outcome not in note:
+        tracking.describe_run(run_id, run_notes.with_outcome(note, outcome))
 
 
 def _tags(params: Mapping[str, Json]) -> dict[str, str]:
     flow_run_id = str(flow_run.id)
-    tags = {
-        "network": str(params["network"]),
-        "target_fingerprint": str(params["target_fingerprint"]),
-        "tuner": str(params["tuner"]),
-        "seed": str(params["seed"]),
+    named = ("network", "target", "target_fingerprint", "tuner", "seed")
+    tags = {name: str(params[name]) for name in named} | {
+        MLFLOW_SOURCE_NAME: "tilewright tune",
+        MLFLOW_SOURCE_TYPE: "LOCAL",
         "prefect_flow_run_id": flow_run_id,
         "prefect_flow_run_url": flow_run_url(flow_run_id),
     }
@@ -107,13 +198,14 @@ def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
         tracking.log_file(run_id, plot)
 
 
-def _log_models(run_id: str, state: ExplorerState, version: str) -> None:
+def _log_models(run_id: str, workload: Workload, state: ExplorerState, version: str) -> None:
     """Boosted trees with MLflow's flavour of them, other models as the files they save."""
     with tempfile.TemporaryDirectory() as folder:
         for role, model in sorted(state.models.items()):
             booster = booster_of(model)
             if booster is not None:
-                tracking.log_booster(run_id, f"model_{role}", model.kind, booster, version)
+                name = f"{role} {str(workload).replace(':', ' ')}"
+                tracking.log_booster(run_id, name, model.kind, booster, version)
                 continue
             path = Path(folder) / f"model_{role}{model.suffix}"
             model.save(path)

@@ -1,19 +1,20 @@
 """The champion: P, V and A of a comparison's best run, in MLflow's registry, to start from again.
 
-Each workload on a target and space has one registered model a role, and the alias `champion` names
-the version in force. What lies there are native files (XGBoost's UBJSON, LightGBM's text, NPZ);
-they are read as such, and nothing in the registry chooses what code reads them. `tasks.crowning`
-puts them there.
+Each tuner has one registered model a role of a workload on a target and space; the alias `champion`
+names the version in force, on the models of the best tuner alone. What lies there are native files
+(XGBoost's UBJSON, LightGBM's text, NPZ); they are read as such, and nothing in the registry chooses
+what code reads them. `tasks.crowning` puts them there.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlflow.artifacts
 import numpy as np
-from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 
@@ -25,10 +26,11 @@ from search.learning import CostModel
 from targets.base import Target
 from targets.errors import TilewrightError
 from targets.files import canonical, digest
-from targets.workload import Workload
+from targets.workload import DEFAULT_EPILOGUE, Workload
 from tasks.flavours import file_of
 
 ALIAS = "champion"
+PREFIX = "tilewright"
 ABOUT = "tilewright"  # key of what the model's metadata say
 CHAMPION_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
 
@@ -37,9 +39,31 @@ class ChampionError(TilewrightError):
     """A champion that is missing or does not fit."""
 
 
-def model_name(target: str, space: str, workload: Workload, role: str) -> str:
-    """What a model is registered as."""
-    return f"tilewright.{target}.{space}.{workload.id}.{role}"
+@dataclass(frozen=True)
+class ModelPlace:
+    """Where in the registry the models of a workload are, those of all tuners and roles."""
+
+    target: str
+    space: str
+    workload: Workload
+
+    def name(self, tuner: str, role: str) -> str:
+        """What a model is registered as: `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`,
+        with the beginning of the workload's id where its epilogue is not the usual one."""
+        workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
+        if self.workload.epilogue != DEFAULT_EPILOGUE:
+            workload += f"-{self.workload.id[:6]}"
+        return ".".join([PREFIX, *map(_plain, (self.target, self.space)), workload, tuner, role])
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What is found again by: equal for all models of this place."""
+        return {
+            "target": self.target,
+            "space": self.space,
+            "workload": str(self.workload),
+            "workload_id": self.workload.id,
+        }
 
 
 def load_champion(
@@ -48,25 +72,35 @@ def load_champion(
     """The champion's models for a workload; None if there is no champion. Raises `ChampionError`
     if it was learned by another tuner, or from other features than this code computes."""
     found = {}
-    for role in CHAMPION_ROLES:
-        model = _load(model_name(target.name, space, workload, role), target, workload, tuner)
-        if model is not None:
-            found[role] = model
+    for name in champions(ModelPlace(target.name, space, workload)):
+        role, model = _load(name, target, workload, tuner)
+        found[role] = model
     return ExplorerState(found) if found else None
 
 
 def registered(target: str, space: str, workload: Workload) -> bool:
     """Whether a workload has a champion."""
-    client = MlflowClient()
-    names = (model_name(target, space, workload, role) for role in CHAMPION_ROLES)
-    return any(_version(client, name) is not None for name in names)
+    return bool(champions(ModelPlace(target, space, workload)))
 
 
-def _load(name: str, target: Target, workload: Workload, tuner: str) -> CostModel | None:
-    client = MlflowClient()
-    version = _version(client, name)
-    if version is None:
-        return None
+def champions(place: ModelPlace) -> list[str]:
+    """The names of the models there that have a champion."""
+    of = f"tags.workload_id = '{place.workload.id}'"
+    return [
+        model.name
+        for model in MlflowClient().search_registered_models(of)
+        if ALIAS in model.aliases and place.tags.items() <= model.tags.items()
+    ]
+
+
+def _plain(text: str) -> str:
+    """A part of a model's name: `/` and `:` are not allowed, and `.` parts them."""
+    return re.sub(r"[^\w-]+", "-", text)
+
+
+def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[str, CostModel]:
+    """A model and its role."""
+    version = MlflowClient().get_model_version_by_alias(name, ALIAS).version
     uri = f"models:/{name}/{version}"
     about = dict(Model.load(uri).metadata or {}).get(ABOUT, {})
     if about.get("tuner") != tuner:
@@ -84,14 +118,7 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> CostMode
         local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
         model.load(Path(local) / file_of(model))
     model.columns = tuple(str(name) for name in about["columns"])
-    return model
-
-
-def _version(client: MlflowClient, name: str) -> str | None:
-    try:
-        return str(client.get_model_version_by_alias(name, ALIAS).version)
-    except MlflowException:
-        return None
+    return str(about["role"]), model
 
 
 def features_of(target: Target, problem: Problem) -> str:

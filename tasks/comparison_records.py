@@ -24,8 +24,9 @@ from evaluation.compare.plan import ComparisonPlan, TunerConfig
 from evaluation.compare.runs import TunerRun
 from evaluation.compare.standings import Floats, Results
 from services.home import current_home
+from services.urls import mlflow_run_url
 from targets.files import Json
-from tasks.tracking import commit_tag
+from tasks.tracking import PAGE_KIND, commit_tag
 
 _BATCH_LIMIT = 1000  # metrics MLflow takes in a call
 _TEXT_LIMIT = 500  # characters of a parameter
@@ -54,14 +55,17 @@ def log_comparison(
     seeds = {}
     for k, tuner_config in enumerate(plan.tuner_configs):
         params = _params(plan, tuner_config)
-        parent = _open(client, experiment_id, tuner_config.label, {})
+        note = f"Tuner `{tuner_config.label}` in {name}: medians over {len(plan.seeds)} seeds."
+        parent = _open(client, experiment_id, tuner_config.label, {MLFLOW_RUN_NOTE: note})
         _log(client, parent, params, _tuner_metrics(results, k))
         for path in files:
             client.log_artifact(parent, str(path))
         for s, seed in enumerate(plan.seeds):
             mine = [run for run in runs if run.tuner == tuner_config.label and run.seed == seed]
             seconds = sum(run.wall_seconds for run in mine)
-            tags = {MLFLOW_PARENT_RUN_ID: parent}
+            of = f"[{tuner_config.label}]({mlflow_run_url(experiment_id, parent)})"
+            note = f"Seed {seed} of {of}: {plan.trials} trials on each workload."
+            tags = {MLFLOW_PARENT_RUN_ID: parent, MLFLOW_RUN_NOTE: note}
             run_id = _open(client, experiment_id, f"seed {seed}", tags, seconds)
             figures = _seed_metrics(plan, results, k, s, mine)
             _log(client, run_id, params | {"seed": seed}, figures)
@@ -146,7 +150,9 @@ def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
     workloads = "\n".join(f"- {name}" for name, _ in test_bed.workloads)
     note = f"{len(plan.seeds)} seeds, {plan.trials} trials a run, on\n{workloads}"
     return str(
-        client.create_experiment(name, artifact_location=folder, tags={MLFLOW_RUN_NOTE: note})
+        client.create_experiment(
+            name, artifact_location=folder, tags={MLFLOW_RUN_NOTE: note, **PAGE_KIND}
+        )
     ), name
 
 

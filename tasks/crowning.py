@@ -24,7 +24,14 @@ from targets.features import Features
 from targets.files import Json
 from targets.titles import title
 from targets.workload import Workload
-from tasks.champion import ABOUT, ALIAS, CHAMPION_ROLES, features_of, model_name
+from tasks.champion import (
+    ABOUT,
+    ALIAS,
+    CHAMPION_ROLES,
+    ModelPlace,
+    champions,
+    features_of,
+)
 from tasks.comparison_records import LoggedComparison
 from tasks.flavours import flavoured
 
@@ -108,16 +115,33 @@ def _register(
     client, test_bed = MlflowClient(), plan.test_bed
     workload = dict(test_bed.workloads)[job.workload]
     target = test_bed.open(job.workload)
-    about = _about(plan, job, workload)
+    about, tuner = _about(plan, job, workload), job.tuner_config.tuner
+    place = ModelPlace(target.name, test_bed.space, workload)
+    _dethrone(client, place)
     crowned = []
     for role, each in learned.items():
-        name = model_name(target.name, test_bed.space, workload, role)
+        name = place.name(tuner, role)
         metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
-        model_id = _logged(client, logged, f"{role} {workload.id}", run_id, each, metadata)
-        text = f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}."
-        version = _new_version(client, name, text, model_id, run_id)
+        model_id = _logged(client, logged, f"{role} {_plain(workload)}", run_id, each, metadata)
+        text = (
+            f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
+            f"space {test_bed.space}, learned by tuner {tuner}."
+        )
+        _provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
+        version = _new_version(client, name, model_id, run_id)
         crowned.append(Crowned(role, job.workload, name, version))
     return crowned
+
+
+def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
+    """A workload has the champions of one tuner: earlier ones keep their versions only."""
+    for name in champions(place):
+        client.delete_registered_model_alias(name, ALIAS)
+
+
+def _plain(workload: Workload) -> str:
+    """A workload as part of a logged model's name, where some marks are not allowed."""
+    return str(workload).replace(":", " ")
 
 
 def _logged(
@@ -144,13 +168,17 @@ def _logged(
     return str(entry.model_id)
 
 
-def _new_version(client: MlflowClient, name: str, text: str, model_id: str, run_id: str) -> str:
-    """Put a logged model into the registry, as the champion."""
+def _provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
+    """A registered model of this name, there or new."""
     try:
-        client.create_registered_model(name, description=text)
+        client.create_registered_model(name, tags=tags, description=text)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
             raise
+
+
+def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str) -> str:
+    """Put a logged model into the registry, as the champion."""
     source = f"models:/{model_id}"
     made = client.create_model_version(name, source, run_id=run_id, model_id=model_id)
     client.set_registered_model_alias(name, ALIAS, made.version)

@@ -6,20 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from uuid import UUID
 
 import numpy as np
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from search import ExplorerState, Round, Session, Setting
 from targets.base import Target
-from targets.capabilities import blocks_of
+from targets.capabilities import Latency, blocks_of
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks.curves import chart
 from tasks.dead_runs import retire_dead_runs
 from tasks.performer import CachedStages
 from tasks.stage import Done
 from tasks.store import CacheUse, Manifest
-from tuning import run
+from tuning import proof, run
 from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.network import Extracted, Model
 from tuning.options import TuningOptions
@@ -79,9 +82,12 @@ class TrackedNetwork:
                 [study_of(options, each.workload) for each in what.subgraphs]
             )
         self.params = params_of(options, what)
-        about = self.params | {"model": self._imported.key}
-        name = what.model.name
-        self.run_id = artifacts.open_network_run(name, about, self.params, options.fresh)
+        about = self.params | {
+            "model": self._imported.key,
+            "folder": str(options.folder.absolute()),
+        }
+        tag_flow_run(self.params)
+        self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         if not self.params.get("warm_start"):
@@ -122,11 +128,18 @@ class TrackedWorkload:
         self.folder = folder
         self.run_id = run_id
         self.log = log
+        self.beside: dict[str, Latency | None] = {}
 
     def untuned_schedule(self, study: Study) -> Schedule | None:
         self.emit(StageBegan("measure_default"))
         done = schedules.measure_default(self.cache, study)
-        return schedules.read_default(_took(done, self.emit))
+        found = schedules.read_default(_took(done, self.emit))
+        self.beside = {
+            "untuned": None if found is None else found.latency,
+            "bound": proof.bound_of(study),
+            "roofline": proof.roofline_of(study),
+        }
+        return found
 
     def stages(self, study: Study, setting: Setting) -> CachedStages:
         self._stages = CachedStages(self.cache, study, self.emit)
@@ -140,11 +153,7 @@ class TrackedWorkload:
             "failed_compiles": float(done.failed_compiles),
             **done.model_errors,
         }
-        if done.best_cycles is not None:
-            figures["best_cycles"] = float(done.best_cycles)
-        elif done.best is not None:
-            figures["best_seconds"] = done.best.seconds
-        self.log.add(done.index, figures)
+        self.log.add(done.index, figures | chart({"best": done.best, **self.beside}))
 
     def verify(self, study: Study, chosen: Schedule) -> None:
         self.log.flush()
@@ -162,7 +171,8 @@ def tracked_workload(
 ) -> Iterator[TrackedWorkload]:
     """The steps of a workload, with a run in MLflow below its network's that ends with them."""
     options = job.options
-    run_id = artifacts.open_workload_run(job.study, parent, params, options.fresh)
+    tag_flow_run(params)
+    run_id = artifacts.open_workload_run(job, parent, params)
     try:
         with tracking.StepLog(run_id) as log:
             yield TrackedWorkload(cache, job.emit, options.folder, run_id, log)
@@ -170,6 +180,14 @@ def tracked_workload(
         tracking.close_run(run_id, tracking.ended_by(error))
         raise
     tracking.close_run(run_id)
+
+
+def tag_flow_run(params: Params) -> None:
+    """Tag the flow run that this is part of. Its tasks are to have no tags: Prefect asks the server
+    for a place in the queue of each of them."""
+    tags = {*flow_run.tags, *(str(params[name]) for name in ("network", "target", "tuner"))}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(str(flow_run.id)), tags=sorted(tags))
 
 
 def params_of(options: TuningOptions, what: run.Network) -> Params:

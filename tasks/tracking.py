@@ -1,7 +1,8 @@
 """MLflow, through its client with explicit run ids: one run a network, a child run a workload.
 
-A run is found again by a tag that says what it is about, so a command that is repeated goes on with
-its run instead of starting a second one, and logs only the steps that are missing.
+A run is found again by a tag that says what it is about: a command that was killed goes on with its
+run instead of starting a second one, and logs only the steps that are missing. One that is repeated
+after it ended well is a run of its own, which names the first.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from mlflow.entities import LoggedModel, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities import LoggedModel, LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_GIT_COMMIT,
+    MLFLOW_PARENT_RUN_ID,
+    MLFLOW_RUN_NAME,
+    MLFLOW_RUN_NOTE,
+)
 
 from services.home import current_home
+from services.mlflow_server import EXPERIMENT
 from services.urls import mlflow_run_url
 from targets.files import Json, canonical, digest
 from tasks.flavours import flavoured_booster
+from tasks.runs_view import VIEW_TAG, runs_view
 
-EXPERIMENT = "tilewright"
 KEY_TAG = "tilewright.key"
+REPEATS_TAG = "tilewright.repeats"
+"""On the run of a command that had ended well before: the id of the first such run."""
 VERSION_TAG = "tilewright.version"
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment on its training runs, not on traces of language models."""
@@ -52,33 +61,63 @@ def open_run(
     parent: str | None = None,
     fresh: bool = False,
 ) -> str:
-    """The id of the run with this key, set running; a new one if there is none or `fresh` is asked.
+    """The id of an unfinished run with this key, set running; else of a new one, as always if
+    `fresh` is asked. A run below a `parent` belongs to it, also where it had ended.
 
     Tags are brought up to date, parameters are written once.
     """
     client = _client()
-    run_id = None if fresh else find_run(key)
-    if run_id is None:
-        _retire(key)
-        links = {MLFLOW_RUN_NAME: name, KEY_TAG: key} | (
-            {MLFLOW_PARENT_RUN_ID: parent} if parent else {}
-        )
-        run_id = client.create_run(_experiment(), tags=links).info.run_id
-        client.log_batch(run_id, params=[Param(k, str(v)) for k, v in params.items()])
+    held = None if fresh else _latest(key)
+    if held is not None and (parent is not None or held.info.status != "FINISHED"):
+        run_id = str(held.info.run_id)
+    else:
+        if held is None:
+            _retire(key)
+        run_id = _create(name, key, params, parent, held)
     client.update_run(run_id, status="RUNNING")
     client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
-    return str(run_id)
+    return run_id
 
 
-def find_run(key: str) -> str | None:
-    """The latest run with this key."""
+def _create(
+    name: str, key: str, params: Mapping[str, Json], parent: str | None, held: Run | None
+) -> str:
+    """The id of a new run. `held` is one of the same command, ended."""
+    links = {MLFLOW_RUN_NAME: name, KEY_TAG: key}
+    if parent:
+        links[MLFLOW_PARENT_RUN_ID] = parent
+    if held is not None:
+        links[REPEATS_TAG] = held.data.tags.get(REPEATS_TAG, held.info.run_id)
+    run_id = str(_client().create_run(_experiment(), tags=links).info.run_id)
+    _client().log_batch(run_id, params=[Param(k, str(v)) for k, v in params.items()])
+    return run_id
+
+
+def repeated_run(run_id: str) -> str | None:
+    """The first run of the command that this run repeats; None if it is the first itself."""
+    found = _client().get_run(run_id).data.tags.get(REPEATS_TAG)
+    return None if found is None else str(found)
+
+
+def describe_run(run_id: str, note: str) -> None:
+    """Write what MLflow shows above a run's figures, in Markdown."""
+    _client().set_tag(run_id, MLFLOW_RUN_NOTE, note)
+
+
+def note_of(run_id: str) -> str:
+    """What `describe_run` wrote."""
+    return str(_client().get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, ""))
+
+
+def _latest(key: str) -> Run | None:
+    """Of the runs with this key the latest that did not end well, else the latest."""
     found = _client().search_runs(
         [_experiment()],
         filter_string=f"tags.`{KEY_TAG}` = '{key}'",
         order_by=["attributes.start_time DESC"],
-        max_results=1,
     )
-    return str(found[0].info.run_id) if found else None
+    unfinished = [run for run in found if run.info.status != "FINISHED"]
+    return next(iter([*unfinished, *found]), None)
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
@@ -97,12 +136,13 @@ class StepLog:
     """Metrics by step of one run. Steps the run has already are not logged again.
 
     A batch costs MLflow about the same whatever its size, so steps are kept for up to a second;
-    leaving the context logs the last ones. A killed run that goes on logs what is missing.
+    leaving the context logs the last ones. A killed run that goes on logs what is missing, by the
+    steps of the metric `every`, which each of them has.
     """
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, every: str = STEP_METRIC) -> None:
         self.run_id = run_id
-        history = _client().get_metric_history(run_id, STEP_METRIC)
+        history = _client().get_metric_history(run_id, every)
         self._next = max((point.step for point in history), default=-1) + 1
         self._kept: list[Metric] = []
         self._logged = time.monotonic()
@@ -216,22 +256,21 @@ def _experiment() -> str:
     client = _client()
     known = client.get_experiment_by_name(EXPERIMENT)
     if known is not None:
+        if known.tags.get(VIEW_TAG) != (view := runs_view()):
+            client.set_experiment_tag(known.experiment_id, VIEW_TAG, view)
         return str(known.experiment_id)
     local = str(client.tracking_uri).startswith("sqlite:")
     folder = current_home().mlflow_artifacts.as_uri() if local else None
-    return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=PAGE_KIND))
+    tags = PAGE_KIND | {VIEW_TAG: runs_view()}
+    return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))
 
 
 def _retire(key: str) -> None:
-    """A run that starts over takes the key; the older one keeps its data. If it was killed before
-    it could say so, it and its children end now."""
-    old = find_run(key)
-    if old is None:
-        return
-    _client().set_tag(old, KEY_TAG, f"{key} (superseded)")
-    children = _client().search_runs(
-        [_experiment()], filter_string=f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{old}'"
-    )
-    for run in [_client().get_run(old), *children]:
-        if run.info.status == "RUNNING":
-            close_run(run.info.run_id, "KILLED")
+    """A run that starts over takes the key; the older ones keep their data. One that was killed
+    before it could say so ends now, and its children with it."""
+    while (old := _latest(key)) is not None:
+        _client().set_tag(old.info.run_id, KEY_TAG, f"{key} (superseded)")
+        below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{old.info.run_id}'"
+        for run in [old, *_client().search_runs([_experiment()], filter_string=below)]:
+            if run.info.status == "RUNNING":
+                close_run(run.info.run_id, "KILLED")

@@ -24,10 +24,11 @@ def explain(
     ] = 512,
     seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
 ) -> None:
-    """Show which features drove Models P, V and A, V's calibration, and predicted vs simulated."""
+    """Show which features drove Models P, V and A, how right they were, and what to do next."""
     from rich.console import Console
 
     from cli.views.explanation import explaining, show, warn_if_changed
+    from evaluation.explain.advice import advice_of
     from evaluation.explain.folder import read_folder
     from evaluation.explain.run import explain_run
     from reports.explain.page import write_explanation
@@ -39,5 +40,6 @@ def explain(
     warn_if_changed(run, console)
     with explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
-    write_explanation(run, explained, place)
-    show(explained, place, console)
+    advice = advice_of(run, explained)
+    write_explanation(run, explained, advice, place)
+    show(explained, advice, place, console)

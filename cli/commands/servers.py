@@ -7,9 +7,18 @@ from typing import Annotated
 import typer
 
 from cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
+from services.addresses import MLFLOW, PREFECT, port_or_last
 from services.server_process import LOOPBACK
-from services.urls import MLFLOW_PORT, PREFECT_PORT
 from tuning.options import DEFAULTS
+
+PrefectPort = Annotated[
+    int | None,
+    typer.Option(help="Port of Prefect's pages.  [default: as last time, at first 4200]"),
+]
+MlflowPort = Annotated[
+    int | None,
+    typer.Option(help="Port of MLflow's pages.  [default: as last time, at first 5000]"),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,8 +27,8 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
-    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's pages.")] = PREFECT_PORT,
-    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's pages.")] = MLFLOW_PORT,
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
     ] = LOOPBACK,
@@ -28,9 +37,11 @@ def ui(
     from services.pages import show_pages
     from services.ports import check_ports
 
-    check_ports({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
+    prefect = port_or_last(prefect_port, PREFECT)
+    mlflow = port_or_last(mlflow_port, MLFLOW)
+    check_ports({"--prefect-port": prefect, "--mlflow-port": mlflow})
     _warn_if_open(host)
-    with show_pages(host, prefect_port, mlflow_port) as addresses:
+    with show_pages(host, prefect, mlflow) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
         typer.echo("Ctrl-C stops both.")
@@ -52,14 +63,15 @@ def serve(
     every: Annotated[
         float | None, typer.Option(help="Run every so many seconds instead.", min=1)
     ] = None,
-    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's pages.")] = PREFECT_PORT,
+    prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
     from services.ports import check_ports
     from tuning.checks import check
     from tuning.options import parse_options
 
-    check_ports({"--prefect-port": prefect_port})
+    prefect = port_or_last(prefect_port, PREFECT)
+    check_ports({"--prefect-port": prefect})
     options = parse_options(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch,
@@ -69,7 +81,7 @@ def serve(
 
     if every is None:
         check_cron(cron)
-    serve_tuning(options, cron=cron, every_seconds=every, port=prefect_port, emit=typer.echo)
+    serve_tuning(options, cron=cron, every_seconds=every, port=prefect, emit=typer.echo)
 
 
 def _warn_if_open(host: str) -> None:

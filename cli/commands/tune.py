@@ -134,7 +134,8 @@ def _run(options: TuningOptions, bare: bool) -> None:
     console = Console()
     heard = Heard(make_display(console, options.trials))
     summary = _bare(options, heard) if bare else _tracked(options, heard)
-    show_results(summary, options.folder, heard.reused_stages, console)
+    links = {} if bare else _links(summary)
+    show_results(summary, options.folder, heard.reused_stages, links, console)
 
 
 def _tracked(options: TuningOptions, heard: Heard) -> Summary:
@@ -146,6 +147,17 @@ def _tracked(options: TuningOptions, heard: Heard) -> Summary:
         from flows.tuning import network_flow
 
         return network_flow(heard)(options)
+
+
+def _links(summary: Summary) -> dict[str, str]:
+    """The run's pages, by whose they are."""
+    from services.urls import flow_run_url
+    from tasks.tracking import run_url
+
+    return {
+        "MLflow": run_url(summary["mlflow_run_id"]),
+        "Prefect": flow_run_url(summary["prefect_flow_run_id"]),
+    }
 
 
 def _bare(options: TuningOptions, heard: Heard) -> Summary:

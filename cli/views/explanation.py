@@ -8,18 +8,20 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cli.views.terminal import bare_table, progress_bar, ruled_table, say
+from evaluation.explain.advice import Advice
 from evaluation.explain.folder import TunedFolder
 from evaluation.explain.summary import ModelSummary, accuracy, model_summaries, vetoed_shares
 from evaluation.explain.workloads import Explained
-from reports.explain.page import CHANGED, PAGE, PICTURE, method
+from reports.explain.page import CHANGED, NO_ADVICE, PAGE, PICTURE, method
 from reports.figures import decimal, percent
 from search.explorer import ROLES
 from targets.workload import Workload
 
 _SHOWN = 6  # features of a model
-_BAR = 12  # characters of the longest bar
+_BAR = 8  # characters of the longest bar
 
 
 @contextmanager
@@ -36,14 +38,26 @@ def warn_if_changed(folder: TunedFolder, console: Console) -> None:
         console.print(CHANGED, style="yellow", highlight=False)
 
 
-def show(explained: Sequence[Explained], out: Path, console: Console) -> None:
-    """What drove each model, how right they were, and where the picture is."""
+def show(
+    explained: Sequence[Explained], advice: Sequence[Advice], out: Path, console: Console
+) -> None:
+    """What drove each model, how right they were, where the picture is, and what to do."""
     for model in model_summaries(explained):
         _show_features(model, console)
     console.print("[bold]How right they were[/]")
     console.print("[dim]own trials: before the models learned from them[/]")
     console.print(_accuracy(explained))
     say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+    _show_advice(advice, console)
+
+
+def _show_advice(advice: Sequence[Advice], console: Console) -> None:
+    console.print("\n[bold]So do this[/]")
+    for place, each in enumerate(advice, start=1):
+        lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
+        console.print(lines)
+    if not advice:
+        console.print(NO_ADVICE, highlight=False)
 
 
 def _show_features(model: ModelSummary, console: Console) -> None:
@@ -56,11 +70,13 @@ def _show_features(model: ModelSummary, console: Console) -> None:
         console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
         return
     table = bare_table()
-    for name in ("feature", "influence", "", "if large"):
+    table.add_column("feature", overflow="fold")
+    for name in ("influence", "", "if large"):
         table.add_column(name, justify="right" if name == "influence" else "left", no_wrap=True)
     for feature in features:
         bar = "█" * max(1, round(_BAR * feature.share / features[0].share))
-        table.add_row(feature.name, percent(feature.share), bar, model.effect(feature))
+        words = Text.assemble(feature.name, (f"  {feature.text}", "dim"))
+        table.add_row(words, percent(feature.share), bar, model.effect(feature))
     console.print(table)
     console.print()
 

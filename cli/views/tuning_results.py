@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -21,8 +22,15 @@ from tuning.totals import Total, share_of
 WIDE = 100  # columns of a terminal that has room for the bound and the trials
 
 
-def show_results(summary: Summary, folder: Path, reused_stages: int, console: Console) -> None:
-    """The table of `summary.json`, what it covers, what was reused, and where the results lie."""
+def show_results(
+    summary: Summary,
+    folder: Path,
+    reused_stages: int,
+    links: Mapping[str, str],
+    console: Console,
+) -> None:
+    """The table of `summary.json`, what was reused, where the results lie, and links to the run's
+    pages by whose they are."""
     console.print(results_table(summary, console.width))
     say(
         console,
@@ -32,8 +40,10 @@ def show_results(summary: Summary, folder: Path, reused_stages: int, console: Co
         + _reused(summary, reused_stages)
         + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
-        + ("\n'tilewright ui' shows this run in MLflow and Prefect" * ("mlflow_run_id" in summary)),
+        + ("\n'tilewright ui' shows this run:" * bool(links)),
     )
+    for name, address in links.items():
+        console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,17 +25,21 @@ class FolderError(TilewrightError):
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """What `tilewright tune` left. `recorded_on` is the target's fingerprint at that time."""
+    """What `tilewright tune` left. `kind` is the target's, `recorded_on` its fingerprint at that
+    time."""
 
     path: Path
     network: str
     target: Target
+    kind: str
     space: str
     recorded_on: str
     workloads: tuple[Workload, ...]
     tuner_config: TunerConfig
     seed: int
     batch: int
+    counts: Mapping[str, int]
+    """Calls of each workload an inference, by its id."""
 
     @property
     def changed(self) -> bool:
@@ -83,6 +88,13 @@ class _Schedules(BaseModel):
     schedules: list[_WrittenSchedule]
 
 
+class _WrittenWorkload(BaseModel):
+    """How often a workload is called."""
+
+    id: str
+    count: int
+
+
 class _Summary(BaseModel):
     """What is read of `summary.json`."""
 
@@ -92,6 +104,7 @@ class _Summary(BaseModel):
     space: str
     seed: int
     batch: int
+    workloads: list[_WrittenWorkload]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -108,6 +121,7 @@ def read_folder(path: Path) -> TunedFolder:
             path=path,
             network=summary.network,
             target=rebuild(written.kind, written.spec, summary.space),
+            kind=written.kind,
             space=summary.space,
             recorded_on=written.fingerprint,
             workloads=tuple(
@@ -116,6 +130,7 @@ def read_folder(path: Path) -> TunedFolder:
             tuner_config=TunerConfig(summary.tuner, summary.tuner, tuple(sorted(options.items()))),
             seed=summary.seed,
             batch=summary.batch,
+            counts={each.id: each.count for each in summary.workloads},
         )
     except (ValueError, TilewrightError) as error:
         raise _foreign(path, error) from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.explain.course import Course, course_of
 from evaluation.explain.folder import TunedFolder
 from evaluation.explain.shapley import is_exact, shapley_values
 from search import Explorer, ExplorerState, History, Problem, Session, setting_of
@@ -43,6 +44,7 @@ class Influence:
     values: Floats
     exact: bool
     corrects: bool
+    texts: tuple[str, ...] = ()  # what each feature is, in words; "" where nobody says
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Explained:
     before: Judged  # each batch, before the models learned from it
     unseen: Judged  # random configs of the space, by the final models
     threshold: float  # of V's veto; 0 if it has none
+    course: Course  # what the trials came to, one after the other
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
@@ -105,6 +108,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
         before=Judged({role: np.concatenate(each, axis=1) for role, each in before.items()}),
         unseen=Judged(_judged(asked, measured)),
         threshold=_threshold(state, explorer),
+        course=course_of(folder, workload),
     )
 
 
@@ -165,7 +169,8 @@ def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> I
     background = known.rows(rng.permutation(len(known))[:_BACKGROUND])
     values = shapley_values(model, some, background, seed)
     corrects = bool(np.abs(asked.input.offset).max(initial=0.0) > 1e-6)
-    return Influence(features.names, some.matrix, values, exact, corrects)
+    texts = tuple(column.text for column in features.columns)
+    return Influence(features.names, some.matrix, values, exact, corrects, texts)
 
 
 def _threshold(state: ExplorerState, explorer: Explorer) -> float:
@@ -180,11 +185,13 @@ def _threshold(state: ExplorerState, explorer: Explorer) -> float:
 @dataclass(frozen=True)
 class Ranked:
     """A feature's share of a model's total influence, mean over workloads, and how its value goes
-    with what it does: rank correlation, 1 where large values raise the prediction."""
+    with what it does: rank correlation, 1 where large values raise the prediction. `text` says
+    what it is in words."""
 
     name: str
     share: float
     direction: float
+    text: str = ""
 
 
 def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
@@ -192,11 +199,13 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
     do not count; the share of every feature is 0 if it learned one everywhere."""
     shares: dict[str, list[float]] = {}
     directions: dict[str, list[float]] = {}
+    texts: dict[str, str] = {}
     count = 0
     for each in explained:
         if role not in each.influences:
             continue
         influence = each.influences[role]
+        texts |= dict(zip(influence.names, influence.texts, strict=False))
         size = np.abs(influence.values).mean(axis=0)
         learned = bool(size.sum() > 0)
         count += learned
@@ -207,7 +216,12 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
                     rank_correlation(influence.x[:, k], influence.values[:, k])
                 )
     rows = [
-        Ranked(name, sum(each) / max(count, 1), float(np.mean(directions.get(name, [0.0]))))
+        Ranked(
+            name,
+            sum(each) / max(count, 1),
+            float(np.mean(directions.get(name, [0.0]))),
+            texts.get(name, ""),
+        )
         for name, each in shares.items()
     ]
     return sorted(rows, key=lambda row: -row.share)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluation.explain.advice import Advice
 from evaluation.explain.folder import TunedFolder
 from evaluation.explain.summary import (
     Accuracy,
@@ -29,6 +30,8 @@ CHANGED = (
     "measured with the present one."
 )
 
+NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the search had ended."
+
 
 @dataclass(frozen=True)
 class WorkloadLine:
@@ -48,14 +51,21 @@ class WorkloadLine:
         return of.a_rmse / of.p_rmse if of.p_rmse else float("nan")
 
 
-def write_explanation(folder: TunedFolder, explained: Sequence[Explained], out: Path) -> None:
+def write_explanation(
+    folder: TunedFolder, explained: Sequence[Explained], advice: Sequence[Advice], out: Path
+) -> None:
     """Write `explain.png` and `explain.html` into `out`. Raises `OSError`."""
     drawn = picture(explained)
     write_atomically(out / PICTURE, drawn)
-    write_atomically(out / PAGE, explanation_page(folder, explained, drawn))
+    write_atomically(out / PAGE, explanation_page(folder, explained, advice, drawn))
 
 
-def explanation_page(folder: TunedFolder, explained: Sequence[Explained], picture: bytes) -> bytes:
+def explanation_page(
+    folder: TunedFolder,
+    explained: Sequence[Explained],
+    advice: Sequence[Advice],
+    picture: bytes,
+) -> bytes:
     """The page of a run, in UTF-8. `picture` is PNG and becomes part of it."""
     return render(
         "explain/page.html.jinja",
@@ -71,6 +81,8 @@ def explanation_page(folder: TunedFolder, explained: Sequence[Explained], pictur
         method=method,
         most=FEATURES,
         lines=[_line(each) for each in explained],
+        advice=advice,
+        no_advice=NO_ADVICE,
     )
 
 

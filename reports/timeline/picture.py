@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
 from reports.timeline.stalls import Spans, kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES
@@ -16,31 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KIND_COLOURS = {
-    "LOAD INP": "#4e79a7",
-    "LOAD WGT": "#76b7b2",
-    "LOAD UOP": "#b07aa1",
-    "LOAD ACC": "#9c755f",
-    "GEMM": "#2f7d4f",
-    "ALU": "#edc948",
-    "STORE": "#e15759",
-    "no-op": "#4a4a4a",
-    "FINISH": "#000000",
-}
-STALL_COLOURS = {
-    "instruction": "#d9d9d9",
-    "l2g": "#cfe0f1",
-    "g2l": "#c9e7d3",
-    "g2s": "#f4e7a8",
-    "s2g": "#f6cccc",
-}
-STALL_LABELS = {
-    "instruction": "waits for an instruction",
-    "l2g": "waits for l2g (data loaded)",
-    "g2l": "waits for g2l (buffer free)",
-    "g2s": "waits for g2s (result ready)",
-    "s2g": "waits for s2g (result stored)",
-}
 _ACTIVITY_COLOURS = {
     "executing": "#2f7d4f",
     "transferring": "#4e79a7",

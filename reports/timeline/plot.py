@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
+
 from reports.figures import milliseconds
 from reports.templates import render
-from reports.timeline.activities import frame
+from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
+from reports.timeline.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.files import write_atomically
 from targets.vta.isa import MODULE_NAMES
 from targets.vta.timing import CycleReport
 
-_COLOURS = {"LOAD": "#3d7ea6", "GEMM": "#0b6e4f", "ALU": "#c98a1b", "STORE": "#b4532a"}
 _OTHER_COLOUR = "#7b8794"
 
 
@@ -37,18 +39,41 @@ def _png(report: CycleReport, title: str) -> bytes:
 
 
 def _page(report: CycleReport, title: str, clock_mhz: float) -> bytes:
-    rows = [
-        [int(i), MODULE_NAMES.index(str(unit)), str(opcode), int(start), int(end)]
-        for i, unit, opcode, start, end in frame(report).itertuples(index=False)
-        if end >= 0
-    ]
+    rows, waits = _instructions(report), _waits(report)
+    kind = {row[2] for row in rows}
+    reasons = {wait[1] for wait in waits}
     data = {
         "title": title,
         "total": report.total,
         "time": f"{milliseconds(report.total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz",
         "units": list(MODULE_NAMES),
-        "colours": _COLOURS,
+        "colours": KIND_COLOURS,
         "other": _OTHER_COLOUR,
         "rows": rows,
+        "waits": waits,
+        "waitColours": STALL_COLOURS,
+        "waitLabels": STALL_LABELS,
     }
-    return render("timeline/page.html.jinja", data=data)
+    legend = [(name, colour) for name, colour in KIND_COLOURS.items() if name in kind]
+    legend += [(STALL_LABELS[name], STALL_COLOURS[name]) for name in STALL_COLOURS
+               if name in reasons]  # fmt: skip
+    return render("timeline/page.html.jinja", data=data, legend=legend)
+
+
+def _instructions(report: CycleReport) -> list[list[int | str]]:
+    """Index, unit, kind, start and end of every instruction that ran."""
+    ran = np.flatnonzero(report.ends >= 0)
+    kind = kinds(report)
+    return [
+        [int(i), int(report.modules[i]), str(kind[i]), int(report.starts[i]), int(report.ends[i])]
+        for i in ran
+    ]
+
+
+def _waits(report: CycleReport) -> list[list[int | str]]:
+    """Unit, what it waits for, begin and end of every gap between instructions."""
+    return [
+        [MODULE_NAMES.index(unit), reason, int(begin), int(end)]
+        for (unit, reason), gaps in stalls(report).items()
+        for begin, end in zip(gaps.begins, gaps.ends, strict=True)
+    ]

@@ -35,7 +35,7 @@ from search.problem import Problem
 from search.programs import new_programs
 from search.registry import Options, register
 from targets.base import Configs, Lowered
-from targets.features import Features
+from targets.features import Feature, Features
 
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _ESTIMATE_ERROR = 0.1  # log2 latency an estimate is expected to be off
@@ -43,6 +43,8 @@ _NEAR = 0.4  # log2 latency from the best estimate within which the first batch 
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 SCREENED = "screened"
 """The explorer's name for what it screened."""
+_DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
+_FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
 _DRAWN = 2048  # configs that checks are chosen from
@@ -322,13 +324,13 @@ class Default(BaseExplorer):
         best = 0.0 if history.best is None else history.log_latency[history.best]
         draft = state.models["draft"].predict(hidden) - best
         counts = self.learners.hidden_features(hidden)
-        return features.beside(counts, Features.of(draft[:, None], ["draft"]))
+        return features.beside(counts, Features(draft[:, None], (_DRAFT,)))
 
     def _tree_features(self, problem: Problem, configs: Configs, prior: Prior | None) -> Features:
         features = self.learners.tree_features(problem, configs)
         if prior is None:
             return features
-        return features.beside(Features.of(prior.log_share[:, None], ["estimate"]))
+        return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
 
 
 register(

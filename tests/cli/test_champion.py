@@ -109,7 +109,12 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
     assert {"P", "V"} <= roles <= {"P", "V", "A"}
     for model in models:
         version = client.get_model_version_by_alias(model.name, "champion")
-        assert LAYER.split(":")[0] or model.description
+        role = model.name.rpartition(".")[2]
+        layer = "conv2d-n1-c16-h8-w8-o32-k3-s2-p1"
+        assert model.name.startswith(f"tilewright.vta-pynq.template.{layer}")
+        assert model.name.endswith(f".ml2tuner.{role}")
+        assert {"workload": LAYER, "tuner": "ml2tuner", "role": role}.items() <= model.tags.items()
+        assert "learned by tuner ml2tuner" in model.description
         loaded = mlflow.pyfunc.load_model(f"models:/{model.name}@champion")
         signature = loaded.metadata.signature
         assert signature is not None

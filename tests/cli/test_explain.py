@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from cli.app import app
+from evaluation.explain.advice import advice_of
+from evaluation.explain.course import Course
 from evaluation.explain.folder import read_folder
 from evaluation.explain.run import explain_run
-from evaluation.explain.workloads import Explained, rank_correlation, ranked, rmse
+from evaluation.explain.workloads import Explained, Judged, rank_correlation, ranked, rmse
 from targets.errors import TilewrightError
 from tests.cli.conftest import Tuned
 
@@ -55,6 +59,72 @@ def test_influences_are_shares_of_named_features(explained: list[Explained]) -> 
     )
 
 
+def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
+    for role in "PVA":
+        for row in ranked(explained, role):
+            assert len(row.text.split()) > 1, row
+    words = {row.name: row.text for row in ranked(explained, "A")}
+    assert words["log2_tile_h"] == "output rows of a tile (log2)"
+    assert words["hidden instructions"] == "instructions, FINISH included"
+
+
+def _with(each: Explained, best: list[float], limit: float, **failures: int) -> Explained:
+    course = Course(
+        best=np.array(best), limit=limit, failures=Counter(failures),
+        reasons=Counter({f"why {name}": count for name, count in failures.items()}), calls=1,
+    )  # fmt: skip
+    return replace(each, course=course)
+
+
+@pytest.mark.parametrize(
+    ("best", "limit", "failures", "finding", "action"),
+    [
+        ([9.0] * 6 + [8.0] * 2, 7.9, {}, "improved in the last quarter", "--trials 16"),
+        ([9.0] + [8.0] * 7, 4.0, {}, "takes 2.00× its bound", "More trials find little"),
+        ([np.nan] * 8, 4.0, {"timeout": 8}, "is valid", "tilewright trials"),
+        ([8.0] * 8, 7.9, {"compile_error": 4}, "4 do not compile, most often: why compile_error",
+         "--tuner default"),
+        ([9.0] + [8.0] * 63, 7.9, {}, "after trial 2 of 64", "--trials 16 is enough"),
+    ],
+)  # fmt: skip
+def test_advice_follows_from_the_figures(
+    tuned: Tuned, explained: list[Explained], best: list[float], limit: float,
+    failures: dict[str, int], finding: str, action: str,
+) -> None:  # fmt: skip
+    found = advice_of(read_folder(tuned.out), [_with(explained[0], best, limit, **failures)])
+    assert any(finding in each.finding and action in each.action for each in found), found
+
+
+def test_where_all_is_well_there_is_no_advice(tuned: Tuned, explained: list[Explained]) -> None:
+    assert advice_of(read_folder(tuned.out), [_with(explained[0], [9, 9, 8, 8, 8, 8], 7.9)]) == []
+
+
+@pytest.mark.parametrize(("chance", "finding"), [(0.99, "too much"), (0.02, "of the fastest")])
+def test_a_veto_that_is_off_is_named(
+    tuned: Tuned, explained: list[Explained], chance: float, finding: str
+) -> None:
+    each = _with(explained[0], [9, 9, 8, 8, 8, 8], 7.9)
+    valid = np.tile([1.0, 0.0], 20)
+    said = np.stack([np.full(40, chance), valid, np.where(valid == 1, np.arange(40), np.nan)])
+    judged = replace(each, unseen=Judged({**each.unseen.pairs, "V": said}), threshold=0.1)
+    (only,) = advice_of(read_folder(tuned.out), [judged])
+    assert finding in only.finding
+    assert "--trials 12" in only.action
+
+
+def test_the_course_of_a_search_is_that_of_its_trials(
+    tuned: Tuned, explained: list[Explained]
+) -> None:
+    trials = pd.read_parquet(tuned.out / "trials.parquet")
+    target = read_folder(tuned.out).target
+    for each in explained:
+        mine = trials[trials["workload"] == each.workload.id]
+        cycles = np.where(mine["status"] == "valid", mine["cycles"], np.nan)
+        np.testing.assert_array_equal(each.course.best, np.fmin.accumulate(cycles))
+        assert each.course.last_improvement == int(np.nanargmin(cycles)) + 1
+        assert each.course.limit == target.bound(each.workload).cycles
+
+
 def test_a_workload_where_a_model_learned_a_constant_does_not_count(
     explained: list[Explained],
 ) -> None:
@@ -87,12 +157,18 @@ def test_it_prints_tables_and_writes_a_picture_and_a_page(tuned: Tuned, tmp_path
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     for text in ("Model P", "Model V", "Model A", "exact tree SHAP", "influence", "if large",
-                 "P rmse", "V brier", "random configs", "own trials"):  # fmt: skip
+                 "P rmse", "V brier", "random configs", "own trials",
+                 "of a tile"):  # fmt: skip
         assert text in result.output
+    last = result.output[result.output.index("So do this") :]
+    assert "1. More trials find little here" in last
+    assert "than 25% above the bound" in " ".join(last.split())
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "explain.html").read_text()
     assert not re.search(r'(src|href)="(?!data:image/png|#)', page)
     assert "<script" not in page
+    assert page.index("So do this") > page.index("How to read this")
+    assert "output rows of a tile (log2)" in page
     assert "hidden instructions" in page or "hidden " in page
 
 

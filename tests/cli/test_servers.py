@@ -63,7 +63,7 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
     try:
         printed = read_until(pages, "Ctrl-C")
         assert f"http://{LOOPBACK}:{prefect}" in printed
-        assert f"http://{LOOPBACK}:{mlflow}" in printed
+        assert f"http://{LOOPBACK}:{mlflow}/#/experiments?workflowType=machine_learning" in printed
         assert answers(f"http://{LOOPBACK}:{prefect}/api/health")
         assert answers(f"http://{LOOPBACK}:{mlflow}/")
         assert "warning" not in printed
@@ -73,6 +73,10 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         assert stop(pages) == 0
     assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
     assert not answers(f"http://{LOOPBACK}:{mlflow}/")
+    kept = place.json("home/pages.json")
+    assert kept == {
+        "prefect": f"http://{LOOPBACK}:{prefect}", "mlflow": f"http://{LOOPBACK}:{mlflow}",
+    }  # fmt: skip
 
 
 def _deploy_and_list(place: Place, api: str) -> None:

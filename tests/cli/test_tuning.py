@@ -92,6 +92,8 @@ def test_the_terminal_shows_a_line_a_workload_and_the_totals(tuned: Tuned) -> No
     total = tuned.place.json("out/summary.json")["total"]
     assert "[3/3]" in tuned.printed
     assert f"{total['tuned_cycles']:,}" in tuned.printed
+    run_id = tuned.place.json("out/summary.json")["mlflow_run_id"]
+    assert f"/runs/{run_id}?workflowType=machine_learning" in tuned.printed
     assert "\x1b[" not in tuned.printed
 
 
@@ -105,7 +107,9 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         "print(json.dumps([{'status': r.info.status, 'tags': r.data.tags,"
         " 'params': r.data.params, 'metrics': r.data.metrics,"
         " 'artifacts': [a.path for a in client.list_artifacts(r.info.run_id)],"
-        " 'steps': [m.step for m in client.get_metric_history(r.info.run_id, 'best_cycles')]}"
+        " 'name': r.info.run_name,"
+        " 'chart': {name: [m.value for m in client.get_metric_history(r.info.run_id, name)]"
+        " for name in ('cycles/best', 'cycles/untuned', 'cycles/bound')}}"
         " for r in [run, *children]]))"
     )
     store = f"sqlite:///{tuned.place.folder}/home/mlflow/mlflow.db"
@@ -118,17 +122,59 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert summary["prefect_flow_run_id"] in parent["tags"]["prefect_flow_run_url"]
     assert parent["params"]["tuner"] == "ml2tuner"
     assert {"summary.json", "schedules.json", "trials.parquet"} <= set(parent["artifacts"])
+    assert parent["name"] == "digits_cnn on vta-pynq, ml2tuner"
+    total = summary["total"]
+    gain = total["default_cycles"] / total["tuned_cycles"]
+    assert parent["metrics"]["gain"] == pytest.approx(gain, rel=1e-5)
+    assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
+    assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
+    assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * 3
+    note = parent["tags"]["mlflow.note.content"]
+    command = "tilewright tune digits_cnn --tuner ml2tuner --trials 40 --seed 7 --out out"
+    assert f"```sh\n{command}\n```" in note
+    assert parent["tags"]["prefect_flow_run_url"] in note
+    assert f"tuned {total['tuned_cycles']:,} cycles" in note
     assert len(children) == 3
+    names = {layer for row in tuned.place.json("out/schedules.json")["schedules"]
+             for layer in row["names"]}  # fmt: skip
+    assert {child["name"].partition(" ")[0] for child in children} == names
+    rows = {row["id"]: row for row in summary["workloads"]}
     for child in children:
+        row = rows[child["params"]["workload_id"]]
+        assert min(child["chart"]["cycles/best"]) == row["tuned_cycles"]
+        for name, known in (("untuned", "default_cycles"), ("bound", "bound_cycles")):
+            assert child["chart"][f"cycles/{name}"] == [row[known]] * 3
+        assert summary["mlflow_run_id"] in child["tags"]["mlflow.note.content"]
         assert child["status"] == parent["status"] == "FINISHED"
         assert {"trials.parquet", "convergence.png"} <= set(child["artifacts"])
-        assert sorted(child["steps"]) == [0, 1, 2]
         assert {"valid_share", "P_rmse", "V_brier"} <= child["metrics"].keys()
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     links = database.execute("select data from artifact where key = 'mlflow-run'").fetchall()
     assert any(summary["mlflow_run_id"] in str(row) for row in links)
     states = database.execute("select distinct state_name from flow_run").fetchall()
     assert states == [("Completed",)]
+
+
+def test_prefect_names_its_runs_and_shows_the_results(tuned: Tuned) -> None:
+    database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
+    flows = database.execute("select name, tags from flow_run").fetchall()
+    assert "digits_cnn on vta-pynq, ml2tuner" in {name for name, _ in flows}
+    assert {name.partition(" ")[0] for name, _ in flows} == {"digits_cnn", "digits_cnn:"}
+    assert {tuple(json.loads(tags)) for _, tags in flows} == {
+        ("digits_cnn", "ml2tuner", "vta-pynq")
+    }
+    assert database.execute("select count(*) from task_run where tags != '[]'").fetchone() == (0,)
+    summary = tuned.place.json("out/summary.json")
+    ((table,),) = database.execute("select data from artifact where key = 'layers'").fetchall()
+    *rows, last = json.loads(json.loads(table))
+    assert list(last)[:4] == ["layer", "untuned cycles", "tuned cycles", "gain"]
+    assert last["tuned cycles"] == f"{summary['total']['tuned_cycles']:,}"
+    assert [row["tuned cycles"] for row in rows] == [
+        f"{row['tuned_cycles']:,}" for row in summary["workloads"]
+    ]
+    ((page,),) = database.execute("select data from artifact where key = 'summary'").fetchall()
+    assert summary["mlflow_run_id"] in page
+    assert "| layer | untuned cycles | tuned cycles | gain |" in page
 
 
 def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
@@ -161,6 +207,11 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     done = elsewhere.run(*TUNE, "--out", "other")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("40 reused") == 3
+    with sqlite3.connect(elsewhere.folder / "home" / "mlflow" / "mlflow.db") as database:
+        repeats = database.execute(
+            "select count(*) from tags where key = 'tilewright.repeats'"
+        ).fetchone()
+    assert repeats == (1,)
     assert "reused 120 of 120 trials and" in done.stdout
     assert before == {name: (out / name).read_bytes() for name in before}
 

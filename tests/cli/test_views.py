@@ -63,7 +63,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def shown(summary: Summary, folder: Path, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    show_results(summary, folder, 0, console)
+    show_results(summary, folder, 0, {}, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

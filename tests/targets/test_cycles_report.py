@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reports.timeline.picture import KIND_COLOURS, draw_timeline
+from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
+from reports.timeline.picture import draw_timeline
 from reports.timeline.plot import write_plot
 from reports.timeline.stalls import kinds, stalls
 from targets.errors import TilewrightError
@@ -123,9 +124,22 @@ def test_a_timeline_is_drawn_to_every_format(tmp_path: Path) -> None:
     assert data["title"] == "a & </script>"
     assert data["total"] == report.total
     assert len(data["rows"]) == (report.ends >= 0).sum()
+    assert {row[2] for row in data["rows"]} <= set(data["colours"]) == set(KIND_COLOURS)
+    spans = stalls(report)
+    drawn = sorted((MODULE_NAMES[unit], reason, b, e) for unit, reason, b, e in data["waits"])
+    assert drawn == sorted(
+        (*key, int(b), int(e))
+        for key, each in spans.items()
+        for b, e in zip(each.begins, each.ends, strict=True)
+    )
+    legend = dict(re.findall(r'background:(#\w+)"></i>([^<]+)</span>', page))
+    expected = {KIND_COLOURS[kind]: kind for kind in kinds(report)[report.ends >= 0].tolist()}
+    expected |= {STALL_COLOURS[reason]: STALL_LABELS[reason] for _, reason in spans}
+    assert legend == expected
+    assert len(expected) > 4
     assert page.count("</script>") == 1
     with pytest.raises(TilewrightError, match=r"\.png"):
-        write_plot(tmp_path / "t.pdf", report, "")
+        write_plot(tmp_path / "t.pdf", report, "", 100)
 
 
 def test_a_window_outside_the_program_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow(seconds=4)
 
 SCRIPT = """
-import sys
+import json, sys
 from pathlib import Path
 from services.home import Home, use_home
 use_home(Home(Path(sys.argv[1])))
@@ -58,6 +58,42 @@ names = [p.name for p in Path(sys.argv[1]).rglob("*")]
 assert "model.ubj" in names and not [n for n in names if n.endswith((".pkl", ".pickle"))], names
 
 tracking.close_run(first)
+assert tracking.repeated_run(first) is None
+second = open_it()
+assert second != first, "a command that is repeated after it ended well is a run of its own"
+assert tracking.repeated_run(second) == first
+with tracking.StepLog(second) as steps:
+    steps.add(0, {"trials": 8})
+tracking.close_run(second, "FAILED")
+assert open_it() == second, "one that did not end goes on"
+tracking.close_run(second)
+third = open_it()
+assert third not in (first, second) and tracking.repeated_run(third) == first
+for run in (first, second):
+    points = MlflowClient().get_metric_history(run, "trials")
+    assert len({m.step for m in points}) == len(points)
+def open_child(parent):
+    return tracking.open_run("c", tracking.run_key({"parent": parent}), params={}, tags={},
+                             parent=parent)
+child = open_child(third)
+tracking.close_run(child)
+assert open_child(third) == child, "a run goes on with the workloads it has done"
+assert open_child(second) != child
+tracking.close_run(third)
+
+experiment = MlflowClient().get_experiment(MlflowClient().get_run(third).info.experiment_id)
+view = json.loads(experiment.tags["mlflow.sharedViewState.tilewright"])
+assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
+(chart,) = view["compareRunCharts"]
+assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}
+assert {"cycles/best", "cycles/untuned"} <= set(chart["selectedMetricKeys"])
+assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+tracking.describe_run(third, "**what**")
+assert tracking.note_of(third) == "**what**"
+tags = MlflowClient().get_run(third).data.tags
+assert tags["mlflow.note.content"] == "**what**"
+
 other = open_it(fresh=True)
 assert other != first and open_it() == other
 assert MlflowClient().get_run(first).info.status == "FINISHED"

@@ -1,0 +1,90 @@
+"""What a tuning run is, in Markdown: the description of a record, with the command and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports.figures import milliseconds, plural, speedup, whole
+from reports.run_table import gain_of, markdown_table, results_rows
+from targets.titles import layer
+from targets.workload import Workload
+from tuning.outcome import WorkloadRow, untuned_word
+from tuning.outputs import Summary
+from tuning.totals import Total
+
+Links = Mapping[str, str]
+"""Addresses by what is there."""
+Names = Mapping[str, Sequence[str]]
+"""The layers of each workload, by its id."""
+
+
+def network_title(network: str, target: str, tuner: str) -> str:
+    """`resnet18 on vta-pynq, default`: the name of a run."""
+    return f"{network} on {target}, {tuner}"
+
+
+def network_note(title: str, workloads: int, trials: int, command: str, links: Links) -> str:
+    """Of a network's run, from its beginning."""
+    what = f"**{title}**: {workloads} {plural(workloads, 'workload')}, up to {trials} trials each."
+    return _paragraphs(what, _code(command), _list(links))
+
+
+def workload_note(
+    names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
+) -> str:
+    """Of the run of one workload of the network's run `title`."""
+    of = f"A workload of {title}: **{layer(names, workload)}**"
+    what = f"{of}, {count} {plural(count, 'call')} an inference."
+    layers = f"Layers: {', '.join(f'`{name}`' for name in names)}" if names else ""
+    epilogue = ", ".join(map(str, workload.epilogue))
+    return _paragraphs(
+        what, layers, f"`{workload}`, epilogue `{epilogue}`", _code(command), _list(links)
+    )
+
+
+def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str:
+    """`stock 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
+    those of the untuned schedules."""
+    before = _latency(row["default_cycles"], row["default_seconds"])
+    after = _latency(row["tuned_cycles"], row["tuned_seconds"])
+    if not after:
+        return "Nothing that was tried is valid."
+    gain = speedup(gain_of(row), 1.0)
+    untuned = f"{untuned_word(sources)} {before}, " if before else ""
+    line = f"{untuned}tuned {after}" + (f": gain {gain}" if gain else "")
+    return line[0].upper() + line[1:] + "."
+
+
+def with_outcome(note: str, outcome: str) -> str:
+    """A note with what came out of the run as its second paragraph."""
+    first, _, rest = note.partition("\n\n")
+    return _paragraphs(first, outcome, rest)
+
+
+def network_summary(title: str, summary: Summary, names: Names, links: Links) -> str:
+    """The results of a network as a page of its own."""
+    outcome = outcome_line(
+        summary["total"], [row["default_source"] for row in summary["workloads"]]
+    )
+    return _paragraphs(
+        f"# {title}", outcome, _list(links), markdown_table(results_rows(summary, names))
+    )
+
+
+def _latency(cycles: int | None, seconds: float | None) -> str:
+    time = f"{milliseconds(seconds)} ms" if seconds else ""
+    if not cycles:
+        return time
+    return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
+
+
+def _code(command: str) -> str:
+    return f"```sh\n{command}\n```" if command else ""
+
+
+def _list(links: Links) -> str:
+    return "\n".join(f"- [{name}]({address})" for name, address in links.items())
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,55 @@
+"""Outcomes of workloads, as a run would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from targets import make_target
+from targets.capabilities import Latency
+from targets.workload import parse_workload
+from tuning.network import Extracted, Model, Subgraph
+from tuning.options import TuningOptions
+from tuning.outcome import Schedule, TunedWorkload
+from tuning.outputs import Summary, summary_of
+from tuning.run import Network
+from tuning.study import study_of
+
+OPTIONS = TuningOptions(model="net", trials=8)
+
+
+def outcome(
+    o: int = 16,
+    source: str | None = "estimate",
+    *,
+    counted: bool = True,
+    chosen: bool = True,
+    bound: int | None = 500,
+) -> TunedWorkload:
+    """3×3 from 16 to `o` channels: 2,000 cycles untuned, 1,000 tuned (half as fast from 32)."""
+    workload = parse_workload(f"conv2d:n=1,c=16,h=8,w=8,o={o},k=3,s=1,p=1")
+
+    def latency(cycles: int) -> Latency:
+        return Latency(cycles * 1e-8, cycles if counted else -1)
+
+    def schedule(of: str, cycles: int) -> Schedule:
+        return Schedule(of, "extended", (0,), {"tile_h": 1}, latency(cycles))
+
+    scale = 1 if o < 32 else 1.5
+    return TunedWorkload(
+        study=study_of(OPTIONS, workload),
+        count=1 if o < 32 else 2,
+        names=("conv1", "conv2") if o < 32 else ("conv3",),
+        default=None if source is None else schedule(source, round(2000 * scale)),
+        chosen=schedule("trial", round(1000 * scale)) if chosen else None,
+        roofline=latency(400),
+        bound=None if bound is None else latency(bound),
+        trials=8, invalid_trials=2, lowered=8, failed_compiles=0, reused_trials=0,
+        wall_seconds=1.0,
+    )  # fmt: skip
+
+
+def summary(outcomes: Sequence[TunedWorkload]) -> Summary:
+    subgraphs = tuple(Subgraph(each.workload, each.count, each.names) for each in outcomes)
+    found = Extracted(subgraphs, {"total": 10, "offloaded": 10})
+    network = Network(Model("net", "net", ""), make_target("vta-pynq"), found)
+    return summary_of(OPTIONS, network, outcomes)

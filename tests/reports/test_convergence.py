@@ -1,0 +1,111 @@
+"""Pictures of a run: what is drawn, and ticks that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from reports import convergence as pictures
+from reports.scales import Sizes, round_ticks, scale_factors, scale_latency, trial_ticks
+from tests.reports.outcomes import outcome
+from tuning.outcome import TunedWorkload
+
+
+def trials_of(outcomes: Sequence[TunedWorkload]) -> pd.DataFrame:
+    rows = [
+        {"workload": each.workload.id, "status": "valid" if k else "timeout",
+         "cycles": 4000 - 300 * k, "seconds": (4000 - 300 * k) * 1e-8}
+        for each in outcomes
+        for k in range(8)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def legend(axes: Axes) -> list[str]:
+    found = axes.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
+
+
+def gains(outcomes: Sequence[TunedWorkload]) -> list[str]:
+    axes = Figure().subplots()
+    pictures._draw_gains(axes, outcomes, pictures._common_limit(outcomes))
+    return legend(axes)
+
+
+def test_only_published_schedules_are_called_stock() -> None:
+    assert gains([outcome(source="tophub")]) == ["stock schedule", "tuned", "bound"]
+    assert gains([outcome()]) == ["untuned", "tuned", "bound"]
+    both = [outcome(source="tophub"), outcome(o=32)]
+    assert gains(both) == ["stock schedule", "untuned", "tuned", "bound"]
+    assert gains([outcome(source=None)]) == ["tuned", "bound"]
+
+
+def test_layers_are_held_against_the_bound_where_all_have_one() -> None:
+    assert gains([outcome(), outcome(o=32, bound=None)])[-1] == "roofline"
+
+
+def test_layers_are_in_one_hue_the_darker_the_larger() -> None:
+    sizes = Sizes([10, 1_000, 100_000])
+    light = [sum(to_rgb(sizes.colour(macs))) for macs in (10, 1_000, 100_000)]
+    assert light == sorted(light, reverse=True)
+    axes = Figure().subplots()
+    outcomes = [outcome(o=32), outcome()]
+    pictures._draw_courses(axes, outcomes, trials_of(outcomes), "bound")
+    drawn = [line.get_color() for line in axes.get_lines()[:2]]
+    assert sum(to_rgb(str(drawn[0]))) > sum(to_rgb(str(drawn[1])))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1.02), (0.97, 1.2), (1, 3.7), (1, 40), (0.9, 9e5)])
+@pytest.mark.parametrize("counted", [True, False])
+def test_ticks_are_several_and_do_not_collide(low: float, high: float, counted: bool) -> None:
+    figure = Figure(figsize=(6, 3.6))
+    canvas = FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for axes in (left, right):
+        axes.plot([1, 2], [low, high])
+    scale_factors(left)
+    right.cla()
+    right.plot([1, 2], [low * 1000, high * 1000])
+    scale_latency(right, counted=counted)
+    canvas.draw()
+    for axes in (left, right):
+        ends = axes.get_ylim()
+        labels = [t for t in axes.get_yticklabels() if ends[0] <= t.get_position()[1] <= ends[1]]
+        assert 3 <= len(labels) <= 9
+        boxes = sorted(label.get_window_extent().intervaly.tolist() for label in labels)
+        assert all(below[1] < above[0] for below, above in pairwise(boxes))
+        assert len({label.get_text() for label in labels}) == len(labels)
+
+
+@pytest.mark.parametrize("most", [1, 2, 8, 10, 64, 100, 5000])
+def test_trials_are_counted_in_powers_of_two_up_to_the_last(most: int) -> None:
+    axes = Figure().subplots()
+    axes.plot([1, most], [1, 2])
+    axes.set_xscale("log")
+    trial_ticks(axes.xaxis, most)
+    ticks = axes.xaxis.get_major_locator().tick_values(1, most)
+    assert ticks[0] == 1
+    assert ticks[-1] == most
+    assert len(ticks) <= 9
+    assert np.all(np.diff(ticks) > 0) or most == 1
+
+
+def test_round_ticks_lie_between_the_ends() -> None:
+    assert round_ticks(1, 100) == [1, 3, 10, 30, 100]
+    assert round_ticks(1, 20) == [1, 2, 5, 10, 20]
+    assert round_ticks(1.0, 900_000)[0] == 1
+
+
+def test_pictures_of_any_outcome_are_png() -> None:
+    for each in (outcome(), outcome(source=None, bound=None), outcome(chosen=False)):
+        assert pictures.convergence(each, trials_of([each])).startswith(b"\x89PNG")
+        assert pictures.network_convergence("n", [each], trials_of([each])).startswith(b"\x89PNG")

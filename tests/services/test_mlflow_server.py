@@ -1,0 +1,54 @@
+"""The page that `tilewright ui` opens MLflow on, from a real server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.home import Home
+from services.mlflow_database import provide_mlflow_database
+from services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
+from services.server_process import LOOPBACK
+from tasks.runs_view import VIEW_TAG
+from tests.sharing import free_port
+
+pytestmark = pytest.mark.slow(seconds=15)
+
+FIRST_RUN = """
+import sys
+from mlflow.tracking import MlflowClient
+client = MlflowClient(sys.argv[1])
+client.create_experiment("another")
+experiment = client.create_experiment("tilewright")
+client.set_experiment_tag(experiment, sys.argv[2], "{}")
+print(experiment)
+"""
+
+
+def test_it_is_the_list_of_runs_as_soon_as_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    home = Home(tmp_path)
+    home.mlflow_artifacts.mkdir(parents=True)
+    provide_mlflow_database(home.mlflow_database)
+    server = start_mlflow_server(home, LOOPBACK, port := free_port())
+    try:
+        server.wait()
+        pages = f"http://{LOOPBACK}:{port}"
+        assert mlflow_pages(server) == pages
+        assert mlflow_runs_page(server) == f"{pages}/#/experiments?workflowType=machine_learning"
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_RUN, f"sqlite:///{home.mlflow_database}", VIEW_TAG],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        experiment = done.stdout.split()[-1]
+        assert mlflow_runs_page(server) == (
+            f"{pages}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+            "&viewStateShareKey=tilewright"
+        )
+    finally:
+        server.stop()

@@ -1,0 +1,37 @@
+"""Curves of a network: all its workloads together, round by round."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from targets.capabilities import Latency
+from tasks.curves import chart, network_curves
+from tests.reports.outcomes import outcome, summary
+
+
+def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:
+    cycles = {"best": Latency(1e-5, 1000), "bound": Latency(5e-6, 500), "untuned": None}
+    assert chart(cycles) == {"cycles/best": 1000.0, "cycles/bound": 500.0}
+    assert chart({"best": Latency(1e-5), "bound": None}) == {"seconds/best": 1e-5}
+    assert chart({}) == {}
+
+
+def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
+    one, two = outcome(), outcome(o=32)  # the second runs twice
+    table = [
+        (one, 0, "valid", 1500), (one, 0, "valid", 1400), (one, 1, "valid", 1000),
+        (two, 0, "timeout", -1), (two, 1, "valid", 2000), (two, 2, "valid", 1500),
+    ]  # fmt: skip
+    trials = pd.DataFrame(
+        {"workload": each.workload.id, "round": k, "status": status, "cycles": cycles,
+         "seconds": cycles * 1e-8}
+        for each, k, status, cycles in table
+    )  # fmt: skip
+    total = summary([one, two])["total"]
+    first, *others = network_curves(trials, [one, two], total)
+    assert math.isnan(first["cycles/best"])
+    assert [step["cycles/best"] for step in others] == [5000.0, 4000.0]
+    assert first["cycles/untuned"] == 8000.0
+    assert first["cycles/bound"] == 1500.0
