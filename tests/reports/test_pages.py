@@ -18,8 +18,8 @@ def _standing(tuner: str, regret: float, trials: float, reached: float = 1.0) ->
 
     return Standing(
         tuner=tuner, regret=of(regret), worst=("one", regret), reached=reached, trials=of(trials),
-        invalid_share=of(0.25), invalid=of(3), lowered=of(10), failed=of(1), seconds=of(2),
-        seconds_to_goal=of(1),
+        first_within=of(trials), invalid_share=of(0.25), invalid=of(3), compiled=of(10),
+        failed=of(1), seconds=of(2), seconds_to_goal=of(1), stack_to_goal=of(0),
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> N
     columns = standings_columns([_standing("a", 0.0, 1), _standing("b", 0.2, 32, reached=0.5)])
     by_name = {" ".join(column.heading): column.cells for column in columns}
     assert [cell.best for cell in by_name["regret"]] == [True, False]
-    assert [cell.best for cell in by_name["lowered beyond"]] == [False, False]
+    assert [cell.best for cell in by_name["failed compiles"]] == [False, False]
     assert [cell.bound for cell in by_name[next(n for n in by_name if n.startswith("trials"))]] == [
         False, True,
     ]  # fmt: skip
