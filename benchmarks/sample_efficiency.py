@@ -6,8 +6,9 @@
 
 The last two enumerate sixteen spaces first (half an hour of CPU, kept under --oracles). Every tuner
 gets the same batches, budget and seeds; a run ends after 64 trials or when it has come within 1 %
-of the optimum, whichever is later, or with the budget. A figure of a layer is the median over
-seeds; figures relative to `autotvm` are geometric means over layers of ratios of medians, with 95 %
+of the optimum, whichever is later, or with the budget. Trials, compiles and seconds are counted to
+the end of the batch that came there; real seconds are those that the recorded stack took, and the
+tuner's own. A figure of a layer is the median over seeds; figures relative to `autotvm` are geometric means over layers of ratios of medians, with 95 %
 bootstrap intervals over seeds. Finished runs are kept in --out and not repeated.
 """
 
@@ -59,7 +60,7 @@ def main(
     test_bed = _test_bed(where, oracles, [name for name in layers.split(",") if name], live)
     what = plan(test_bed, parse_tuner_configs(tuners), range(seeds), trials, batch, enough=LOOK)
     folder = out / (where + "-live" * live)
-    console = Console(width=120)
+    console = Console(width=190)
     with comparing(console) as progress:
         compared = run_comparison(what, folder, processes=jobs, progress=progress)
     write_report(compared, folder)
@@ -111,12 +112,15 @@ def _relative(results: Results, share: dict[str, float]) -> dict[str, dict[str, 
     hard = [w for w, name in enumerate(results.workloads) if share[name] >= MANY_INVALID]
     invalid = results.at_goal(results.invalid)
     seconds = results.at_goal(results.elapsed)
+    compiles, stack = results.at_goal(results.compiled), results.stack_seconds_to_goal
     figures: dict[str, dict[str, list[float]]] = {}
     for k, name in enumerate(results.tuners):
         look = results.regret[k, :, :, min(LOOK, results.trials) - 1]
         figures[name] = {
             "trials": _ratio(results.trials_to_goal[k], results.trials_to_goal[rival]),
+            "compiles": _ratio(compiles[k], compiles[rival]),
             "seconds": _ratio(seconds[k], seconds[rival]),
+            **({"real seconds": _ratio(stack[k], stack[rival])} if stack.any() else {}),
             "median regret": [float(np.median(look))],
             "worst layer": [float(np.median(look, axis=1).max())],
         }
@@ -155,7 +159,9 @@ def _interval(
 
 def _relative_table(figures: dict[str, dict[str, list[float]]]) -> Table:
     table = Table(title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials")
-    names = ("trials", "invalid", "seconds", "median regret", "worst layer")
+    names = (
+        "trials", "compiles", "invalid", "seconds", "real seconds", "median regret", "worst layer"
+    )  # fmt: skip
     for name in ("tuner", *names):
         table.add_column(name, justify="left" if name == "tuner" else "right")
     for tuner, row in figures.items():

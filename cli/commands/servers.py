@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
-from services.addresses import MLFLOW, PREFECT, port_or_last
 from services.server_process import LOOPBACK
 from tuning.options import DEFAULTS
 
@@ -34,6 +33,7 @@ def ui(
     ] = LOOPBACK,
 ) -> None:
     """Show runs in Prefect's and MLflow's web pages until Ctrl-C."""
+    from services.addresses import MLFLOW, PREFECT, port_or_last
     from services.pages import show_pages
     from services.ports import check_ports
 
@@ -66,6 +66,7 @@ def serve(
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
+    from services.addresses import PREFECT, port_or_last
     from services.ports import check_ports
     from tuning.checks import check
     from tuning.options import parse_options

@@ -83,7 +83,7 @@ class VtaSpec(BaseModel):
     `LOG_BLOCK` there sets both `LOG_BLOCK_IN` and `LOG_BLOCK_OUT` unless they are given.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     name: str = _key("custom", "what the machine is called")
     log_inp_width: int = _log("log_inp_width", 3, 0, 5, "an input value [log2 bits]")
@@ -135,15 +135,14 @@ class VtaSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
-        """From the keys of `vta_config.json` (and the port's). Raises `SpecError`, also for a key
-        that is neither."""
-        values = {key: value for key, value in values.items() if key not in NOT_OF_THE_MACHINE}
+        """From the keys of `vta_config.json` (and the port's); a program's other keys are not read.
+        Raises `SpecError`."""
+        values = dict(values)
         block = values.pop("LOG_BLOCK", values.pop("log_block", None))
         if block is not None:
             for side in ("LOG_BLOCK_IN", "LOG_BLOCK_OUT"):
                 if side.lower() not in values:
                     values.setdefault(side, block)
-        _refuse_unknown(values)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -156,7 +155,8 @@ class VtaSpec(BaseModel):
 
     @classmethod
     def load(cls, name_or_path: str) -> VtaSpec:
-        """A preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
+        """A preset by name, or a JSON file by path, where a key that nobody knows is a mistake.
+        Raises `SpecError` or `UnknownName`."""
         presets = preset_files()
         if name_or_path in presets:
             keys = as_object(read_json(presets[name_or_path].read_text()))
@@ -177,7 +177,9 @@ class VtaSpec(BaseModel):
                 f"{path} says nothing about a machine; give it keys such as LOG_BLOCK and "
                 "LOG_INP_BUFF_SIZE ('tilewright target show vta-pynq' lists them all)"
             )
-        return cls.from_mapping({"name": path.stem} | values)
+        named = {"name": path.stem} | values
+        _refuse_unknown(named)
+        return cls.from_mapping(named)
 
     @property
     def assumed(self) -> dict[str, int | float]:
@@ -302,7 +304,7 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
     """Raises `SpecError` for a key nobody knows, naming the one it is most like."""
     fields = VtaSpec.model_fields
     known = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
-    read = {*known, *fields}
+    read = {*known, *fields, "log_block", *NOT_OF_THE_MACHINE}
     for key in values:
         if key not in read:
             near = nearest(str(key), known)

@@ -7,15 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.home import Home
-from services.prefect_server import start_prefect_server
 from tests.sharing import made_once
 
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
@@ -59,20 +56,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that runs already, as a user may name one: its start is a third of what a short run
-    costs. The tests of a command's own server do without."""
-    home = Home(tmp_path_factory.mktemp("prefect"))
-    home.prefect_database.parent.mkdir()
-    server = start_prefect_server(home)
-    try:
-        server.process.wait()
-        yield server.api_url
-    finally:
-        server.process.stop()
 
 
 @pytest.fixture

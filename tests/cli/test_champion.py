@@ -35,8 +35,8 @@ class Logged:
 
 
 @pytest.fixture(scope="module")
-def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
-    place = Place(tmp_path_factory.mktemp("champion"))
+def logged(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Logged:
+    place = Place(tmp_path_factory.mktemp("champion"), prefect_server)
     done = place.run(
         "compare", "--tuners", ",".join(TUNERS), "--network", "digits_cnn", "--workloads", "1",
         "--space", "template", "--trials", "24", "--batch", "8", "--seeds", "0,1", "--jobs", "1",

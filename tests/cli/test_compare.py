@@ -161,7 +161,7 @@ def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tuners", "defualt"], "unknown tuner 'defualt'; known: autotvm"),
+        (["--tuners", "defualt"], "unknown tuner 'defualt'; did you mean default?"),
         (["--tuners", "default,default"], "names default twice"),
         (["--tuners", ","], "names no tuner"),
         (["--tuners", "ml2tuner:alpha=-1"], "option alpha of tuner 'ml2tuner'"),

@@ -19,14 +19,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 
-def run(folder: Path, *command: str, packages: Path | None = None) -> str:
+def run(folder: Path, *command: str, packages: Path | None = None, server: str = "") -> str:
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
     paths = [str(packages)] * bool(packages) + [kept.get("PYTHONPATH", "")]
-    environment = kept | {
-        "TILEWRIGHT_HOME": str(folder / "home"),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
+    named = {"PREFECT_API_URL": server} if server else {}
+    environment = (
+        kept
+        | named
+        | {
+            "TILEWRIGHT_HOME": str(folder / "home"),
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        }
+    )
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False,
         timeout=600,
@@ -75,11 +80,16 @@ def ideal(summary: dict[str, list[dict[str, str]]], workload_id: str) -> float:
 
 @pytest.mark.parametrize("bare", [True, False])
 @pytest.mark.slow(seconds=38)
-def test_a_target_of_another_package_is_tuned(tmp_path: Path, bare: bool) -> None:
+def test_a_target_of_another_package_is_tuned(
+    tmp_path: Path, bare: bool, prefect_server: str
+) -> None:
     packages = installed("roofline", tmp_path)
     assert "roofline" in run(tmp_path, str(TILEWRIGHT), "targets", packages=packages)
     command = [str(TILEWRIGHT), "tune", "digits_cnn", "--target", "roofline", "--trials", "24"]
-    printed = run(tmp_path, *command, "--out", "out", *["--bare"] * bare, packages=packages)
+    printed = run(
+        tmp_path, *command, "--out", "out", *["--bare"] * bare, packages=packages,
+        server=prefect_server,
+    )  # fmt: skip
     assert "out" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["target"] == "roofline"

@@ -31,8 +31,10 @@ main()
 TYPED = {"crash": "run_error", "hang": "timeout", "nonsense": "wrong_result", "raise": "run_error"}
 
 
-def test_a_simulator_that_misbehaves_does_not_end_the_command(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def test_a_simulator_that_misbehaves_does_not_end_the_command(
+    tmp_path: Path, prefect_server: str
+) -> None:
+    place = Place(tmp_path, prefect_server)
     done = subprocess.run(
         [sys.executable, "-c", FAULTY, *TUNE, "--tuner", "random", "--isolate", "2"],
         cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},

@@ -91,9 +91,9 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
 
 
 @pytest.mark.slow(seconds=15)
-def test_modules_lying_in_the_folder_are_not_imported(tmp_path: Path) -> None:
+def test_modules_lying_in_the_folder_are_not_imported(tmp_path: Path, prefect_server: str) -> None:
     """Somebody who sends a model may send a `numpy.py` with it."""
-    place = Place(tmp_path)
+    place = Place(tmp_path, prefect_server)
     (tmp_path / "digits.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     for name in ("numpy", "networks", "tasks", "targets", "prefect", "mlflow", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'touched')!r}, 'w')\n")

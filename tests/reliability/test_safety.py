@@ -20,11 +20,11 @@ DAMAGES = ("truncated", "flipped", "replaced")
 @pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("turn", range(len(DAMAGES)))
 def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
-    tmp_path: Path, whole: Whole, turn: int
+    tmp_path: Path, whole: Whole, turn: int, prefect_server: str
 ) -> None:
     """In three turns each file of the cache, models included, suffers each damage, the ledger too:
     what it still says is kept, the rest is measured again."""
-    place = Place(tmp_path / "copy")
+    place = Place(tmp_path / "copy", prefect_server)
     shutil.copytree(whole.place.folder, place.folder)
     marker = tmp_path / "executed"
     files = sorted(path for path in (place.folder / "home" / "cache").rglob("*") if path.is_file())

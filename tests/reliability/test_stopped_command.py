@@ -35,7 +35,7 @@ from tests.reliability.commands import (
 
 pytestmark = pytest.mark.slow(seconds=20)
 
-STEPS_KIB = range(1000, 40000, 3000)
+STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
 
 

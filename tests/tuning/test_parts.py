@@ -11,7 +11,7 @@ import pytest
 import tuning
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
-from tuning.network import Subgraph, UnknownLayer, those_of
+from tuning.network import Extracted, Subgraph, UnknownLayer, those_of
 from tuning.options import OptionsError, parse_options
 
 RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
@@ -44,9 +44,9 @@ def test_layers_get_the_schedules_they_get_in_the_whole_network(
 
 @pytest.mark.slow(seconds=40)
 def test_the_commands_do_what_the_library_call_does(
-    whole: list[dict[str, object]], tmp_path: Path
+    whole: list[dict[str, object]], tmp_path: Path, prefect_server: str
 ) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, prefect_server)
     for flags in (("--bare",), ()):
         out = place.folder / f"layers{len(flags)}"
         done = place.run("tune", "digits_cnn", "--layers", "fc", *FLAGS, *flags, "--out", out.name)
@@ -93,12 +93,13 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
 
 
 def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
-    found = [
-        Subgraph(parse_workload(TEXT), 2, ("layer1.0.conv1", "layer1.0.conv2")),
-        Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",)),
-    ]
-    assert those_of(found, ["layer1.0.conv2"]) == found[:1]
+    twice = Subgraph(parse_workload(TEXT), 2, ("layer1.0.conv1", "layer1.0.conv2"))
+    once = Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",))
+    macs = 2 * twice.workload.macs
+    found = Extracted((twice, once), {"total": macs + 5000, "offloaded": macs + 4096})
+    some = those_of(found, ["layer1.0.conv2"])
+    assert some == Extracted((twice,), {"total": macs + 5000, "offloaded": macs})
     with pytest.raises(UnknownLayer, match=r"'layer1\.0\.con'; did you mean layer1\.0\.conv2"):
         those_of(found, ["layer1.0.con"])
     with pytest.raises(UnknownLayer, match="tilewright inspect"):
-        those_of([], ["x"])
+        those_of(Extracted((), {"total": 1, "offloaded": 0}), ["x"])

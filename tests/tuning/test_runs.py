@@ -37,12 +37,12 @@ def left(out: Path) -> list[bytes]:
 
 @pytest.mark.slow(seconds=38)
 def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
-    library: Path, tmp_path: Path
+    library: Path, tmp_path: Path, prefect_server: str
 ) -> None:
     for flags in (("--bare",), ()):
         folder = tmp_path / ("bare" if flags else "flow")
         folder.mkdir()
-        done = Place(folder).run(*COMMAND, *flags)
+        done = Place(folder, prefect_server).run(*COMMAND, *flags)
         assert done.returncode == 0, done.stderr
         assert left(folder / "out") == left(library)
         assert (folder / "home").exists() == (not flags)
