@@ -8,8 +8,9 @@ The last two enumerate sixteen spaces first (half an hour of CPU, kept under --o
 gets the same batches, budget and seeds; a run ends after 64 trials or when it has come within 1 %
 of the optimum, whichever is later, or with the budget. Trials, compiles and seconds are counted to
 the end of the batch that came there; real seconds are those that the recorded stack took, and the
-tuner's own. A figure of a layer is the median over seeds; figures relative to `autotvm` are geometric means over layers of ratios of medians, with 95 %
-bootstrap intervals over seeds. Finished runs are kept in --out and not repeated.
+tuner's own. A figure of a layer is the median over seeds; figures relative to `autotvm` are
+geometric means over layers of ratios of medians, with 95 % bootstrap intervals over seeds. Finished
+runs are kept in --out and not repeated.
 """
 
 from __future__ import annotations
