@@ -19,7 +19,7 @@ from tuning.outcome import WorkloadRow, untuned_word
 from tuning.outputs import Summary
 from tuning.totals import Total, share_of
 
-WIDE = 100  # columns of a terminal that has room for the bound and the trials
+WIDE = 100  # columns of a terminal that has room for the bound, the trials and all times
 
 
 def show_results(
@@ -108,8 +108,10 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> d
     guess = "" if all(is_published(each["default_source"]) for each in rows) else "~"
     cells = {}
     for name, latency, mark in (("untuned", untuned, guess), ("tuned", tuned, "")):
-        cells[f"{name}\ncycles"] = _marked(mark, cycles_text(latency))
-        cells[f"{name}\nms"] = time_text(latency)
+        counted = _marked(mark, cycles_text(latency))
+        cells[f"{name}\ncycles"] = counted
+        if wide or name == "tuned" or not counted:
+            cells[f"{name}\nms"] = time_text(latency)
     if wide:
         cells |= {"bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline)}
     taken, least, of_what = cost(tuned), cost(bound), "bound"

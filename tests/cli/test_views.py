@@ -136,7 +136,7 @@ def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
         (cells,) = [line.split() for line in table if line.startswith(name)]
         assert {f"{row['default_cycles']:,}", f"{row['tuned_cycles']:,}"} <= set(cells)
         times = {milliseconds(row["default_seconds"]), milliseconds(row["tuned_seconds"])}
-        assert times <= set(cells)
+        assert times <= set(cells) if width == 120 else milliseconds(row["tuned_seconds"]) in cells
     assert ("roofline" in text) == (width == 120)
     assert "a part: 2 of the network's 11 workloads" in text
 
