@@ -34,10 +34,14 @@ class Problem:
         as that takes no more than `looking` times as long as measuring the batch. Where a compile
         takes longer than a measurement, what compiled had better be measured. A target that does
         not say what trials cost is taken to need as long for either."""
-        affordable = looking * self.costs.measuring / self.costs.compiling
+        affordable = self.affordable(looking)
         if affordable < 1:
             return n
         return int(np.ceil((min(alpha, affordable) + 1) * n))
+
+    def affordable(self, looking: float) -> float:
+        """How many configs are compiled in `looking` times the time that measuring one takes."""
+        return looking * self.costs.measuring / self.costs.compiling
 
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
         """The generator of one stage of one round: independent of everything drawn before."""

@@ -62,6 +62,9 @@ class DefaultOptions(Options):
     )
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
+    risk: float = Field(
+        0.5, ge=0, description="part of it where compiles are dearer than runs"
+    )
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
@@ -105,7 +108,7 @@ class Default(BaseExplorer):
             return Candidates(configs[rows])
         features = self._features(problem, configs, prior) if "P" in state.models else None
         scores = self._scores(problem, state, configs, prior, features)
-        chance = self._log_chance(scores)
+        chance = self._log_chance(problem, scores)
         rough = -scores["P"] / _ESTIMATE_ERROR if "P" in scores else 0.0
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
         if features is not None and history.best is not None:
@@ -173,7 +176,7 @@ class Default(BaseExplorer):
         prior = self._prior(problem, configs)
         features = self._features(problem, configs, prior)
         scores = self._scores(problem, state, configs, prior, features)
-        weight = self._log_chance(scores) - scores["P"] / _DOUBT
+        weight = self._log_chance(problem, scores) - scores["P"] / _DOUBT
         drawn = np.argsort(-(weight + rng.gumbel(size=len(weight))), kind="stable")
         return promising.before(Candidates(configs, scores).take(drawn[: wanted - len(promising)]))
 
@@ -209,7 +212,7 @@ class Default(BaseExplorer):
             model = cast(Surrogate, state.models["A"])
             features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
-            chance = self._log_chance(scores)[fresh]
+            chance = self._log_chance(problem, scores)[fresh]
             goal = float(history.log_latency[history.best])
             promising = fresh[
                 model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
@@ -304,8 +307,12 @@ class Default(BaseExplorer):
             scores["V"] = prior.chance
         return scores
 
-    def _log_chance(self, scores: Scores) -> NDArray[np.float64]:
-        return np.asarray(self.table.chance_weight * np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
+    def _log_chance(self, problem: Problem, scores: Scores) -> NDArray[np.float64]:
+        """Weighed. Where compiling is the dear part of a trial, one that fails costs a fraction of
+        one that does not, and more may be risked."""
+        dear = problem.affordable(self.table.looking) < 1
+        weight = self.table.chance_weight * (self.table.risk if dear else 1.0)
+        return np.asarray(weight * np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
 
     # -- features ------------------------------------------------------------------------------
 
