@@ -62,9 +62,7 @@ class DefaultOptions(Options):
     )
     estimates: bool = Field(True, description="start from closed-form estimates, if there are any")
     chance_weight: float = Field(1.0, ge=0, description="weight of log P(valid) beside log EI")
-    risk: float = Field(
-        0.5, ge=0, description="part of it where compiles are dearer than runs"
-    )
+    risk: float = Field(0.5, ge=0, description="part of it where compiles are dearer than runs")
     use_a: bool = Field(True, description="choose among compiled configs by hidden features")
     first_a: int = Field(4, ge=2, description="valid trials before Model A is asked")
     trust: float = Field(0.5, gt=0, lt=1, description="part of a first batch that looks best")
