@@ -7,7 +7,7 @@ from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from services.home import use_home
-from targets.titles import layer
+from targets.titles import ascii_only, layer
 from tasks.flow_log import logged
 from tasks.steps import Params, TrackedNetwork, tracked_workload
 from tasks.store import CacheUse
@@ -47,7 +47,8 @@ def workload_flow(
     cache: CacheUse, job: run.Job
 ) -> Flow[[TuningOptions, Params, Subgraph, str], TunedWorkload]:
     """The flow of one workload of a network."""
-    name = f"{job.options.subject}: {layer(job.subgraph.names, job.study.workload)}"
+    title = layer(job.subgraph.names, job.study.workload)
+    name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
 
     @flow(
         name="tune_workload",

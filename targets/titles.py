@@ -27,6 +27,11 @@ def layer(names: Sequence[str], workload: Workload) -> str:
     return f"{names[0]}{others} · {shape(workload)}"
 
 
+def ascii_only(text: str) -> str:
+    """The same for a page whose font has no more: `conv4 +2 - 3x3/1 64-64 @56`."""
+    return text.translate({ord("×"): "x", ord("→"): "-", ord("·"): "-"})
+
+
 def shape(workload: Workload) -> str:
     """Kernel/stride, channels in→out, image; what is unusual behind it."""
     w = workload

@@ -177,6 +177,15 @@ def test_prefect_names_its_runs_and_shows_the_results(tuned: Tuned) -> None:
     assert "| layer | untuned cycles | tuned cycles | gain |" in page
 
 
+def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:
+    """Its font has letters and digits of ASCII only."""
+    database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
+    names = [name for (name,) in database.execute("select name from flow_run")]
+    assert len(names) == 4
+    assert all(name.isascii() and name.startswith("digits_cnn") for name in names)
+    assert sum(": conv" in name and " - 3x3/" in name for name in names) == 2
+
+
 def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     counts = dict(database.execute("select task_key, count(*) from task_run group by task_key"))
