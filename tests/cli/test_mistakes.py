@@ -167,19 +167,24 @@ LATE = (_text_file, _dynamic_shape, _unsupported_operator, _mistyped_layer)
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_message_and_exit_code_2(
-    mistake: Callable[[Path], list[str]], hint: str, guest: Place
+    mistake: Callable[[Path], list[str]],
+    hint: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    arguments = mistake(guest.folder)
-    before = {path for path in guest.folder.rglob("*") if "home" not in path.parts}
-    done = guest.run("tune", *arguments)
+    server = request.getfixturevalue("prefect_server") if mistake in LATE else ""
+    place = Place(tmp_path, server)
+    arguments = mistake(place.folder)
+    before = {path for path in place.folder.rglob("*") if "home" not in path.parts}
+    done = place.run("tune", *arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     *_, message = done.stderr.strip().splitlines()
     assert message.startswith("error: ")
     assert hint in message
     assert len(message) > 30
-    assert (guest.folder / "home").exists() == (mistake in LATE), "a server was started"
-    after = {path for path in guest.folder.rglob("*") if "home" not in path.parts}
+    assert (place.folder / "home").exists() == (mistake in LATE), "a server was started"
+    after = {path for path in place.folder.rglob("*") if "home" not in path.parts}
     outputs = {path.name for path in after - before if path.is_file()}
     assert outputs <= {"ledger.jsonl.lease", ".tune.lease"}, outputs
 

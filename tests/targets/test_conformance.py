@@ -47,8 +47,11 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
 }
 
 
+SLOW = {"isolated": pytest.mark.slow(seconds=2)}  # processes that are started and killed
+
+
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in TARGETS])
 def test_target_keeps_the_contract(name: str, check: str) -> None:
     make, workload = TARGETS[name]
     CHECKS[check](make, workload)
