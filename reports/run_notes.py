@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reports.figures import milliseconds, plural, speedup, whole
 from reports.run_table import gain_of, markdown_table, results_rows
+from targets.capabilities import is_published
 from targets.titles import layer
 from targets.workload import Workload
 from tuning.outcome import WorkloadRow, untuned_word
@@ -44,14 +45,15 @@ def workload_note(
 
 def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str:
     """`stock 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
-    those of the untuned schedules."""
+    those of the untuned schedules; `~` marks a gain that rests on one nobody published."""
     before = _latency(row["default_cycles"], row["default_seconds"])
     after = _latency(row["tuned_cycles"], row["tuned_seconds"])
     if not after:
         return "Nothing that was tried is valid."
+    guess = "" if all(is_published(source) for source in sources) else "~"
     gain = speedup(gain_of(row), 1.0)
     untuned = f"{untuned_word(sources)} {before}, " if before else ""
-    line = f"{untuned}tuned {after}" + (f": gain {gain}" if gain else "")
+    line = f"{untuned}tuned {after}" + (f": gain {guess}{gain}" if gain else "")
     return line[0].upper() + line[1:] + "."
 
 

@@ -24,6 +24,11 @@ class UnknownName(TilewrightError):
         near = nearest(name, known)
         meant = f"; did you mean {near}?" if near else ";"
         super().__init__(f"unknown {kind} '{name}'{meant} known: {', '.join(sorted(known))}")
+        self._said = kind, name, known
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
+        """A process that raises it hands it on to the one that started it."""
+        return type(self), self._said
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

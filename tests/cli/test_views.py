@@ -153,7 +153,7 @@ def test_the_untuned_schedule_is_stock_only_where_the_stock_compiler_published_i
     mixed["total"] = totals(mixed["workloads"])
     text = shown(mixed, ran.out, 80)
     assert "1 of 2 offloaded layers" in text
-    assert "the other 1 have none, an estimate stands in (~)" in " ".join(text.split())
+    assert "of the others none is published, an estimate stands in (~)" in " ".join(text.split())
     assert "default" not in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,8 @@ def test_the_sheet_has_every_key_with_a_meaning_and_logarithms_in_plain() -> Non
     assert sheet["peak"].value == pytest.approx(256 * 333e6 / 1e9)
     area = area_of(VtaSpec.load("evta-zcu102"))
     assert sheet["relative"].value == pytest.approx(area.relative, abs=1e-3)
+
+
+def test_an_unknown_name_can_be_handed_on_by_another_process() -> None:
+    with ProcessPoolExecutor(1) as pool, pytest.raises(UnknownName, match="mean vta-pynq"):
+        pool.submit(VtaSpec.load, "vta-pink").result()
