@@ -166,10 +166,12 @@ class Default(BaseExplorer):
         """What looks promising, then, in the places left, draws from the whole space: so models are
         put to the test where they know nothing. What is believed to be fast and valid is drawn
         more often."""
+        if len(promising) >= wanted:
+            return promising
         space, rng = problem.space, problem.rng(history.round, "check")
         known = np.union1d(history.tried(space), space.ravel(promising.configs))
         configs = space.unravel(candidates.sample(space, _DRAWN, known, rng))
-        if len(promising) >= wanted or not len(configs):
+        if not len(configs):
             return promising
         prior = self._prior(problem, configs)
         features = self._features(problem, configs, prior)

@@ -50,6 +50,7 @@ def test_a_note_says_what_the_run_is_and_what_came_of_it() -> None:
     total = summary([outcome()])["total"]
     said = outcome_line(total, ["tophub"])
     assert said == "Stock 2,000 cycles (0.0200 ms), tuned 1,000 cycles (0.0100 ms): gain 2.00×."
+    assert outcome_line(total, ["estimate"]).endswith("gain ~2.00×.")
     assert with_outcome(note, said).split("\n\n")[1] == said
     nothing = summary([outcome(chosen=False)])["total"]
     assert outcome_line(nothing, [None]) == "Nothing that was tried is valid."
