@@ -14,7 +14,7 @@ from services.urls import name_prefect_pages
 from targets.errors import TilewrightError
 from tuning.options import TuningOptions
 
-DEPLOYMENT = "nightly"
+FLOW, DEPLOYMENT = "tune_network", "nightly"
 
 
 class ScheduleError(TilewrightError):
@@ -49,7 +49,8 @@ def serve_tuning(
     """
     home = use_home()
     with ExitStack() as stack:
-        address = os.environ.get("PREFECT_API_URL") or announced(home)
+        named = os.environ.get("PREFECT_API_URL")
+        address = named or announced(home)
         if address is None:
             server = start_prefect_pages(home, LOOPBACK, port)
             stack.callback(server.process.stop)
@@ -61,11 +62,19 @@ def serve_tuning(
         name_prefect_pages(address)
         emit(f"Prefect  {address.removesuffix('/api')}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
-        emit(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")
+        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}); Ctrl-C stops it")
         try:
+            if not named and (dropped := _drop_waiting_runs()):
+                emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
             _serve(options, cron, every_seconds)
         finally:
             drain()
+
+
+def _drop_waiting_runs() -> int:
+    from flows.waiting_runs import drop_waiting_runs
+
+    return drop_waiting_runs(f"{FLOW}/{DEPLOYMENT}")
 
 
 def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:

@@ -1,0 +1,3 @@
+from reports.settings_files import matplotlib_reads_none_here
+
+matplotlib_reads_none_here()
