@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from services.embedded import drain
 from services.home import use_home
@@ -23,7 +23,8 @@ class ScheduleError(TilewrightError):
 
 def check_cron(cron: str) -> None:
     """Raises `ScheduleError` for what is no cron expression to Prefect."""
-    from prefect.client.schemas.schedules import CronSchedule
+    with _prefect_without_home():
+        from prefect.client.schemas.schedules import CronSchedule
 
     try:
         CronSchedule(cron=cron)
@@ -59,6 +60,7 @@ def serve_tuning(
             stack.callback(withdraw, home)
             address = server.api_url
         os.environ["PREFECT_API_URL"] = address
+        _read_settings_again()
         name_prefect_pages(address)
         emit(f"Prefect  {address.removesuffix('/api')}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
@@ -69,6 +71,25 @@ def serve_tuning(
             _serve(options, cron, every_seconds)
         finally:
             drain()
+
+
+@contextmanager
+def _prefect_without_home() -> Iterator[None]:
+    """Importing Prefect makes its home, and nothing is to be made before all is checked."""
+    named = "PREFECT_HOME" in os.environ
+    os.environ.setdefault("PREFECT_HOME", os.devnull)
+    try:
+        yield
+    finally:
+        if not named:
+            del os.environ["PREFECT_HOME"]
+
+
+def _read_settings_again() -> None:
+    """Prefect read them when it was imported, which was before they were complete."""
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
 
 
 def _drop_waiting_runs() -> int:

@@ -18,7 +18,10 @@ from services.mlflow_database import provide_mlflow_database
 from services.proxies import keep_loopback_direct
 from services.settings_files import own_settings
 from services.sqlite_address import sqlite_address, unfit_for_sqlite
+from services.strange_entries import strange_entry
 from targets.errors import TilewrightError
+
+DEFAULT = ".tilewright"
 
 
 class HomeError(TilewrightError):
@@ -62,6 +65,12 @@ class Home:
         return self.root / "mlflow" / "artifacts"
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those in which commands write by names that are known beforehand."""
+        below = (self.prefect_database.parent, self.mlflow_database.parent, self.mlflow_artifacts)
+        return (self.root, *below, self.cache)
+
+    @property
     def log(self) -> Path:
         """What the libraries of a command log."""
         return self.root / "tilewright.log"
@@ -75,7 +84,7 @@ class Home:
 def current_home() -> Home:
     """The home in force, made absolute so that a later change of folder does not move it. Raises
     `HomeError`."""
-    named = os.environ.get("TILEWRIGHT_HOME") or ".tilewright"
+    named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
     try:
         return Home(Path(named).resolve())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
@@ -84,16 +93,19 @@ def current_home() -> Home:
 
 def use_home(home: Home | None = None) -> Home:
     """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
-    home = home or current_home()
+    home = home or _believed_home()
     if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
         raise _unusable(home.root, reason)
     try:
+        if strange := strange_entry(*home.folders):
+            raise _unusable(home.root, strange, "remove it, or ")
         for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass  # a folder that is there already may be on a disk that cannot be written
         _take_logins_out_of_addresses()
         keep_loopback_direct()
+        _have_a_user_home()
         settings = _settings(home)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
@@ -105,12 +117,32 @@ def use_home(home: Home | None = None) -> Home:
     return home
 
 
-def _unusable(folder: object, reason: str) -> HomeError:
+def _believed_home() -> Home:
+    """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
+    home = current_home()
+    if not os.environ.get("TILEWRIGHT_HOME") and Path(DEFAULT).is_symlink():
+        raise HomeError(
+            f"{DEFAULT} is a link to {home.root}; set TILEWRIGHT_HOME to that folder if records "
+            "are to be kept there, else remove the link"
+        )
+    return home
+
+
+def _unusable(folder: object, reason: str, first: str = "") -> HomeError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return HomeError(
         f"cannot keep records under {shown}: {reason}; "
-        "set TILEWRIGHT_HOME to a folder you can write"
+        f"{first}set TILEWRIGHT_HOME to a folder you can write"
     )
+
+
+def _have_a_user_home() -> None:
+    """A user whom the machine does not know by name, as in a container, has none, and Prefect does
+    not start. Not this folder: what lies in a user's home is believed."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = "/"
 
 
 def _take_logins_out_of_addresses() -> None:

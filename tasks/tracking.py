@@ -231,7 +231,9 @@ def run_url(run_id: str) -> str:
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
     """The commit of this code, if it runs from a checkout."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
+    if not (folder / ".git").exists():
+        return None  # a repository further up is another's, and so are its settings
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],

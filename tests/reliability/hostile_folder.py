@@ -114,6 +114,17 @@ def _others(folder: Path, home: Path, marks: Path) -> None:
     (folder / "hostile" / "env.py").write_text(
         f"import os\nos.makedirs({str(marks / 'alembic.ini')!r}, exist_ok=True)\n"
     )
+    package = folder / "evil-1.0.dist-info"  # entry points, for who takes the folder for a library
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    groups = (
+        "tilewright.targets", "tilewright.tuners", "prefect.collections", "mlflow.app",
+        "mlflow.tracking_store", "mlflow.artifact_repository", "sqlalchemy.dialects",
+        "mlflow.request_header_provider", "mlflow.run_context_provider", "fsspec.specs",
+    )  # fmt: skip
+    (package / "entry_points.txt").write_text(
+        "".join(f"[{group}]\nevil = setup:evil\n" for group in groups)
+    )
     for name in (
         "MLproject", "prefect.yaml", ".prefectignore", "setup.cfg", "tox.ini", ".databrickscfg",
         ".netrc", "python_env.yaml", "conda.yaml", "uvicorn.json", "optuna.ini", ".condarc",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from tests.cli.conftest import TILEWRIGHT, Place
 
 pytestmark = pytest.mark.attack
+
+ROOT = Path(__file__).parents[2]
 
 TUNE = ("tune", "digits_cnn", "--tuner", "random", "--trials", "2", "--out", "out")
 
@@ -59,6 +63,22 @@ def test_without_a_home_of_the_user(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "convergence.png").stat().st_size > 1000
 
 
+@pytest.mark.slow(seconds=4)
+def test_a_user_without_a_name(tmp_path: Path) -> None:
+    """As in a container: in a namespace, where the kernel lets us, so that it is no other user."""
+    known = Place(tmp_path).environment
+    kept = {name: value for name, value in known.items() if name not in ("HOME", "USER", "LOGNAME")}
+    unnamed = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]
+    program = "from services.home import use_home; use_home(); import prefect, mlflow, pathlib; "
+    command = [*unnamed, sys.executable, "-P", "-c", program + "print(pathlib.Path.home())"]
+    if shutil.which("unshare") is None or subprocess.run([*unnamed, "true"]).returncode:
+        pytest.skip("no user namespaces here")
+    done = subprocess.run(
+        command, cwd=tmp_path, env=kept | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("/\n", 0), done.stderr
+
+
 def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     assert "too long for a database" in refused(run(tmp_path, "ui", home=str(deep)))
@@ -68,6 +88,16 @@ def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_pat
     assert "no UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
     (tmp_path / "loop").symlink_to("loop")
     assert "cannot keep records under loop" in refused(run(tmp_path, "ui", home="loop"))
+    for links in ("prefect", "mlflow/mlflow.db", "tilewright.log", "cache/import_model"):
+        link = tmp_path / links.replace("/", "-") / links
+        link.parent.mkdir(parents=True)
+        link.symlink_to(tmp_path / "precious")
+        home = str(tmp_path / links.replace("/", "-"))
+        assert f"{links} is a link; remove it, or" in refused(run(tmp_path, "ui", home=home))
+        shutil.rmtree(home)
+    (tmp_path / ".tilewright").symlink_to(tmp_path / "precious")
+    assert ".tilewright is a link to" in refused(run(tmp_path, "ui"))
+    (tmp_path / ".tilewright").unlink()
     (tmp_path / "file").touch()
     assert "cannot keep records under" in refused(run(tmp_path, "ui", home="file"))
     assert {path.name for path in tmp_path.iterdir()} == {"loop", "file"}

@@ -21,13 +21,15 @@ TUNE = ("tune", "digits_cnn", "--tuner", "random", "--trials", "2", "--out", "ou
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def proxied(place: Place, port: int) -> subprocess.CompletedProcess[str]:
+def proxied(
+    place: Place, port: int, kind: str = "http", **more: str
+) -> subprocess.CompletedProcess[str]:
     """A tracked run of a user who named a proxy, and no exceptions from it."""
     kept = {name: value for name, value in place.environment.items() if "proxy" not in name.lower()}
-    address = f"http://{LOOPBACK}:{port}"
+    address = f"{kind}://{LOOPBACK}:{port}"
     named = dict.fromkeys([*VARIABLES, *map(str.upper, VARIABLES)], address)
     return subprocess.run(
-        [str(TILEWRIGHT), *TUNE], cwd=place.folder, env=kept | named, capture_output=True,
+        [str(TILEWRIGHT), *TUNE], cwd=place.folder, env=kept | named | more, capture_output=True,
         text=True, timeout=150,
     )  # fmt: skip
 
@@ -60,3 +62,14 @@ def test_a_proxy_that_is_down_keeps_nobody_waiting(tmp_path: Path, prefect_serve
     """On a server of this machine that the user names."""
     done = proxied(Place(tmp_path, prefect_server), free_port())
     assert done.returncode == 0, done.stderr
+
+
+def test_a_socks_proxy_is_for_other_machines(tmp_path: Path, prefect_server: str) -> None:
+    """Which Prefect's client cannot reach through it."""
+    done = proxied(Place(tmp_path, prefect_server), free_port(), "socks5")
+    assert done.returncode == 0, done.stderr
+    elsewhere = {"PREFECT_API_URL": "http://example.invalid:4200/api"}
+    done = proxied(Place(tmp_path), free_port(), "socks5", **elsewhere)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the server in PREFECT_API_URL cannot be reached through")
+    assert done.stderr.count("\n") == 1

@@ -115,19 +115,16 @@ def _plant(path: Path, out: Path, server: subprocess.Popen[str]) -> None:
     options = json.dumps({"options": {"model": "digits_cnn", "tuner": "random", "trials": 2,
                                       "out": str(out)}})  # fmt: skip
     change = f"update flow_run set name = 'planted', auto_scheduled = 0, parameters = '{options}'"
-    with closing(sqlite3.connect(path, timeout=60)) as database:
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         while not database.execute(
             f"{change} where id in (select id from flow_run where auto_scheduled limit 1)"
         ).rowcount:
             assert server.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        database.commit()
 
 
 def _planted(path: Path, change: str) -> int:
     """How many planted runs a change found."""
-    with closing(sqlite3.connect(path, timeout=60)) as database:
-        count = database.execute(f"{change} where name = 'planted'").rowcount
-        database.commit()
-        return count
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
+        return database.execute(f"{change} where name = 'planted'").rowcount
