@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from services.home import current_home
-from services.strange_entries import strange_entry
 from targets.errors import TilewrightError
 from targets.imports import after_import
 
@@ -45,20 +44,14 @@ def check_place(address: str) -> None:
     if parts.scheme in _RESOLVED_FIRST or (parts.scheme == "mlflow-artifacts" and not parts.netloc):
         return
     if parts.scheme == "" or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
-        path = Path(url2pathname(parts.path) if parts.scheme else address).resolve()
-        root = home.mlflow_artifacts.resolve()
-        if path == root or (path.is_relative_to(root) and not _leads_away(path)):
+        path = Path(url2pathname(parts.path) if parts.scheme else address)
+        if path.resolve().is_relative_to(home.mlflow_artifacts.resolve()):
             return
     raise ArtifactPlaceError(
         f"MLflow's records in {home.mlflow_database} keep files in {address}, outside of "
         f"{home.mlflow_artifacts}: they were made elsewhere, or by somebody else; set "
         "TILEWRIGHT_HOME to a new folder, or move this one back to where it was made"
     )
-
-
-def _leads_away(folder: Path) -> bool:
-    """Whether something in the folder of a run or a model is a link."""
-    return any(strange_entry(Path(below)) for below, _, _ in os.walk(folder))
 
 
 def _confine(registry: ModuleType) -> None:

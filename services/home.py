@@ -18,7 +18,6 @@ from services.mlflow_database import provide_mlflow_database
 from services.proxies import keep_loopback_direct
 from services.settings_files import own_settings
 from services.sqlite_address import sqlite_address, unfit_for_sqlite
-from services.strange_entries import strange_entry
 from targets.errors import TilewrightError
 
 DEFAULT = ".tilewright"
@@ -65,12 +64,6 @@ class Home:
         return self.root / "mlflow" / "artifacts"
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """Those in which commands write by names that are known beforehand."""
-        below = (self.prefect_database.parent, self.mlflow_database.parent, self.mlflow_artifacts)
-        return (self.root, *below, self.cache)
-
-    @property
     def log(self) -> Path:
         """What the libraries of a command log."""
         return self.root / "tilewright.log"
@@ -97,8 +90,6 @@ def use_home(home: Home | None = None) -> Home:
     if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
         raise _unusable(home.root, reason)
     try:
-        if strange := strange_entry(*home.folders):
-            raise _unusable(home.root, strange, "remove it, or ")
         for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
@@ -128,11 +119,11 @@ def _believed_home() -> Home:
     return home
 
 
-def _unusable(folder: object, reason: str, first: str = "") -> HomeError:
+def _unusable(folder: object, reason: str) -> HomeError:
     shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
     return HomeError(
         f"cannot keep records under {shown}: {reason}; "
-        f"{first}set TILEWRIGHT_HOME to a folder you can write"
+        "set TILEWRIGHT_HOME to a folder you can write"
     )
 
 

@@ -88,13 +88,6 @@ def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_pat
     assert "no UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
     (tmp_path / "loop").symlink_to("loop")
     assert "cannot keep records under loop" in refused(run(tmp_path, "ui", home="loop"))
-    for links in ("prefect", "mlflow/mlflow.db", "tilewright.log", "cache/import_model"):
-        link = tmp_path / links.replace("/", "-") / links
-        link.parent.mkdir(parents=True)
-        link.symlink_to(tmp_path / "precious")
-        home = str(tmp_path / links.replace("/", "-"))
-        assert f"{links} is a link; remove it, or" in refused(run(tmp_path, "ui", home=home))
-        shutil.rmtree(home)
     (tmp_path / ".tilewright").symlink_to(tmp_path / "precious")
     assert ".tilewright is a link to" in refused(run(tmp_path, "ui"))
     (tmp_path / ".tilewright").unlink()
