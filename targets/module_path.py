@@ -8,5 +8,5 @@ import sys
 
 def module_path() -> str:
     """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
-    stranger's files may lie."""
-    return os.pathsep.join(path for path in sys.path if path)
+    stranger's files may lie, nor any that is named relative to it."""
+    return os.pathsep.join(filter(os.path.isabs, sys.path))

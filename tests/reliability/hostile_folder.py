@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 ZEN = "Beautiful is better than ugly"
@@ -84,6 +85,16 @@ def _modules(folder: Path, home: Path, marks: Path) -> None:
         (folder / f"{name}.py").write_text(f"import os\nos.makedirs({mark!r}, exist_ok=True)\n")
 
 
+def _editable(folder: Path, home: Path, marks: Path) -> None:
+    """A folder of the name that setuptools puts into `sys.path` for namespace packages. Python asks
+    there for `sitecustomize`, before any code of ours runs."""
+    place = folder / f"__editable__.tilewright-{version('tilewright')}.finder.__path_hook__"
+    place.mkdir()
+    for name in ("sitecustomize", "usercustomize", "cuda", "socksio"):
+        mark = str(marks / f"editable-{name}.py")
+        (place / f"{name}.py").write_text(f"import os\nos.makedirs({mark!r}, exist_ok=True)\n")
+
+
 def _git(folder: Path, home: Path, marks: Path) -> None:
     """A repository whose status asks a command, and whose hooks are commands."""
     repository = folder / ".git"
@@ -143,6 +154,7 @@ PLANTS: dict[str, Lay] = {
     ".numba_config.yaml": _numba,
     "matplotlibrc": _matplotlib,
     "modules": _modules,
+    "editable": _editable,
     ".git": _git,
     "others": _others,
 }
