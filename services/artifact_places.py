@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from services.home import current_home
 from targets.errors import TilewrightError
@@ -44,11 +43,14 @@ def check_place(address: str) -> None:
     if parts.scheme in _RESOLVED_FIRST or (parts.scheme == "mlflow-artifacts" and not parts.netloc):
         return
     if parts.scheme == "" or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
-        path = Path(url2pathname(parts.path) if parts.scheme else address)
-        if path.resolve().is_relative_to(home.mlflow_artifacts.resolve()):
+        from mlflow.utils.file_utils import local_file_uri_to_path
+
+        place = Path(local_file_uri_to_path(address))  # as MLflow reads it, `%2e` and all
+        if place.resolve().is_relative_to(home.mlflow_artifacts.resolve()):
             return
+    shown = address if address.isprintable() else ascii(address)
     raise ArtifactPlaceError(
-        f"MLflow's records in {home.mlflow_database} keep files in {address}, outside of "
+        f"MLflow's records in {home.mlflow_database} keep files in {shown}, outside of "
         f"{home.mlflow_artifacts}: they were made elsewhere, or by somebody else; set "
         "TILEWRIGHT_HOME to a new folder, or move this one back to where it was made"
     )
