@@ -45,8 +45,9 @@ def check_place(address: str) -> None:
     if parts.scheme == "" or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
         from mlflow.utils.file_utils import local_file_uri_to_path
 
-        place = Path(local_file_uri_to_path(address))  # as MLflow reads it, `%2e` and all
-        if place.resolve().is_relative_to(home.mlflow_artifacts.resolve()):
+        # as MLflow reads it, `%2e` and all
+        place = str(local_file_uri_to_path(address))  # type: ignore[no-untyped-call]
+        if Path(place).resolve().is_relative_to(home.mlflow_artifacts.resolve()):
             return
     shown = address if address.isprintable() else ascii(address)
     raise ArtifactPlaceError(
