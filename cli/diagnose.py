@@ -88,7 +88,7 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
     kept = (home.prefect_database, home.mlflow_database)
     for path in filter(Path.exists, kept):
         try:
-            uri = f"file:{path}?mode=rw"
+            uri = f"{path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_SECONDS)) as database:
                 database.execute("begin immediate")
         except sqlite3.OperationalError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from services.embedded import drain
 from services.home import use_home
@@ -14,7 +14,7 @@ from services.urls import name_prefect_pages
 from targets.errors import TilewrightError
 from tuning.options import TuningOptions
 
-DEPLOYMENT = "nightly"
+FLOW, DEPLOYMENT = "tune_network", "nightly"
 
 
 class ScheduleError(TilewrightError):
@@ -23,7 +23,8 @@ class ScheduleError(TilewrightError):
 
 def check_cron(cron: str) -> None:
     """Raises `ScheduleError` for what is no cron expression to Prefect."""
-    from prefect.client.schemas.schedules import CronSchedule
+    with _prefect_without_home():
+        from prefect.client.schemas.schedules import CronSchedule
 
     try:
         CronSchedule(cron=cron)
@@ -49,7 +50,8 @@ def serve_tuning(
     """
     home = use_home()
     with ExitStack() as stack:
-        address = os.environ.get("PREFECT_API_URL") or announced(home)
+        named = os.environ.get("PREFECT_API_URL")
+        address = named or announced(home)
         if address is None:
             server = start_prefect_pages(home, LOOPBACK, port)
             stack.callback(server.process.stop)
@@ -58,14 +60,42 @@ def serve_tuning(
             stack.callback(withdraw, home)
             address = server.api_url
         os.environ["PREFECT_API_URL"] = address
+        _read_settings_again()
         name_prefect_pages(address)
         emit(f"Prefect  {address.removesuffix('/api')}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
-        emit(f"serving tune_network/{DEPLOYMENT} ({when}); Ctrl-C stops it")
+        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}); Ctrl-C stops it")
         try:
+            if not named and (dropped := _drop_waiting_runs()):
+                emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
             _serve(options, cron, every_seconds)
         finally:
             drain()
+
+
+@contextmanager
+def _prefect_without_home() -> Iterator[None]:
+    """Importing Prefect makes its home, and nothing is to be made before all is checked."""
+    named = "PREFECT_HOME" in os.environ
+    os.environ.setdefault("PREFECT_HOME", os.devnull)
+    try:
+        yield
+    finally:
+        if not named:
+            del os.environ["PREFECT_HOME"]
+
+
+def _read_settings_again() -> None:
+    """Prefect read them when it was imported, which was before they were complete."""
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+
+
+def _drop_waiting_runs() -> int:
+    from flows.waiting_runs import drop_waiting_runs
+
+    return drop_waiting_runs(f"{FLOW}/{DEPLOYMENT}")
 
 
 def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:

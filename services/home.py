@@ -1,8 +1,9 @@
 """Where runs keep their records: one folder for Prefect, MLflow, caches and logs.
 
-The folder is `./.tilewright`, or `TILEWRIGHT_HOME`. `use_home` must run before Prefect or MLflow
-is imported, since both read their settings from the environment at import. A user who points
-`PREFECT_API_URL` or `MLFLOW_TRACKING_URI` at a server of their own keeps it.
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_home` must
+run before Prefect or MLflow is imported, since both read their settings from the environment at
+import. A user who points `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` at a server of their own keeps
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from pathlib import Path
 
 from services.logins import login, without_login
 from services.mlflow_database import provide_mlflow_database
+from services.proxies import keep_loopback_direct
+from services.settings_files import own_settings
+from services.sqlite_address import sqlite_address, unfit_for_sqlite
 from targets.errors import TilewrightError
+
+DEFAULT = ".tilewright"
 
 
 class HomeError(TilewrightError):
@@ -48,6 +54,11 @@ class Home:
         return self.root / "mlflow" / "mlflow.db"
 
     @property
+    def mlflow_address(self) -> str:
+        """That file, as MLflow is told of it."""
+        return sqlite_address(self.mlflow_database)
+
+    @property
     def mlflow_artifacts(self) -> Path:
         """Folder of the files logged with runs in that database."""
         return self.root / "mlflow" / "artifacts"
@@ -64,19 +75,28 @@ class Home:
 
 
 def current_home() -> Home:
-    """The home in force, made absolute so that a later change of folder does not move it."""
-    return Home(Path(os.environ.get("TILEWRIGHT_HOME", ".tilewright")).resolve())
+    """The home in force, made absolute so that a later change of folder does not move it. Raises
+    `HomeError`."""
+    named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
+    try:
+        return Home(Path(named).resolve())
+    except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
+        raise _unusable(named, str(error)) from None
 
 
 def use_home(home: Home | None = None) -> Home:
     """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
-    home = home or current_home()
+    home = home or _believed_home()
+    if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
+        raise _unusable(home.root, reason)
     try:
         for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass  # a folder that is there already may be on a disk that cannot be written
         _take_logins_out_of_addresses()
+        keep_loopback_direct()
+        _have_a_user_home()
         settings = _settings(home)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
@@ -84,11 +104,36 @@ def use_home(home: Home | None = None) -> Home:
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(home.mlflow_database)
     except OSError as error:
-        raise HomeError(
-            f"cannot keep records under {home.root}: {error.strerror or error}; "
-            "set TILEWRIGHT_HOME to a folder you can write"
-        ) from None
+        raise _unusable(home.root, error.strerror or str(error)) from None
     return home
+
+
+def _believed_home() -> Home:
+    """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
+    home = current_home()
+    if not os.environ.get("TILEWRIGHT_HOME") and Path(DEFAULT).is_symlink():
+        raise HomeError(
+            f"{DEFAULT} is a link to {home.root}; set TILEWRIGHT_HOME to that folder if records "
+            "are to be kept there, else remove the link"
+        )
+    return home
+
+
+def _unusable(folder: object, reason: str) -> HomeError:
+    shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
+    return HomeError(
+        f"cannot keep records under {shown}: {reason}; "
+        "set TILEWRIGHT_HOME to a folder you can write"
+    )
+
+
+def _have_a_user_home() -> None:
+    """A user whom the machine does not know by name, as in a container, has none, and Prefect does
+    not start. Not this folder: what lies in a user's home is believed."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = "/"
 
 
 def _take_logins_out_of_addresses() -> None:
@@ -112,9 +157,9 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_HOME": str(home.root / "prefect"),
-        "PREFECT_PROFILES_PATH": str(home.root / "prefect" / "profiles.toml"),
+        **own_settings(),
         "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect_storage),
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.prefect_database}",
+        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(home.prefect_database, "aiosqlite"),
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
@@ -126,6 +171,8 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_CLIENT_MAX_RETRIES": "60",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{home.mlflow_database}",
+        # Automations call addresses that are kept in the database.
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+        "MLFLOW_TRACKING_URI": home.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }

@@ -13,6 +13,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from services.sqlite_address import sqlite_address
 from targets.files import replacing
 
 
@@ -50,7 +51,7 @@ def _build(path: Path) -> None:
 
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     path.unlink(missing_ok=True)
-    engine = create_engine(f"sqlite:///{path}")
+    engine = create_engine(sqlite_address(path))
     try:
         _initialize_tables(engine)  # type: ignore[no-untyped-call]
     except OperationalError as error:

@@ -26,7 +26,7 @@ def start_mlflow_server(home: Home, host: str, port: int = DEFAULT_PORTS[MLFLOW]
         "MLflow",
         [
             sys.executable, "-m", "mlflow", "server",
-            "--backend-store-uri", f"sqlite:///{home.mlflow_database}",
+            "--backend-store-uri", home.mlflow_address,
             "--default-artifact-root", home.mlflow_artifacts.as_uri(),
             "--serve-artifacts",
             "--artifacts-destination", home.mlflow_artifacts.as_uri(),

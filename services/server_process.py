@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from targets.errors import TilewrightError
+from targets.module_path import module_path
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
@@ -79,8 +80,11 @@ def start(
             stdout=sink,
             stderr=sink,
             pass_fds=tuple(descriptors),
-            # a module that lies in the folder of the command is not to be imported
-            env=os.environ | {"PYTHONSAFEPATH": "1"} | dict(environment or {}),
+            # what lies in the folder of the command is neither imported nor read as settings
+            env=os.environ
+            | {"PYTHONSAFEPATH": "1", "PYTHONPATH": module_path()}
+            | dict(environment or {}),
+            cwd="/",
             start_new_session=True,  # Ctrl-C reaches the command, which then stops its servers
         )
     return ServerProcess(name, process, health, log)

@@ -3,6 +3,9 @@
 Numba decides by a file's own date whether its cached code is current; a kernel that calls into a
 changed file would go on running the old code. So the cache's folder carries a digest of the
 kernels' sources: any change starts a new one.
+
+What lies in such a folder is unpickled, so no file of the working folder names it: of numba's
+settings only the variables `NUMBA_…` are heeded.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from targets.imports import look_elsewhere
+
 _KEPT = 3  # folders of earlier states
 
 
@@ -22,6 +27,7 @@ def use_cache_of_these_sources() -> None:
     Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder is read-only
     (numba then picks a folder of the user).
     """
+    look_elsewhere("numba.core.config", {".numba_config.yaml": os.devnull})
     if "NUMBA_CACHE_DIR" in os.environ:
         return
     package = Path(__file__).parent

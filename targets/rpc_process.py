@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from targets.errors import TilewrightError
 from targets.files import Json, read_json
+from targets.module_path import module_path
 
 Header = dict[str, Json]
 Arrays = Mapping[str, NDArray[Any]]
@@ -207,12 +208,6 @@ def arguments() -> list[str]:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     die_with_parent(reader)
     return sys.argv[4:]
-
-
-def module_path() -> str:
-    """Where this process finds modules: never the folder it happens to run in (`-P`), in which a
-    stranger's files may lie."""
-    return os.pathsep.join(path for path in sys.path if path)
 
 
 def die_with_parent(reader: int) -> None:

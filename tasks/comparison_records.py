@@ -24,6 +24,7 @@ from evaluation.compare.plan import ComparisonPlan, TunerConfig
 from evaluation.compare.runs import TunerRun
 from evaluation.compare.standings import Floats, Results
 from services.home import current_home
+from services.sqlite_address import is_sqlite
 from services.urls import mlflow_run_url
 from targets.files import Json
 from tasks.tracking import PAGE_KIND, commit_tag
@@ -145,7 +146,7 @@ def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
     while client.get_experiment_by_name(name) is not None:
         number += 1
         name = f"{base} ({number})"
-    local = str(client.tracking_uri).startswith("sqlite:")
+    local = is_sqlite(str(client.tracking_uri))
     folder = current_home().mlflow_artifacts.as_uri() if local else None
     workloads = "\n".join(f"- {name}" for name, _ in test_bed.workloads)
     note = f"{len(plan.seeds)} seeds, {plan.trials} trials a run, on\n{workloads}"

@@ -24,8 +24,10 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
+from services.artifact_places import check_place
 from services.home import current_home
 from services.mlflow_server import EXPERIMENT
+from services.sqlite_address import is_sqlite
 from services.urls import mlflow_run_url
 from targets.files import Json, canonical, digest
 from tasks.flavours import flavoured_booster
@@ -229,7 +231,9 @@ def run_url(run_id: str) -> str:
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
     """The commit of this code, if it runs from a checkout."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
+    if not (folder / ".git").exists():
+        return None  # a repository further up is another's, and so are its settings
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],
@@ -256,10 +260,11 @@ def _experiment() -> str:
     client = _client()
     known = client.get_experiment_by_name(EXPERIMENT)
     if known is not None:
+        check_place(str(known.artifact_location))
         if known.tags.get(VIEW_TAG) != (view := runs_view()):
             client.set_experiment_tag(known.experiment_id, VIEW_TAG, view)
         return str(known.experiment_id)
-    local = str(client.tracking_uri).startswith("sqlite:")
+    local = is_sqlite(str(client.tracking_uri))
     folder = current_home().mlflow_artifacts.as_uri() if local else None
     tags = PAGE_KIND | {VIEW_TAG: runs_view()}
     return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))

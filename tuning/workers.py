@@ -22,7 +22,8 @@ from pathlib import Path
 
 from models import load_state, save_state
 from search import ExplorerState, Session, SharedRecord, rounds
-from targets.rpc_process import die_with_parent, module_path
+from targets.module_path import module_path
+from targets.rpc_process import die_with_parent
 from tuning.events import Listener, Note
 from tuning.folders import LEDGER
 from tuning.options import TuningOptions

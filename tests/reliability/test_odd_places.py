@@ -1,0 +1,96 @@
+"""Working folders with marks that addresses give a meaning to, and homes that cannot be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import TILEWRIGHT, Place
+
+pytestmark = pytest.mark.attack
+
+ROOT = Path(__file__).parents[2]
+
+TUNE = ("tune", "digits_cnn", "--tuner", "random", "--trials", "2", "--out", "out")
+
+
+def run(
+    folder: Path, *arguments: str, home: str = "", **named: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(TILEWRIGHT), *arguments], cwd=folder,
+        env=Place(folder).environment | {"TILEWRIGHT_HOME": home} | named,
+        capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one message of a command that did not start."""
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.slow(seconds=14)
+def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    """And an empty TILEWRIGHT_HOME is as good as none."""
+    folder = tmp_path / "a ?b#c%d &é"
+    folder.mkdir()
+    done = run(folder, *TUNE, home="")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert {path.name for path in folder.iterdir()} == {".tilewright", "out"}
+    home = folder / ".tilewright"
+    assert {path.name for path in home.iterdir()} == {
+        "cache", "mlflow", "prefect", "tilewright.log",
+    }  # fmt: skip
+    assert {path.name for path in (home / "mlflow").iterdir()} == {"artifacts", "mlflow.db"}
+    assert len(list((home / "mlflow" / "artifacts").rglob("summary.json"))) == 1
+    assert (home / "prefect" / "prefect.db").stat().st_size > 100_000
+
+
+@pytest.mark.slow(seconds=14)
+def test_without_a_home_of_the_user(tmp_path: Path) -> None:
+    """Libraries keep caches of fonts there; pictures are drawn without."""
+    done = run(tmp_path, *TUNE, HOME="/proc/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert (tmp_path / "out" / "convergence.png").stat().st_size > 1000
+
+
+@pytest.mark.slow(seconds=4)
+def test_a_user_without_a_name(tmp_path: Path) -> None:
+    """As in a container: in a namespace, where the kernel lets us, so that it is no other user."""
+    known = Place(tmp_path).environment
+    kept = {name: value for name, value in known.items() if name not in ("HOME", "USER", "LOGNAME")}
+    unnamed = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]
+    program = "from services.home import use_home; use_home(); import prefect, mlflow, pathlib; "
+    command = [*unnamed, sys.executable, "-P", "-c", program + "print(pathlib.Path.home())"]
+    if shutil.which("unshare") is None or subprocess.run([*unnamed, "true"]).returncode:
+        pytest.skip("no user namespaces here")
+    done = subprocess.run(
+        command, cwd=tmp_path, env=kept | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("/\n", 0), done.stderr
+
+
+def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
+    assert "too long for a database" in refused(run(tmp_path, "ui", home=str(deep)))
+    assert "too long" in refused(run(tmp_path, "ui", home="g" * 300))
+    assert "control characters" in refused(run(tmp_path, "ui", home="two\nlines"))
+    not_utf8 = os.fsdecode(b"\xff\xfe")
+    assert "no UTF-8" in refused(run(tmp_path, "ui", home=not_utf8))
+    (tmp_path / "loop").symlink_to("loop")
+    assert "cannot keep records under loop" in refused(run(tmp_path, "ui", home="loop"))
+    (tmp_path / ".tilewright").symlink_to(tmp_path / "precious")
+    assert ".tilewright is a link to" in refused(run(tmp_path, "ui"))
+    (tmp_path / ".tilewright").unlink()
+    (tmp_path / "file").touch()
+    assert "cannot keep records under" in refused(run(tmp_path, "ui", home="file"))
+    assert {path.name for path in tmp_path.iterdir()} == {"loop", "file"}
