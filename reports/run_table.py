@@ -9,7 +9,7 @@ from targets.titles import layer
 from targets.workload import parse_workload
 from tuning.outcome import WorkloadRow, untuned_word
 from tuning.outputs import Summary
-from tuning.totals import Total
+from tuning.totals import Published, Total
 
 Row = dict[str, str]
 """Cells by the heading of their column."""
@@ -45,7 +45,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def gain_of(row: WorkloadRow | Total) -> float | None:
+def gain_of(row: WorkloadRow | Total | Published) -> float | None:
     """Untuned over tuned latency, in cycles where both are counted; None if one is not known."""
     before, after = row["default_cycles"], row["tuned_cycles"]
     if before and after:

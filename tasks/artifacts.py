@@ -20,6 +20,7 @@ from reports import run_notes
 from reports.run_table import gain_of, results_rows
 from search import ExplorerState
 from services.urls import flow_run_url
+from targets.capabilities import is_published
 from targets.files import Json
 from targets.titles import layer
 from targets.workload import Workload
@@ -110,7 +111,7 @@ def log_artifacts(
         "reused_trials": row["reused_trials"],
         "wall_seconds": row["wall_seconds"],
     }
-    tracking.log_results(run_id, known | figures_of(row))
+    tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
     _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
     _log_files(run_id, trials, plots.convergence(tuned, trials))
     _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
@@ -131,8 +132,8 @@ def log_network_artifacts(
     with tracking.StepLog(run_id, every=UNTIL) as log:
         for step_index, values in enumerate(curves):
             log.add(step_index, values | {UNTIL: float(step_index)})
-    wall = {"wall_seconds": summary["wall_seconds"]}
-    tracking.log_results(run_id, wall | figures_of(summary["total"]))
+    wall, total = {"wall_seconds": summary["wall_seconds"]}, summary["total"]
+    tracking.log_results(run_id, wall | figures_of(total, network_gain(total)))
     sources = [row["default_source"] for row in summary["workloads"]]
     _say_outcome(run_id, run_notes.outcome_line(summary["total"], sources))
     title = run_notes.network_title(summary["network"], summary["target"], summary["tuner"])
@@ -146,7 +147,7 @@ def log_network_artifacts(
     )
 
 
-def figures_of(row: WorkloadRow | Total) -> dict[str, float]:
+def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> dict[str, float]:
     """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
     found = {
         "untuned_cycles": row["default_cycles"],
@@ -156,7 +157,7 @@ def figures_of(row: WorkloadRow | Total) -> dict[str, float]:
         "untuned_ms": _milli(row["default_seconds"]),
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
-        "gain": gain_of(row),
+        **gain,
     }
     # MLflow's columns show all digits there are.
     return {
@@ -164,6 +165,19 @@ def figures_of(row: WorkloadRow | Total) -> dict[str, float]:
         for name, value in found.items()
         if value is not None
     }
+
+
+def workload_gain(row: WorkloadRow) -> dict[str, float | None]:
+    """What tuning gained on the untuned schedule of a workload: `gain` where the stock compiler
+    publishes that, `gain_on_guess` where a rule chose it."""
+    return {"gain" if is_published(row["default_source"]) else "gain_on_guess": gain_of(row)}
+
+
+def network_gain(total: Total) -> dict[str, float | None]:
+    """The same of a network: `gain` is that of the published layers alone, if there are any."""
+    if total["published"]["workloads"]:
+        return {"gain": gain_of(total["published"])}
+    return {"gain_on_guess": gain_of(total)}
 
 
 def _milli(seconds: float | None) -> float | None:

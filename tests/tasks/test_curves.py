@@ -6,9 +6,12 @@ import math
 
 import pandas as pd
 
+from reports.run_table import gain_of
 from targets.capabilities import Latency
+from tasks.artifacts import network_gain, workload_gain
 from tasks.curves import chart, network_curves
 from tests.reports.outcomes import outcome, summary
+from tuning.totals import totals
 
 
 def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:
@@ -35,3 +38,15 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     assert [step["cycles/best"] for step in others] == [5000.0, 4000.0]
     assert first["cycles/untuned"] == 8000.0
     assert first["cycles/bound"] == 1500.0
+
+
+def test_a_gain_on_a_guess_is_no_gain() -> None:
+    found = summary([outcome(), outcome(o=32)])
+    published, guessed = found["workloads"]
+    published["default_source"], guessed["default_source"] = "tophub", "model"
+    assert set(workload_gain(published)) == {"gain"}
+    assert set(workload_gain(guessed)) == {"gain_on_guess"}
+    for rows, name in (([published, guessed], "gain"), ([guessed], "gain_on_guess")):
+        gain = network_gain(totals(rows))
+        assert set(gain) == {name}
+        assert gain[name] == gain_of(rows[0])
