@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.home_files import check_home
 from services.logins import login, without_login
 from services.mlflow_database import provide_mlflow_database
 from targets.errors import TilewrightError
@@ -69,9 +70,11 @@ def current_home() -> Home:
 
 
 def use_home(home: Home | None = None) -> Home:
-    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
+    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`, and `UnsafeFile`
+    if there are links below the home."""
     home = home or current_home()
     try:
+        check_home(home.root)
         for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):

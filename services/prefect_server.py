@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
-from targets.files import replacing
+from targets.files import replacing, write_atomically
+from targets.safe_files import read_plain
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,7 +75,7 @@ def _start(home: Home, host: str, port: int, *, interface: bool) -> PrefectServe
 def announce(home: Home, server: PrefectServer, **others: str) -> None:
     """Let later commands on this home use the server of `tilewright ui`, and link to its pages and
     to those of `others`."""
-    _announcement(home).write_text(json.dumps({"api_url": server.api_url}))
+    write_atomically(_announcement(home), json.dumps({"api_url": server.api_url}).encode())
     remember(home, **{PREFECT: server.pages}, **others)
 
 
@@ -87,7 +88,7 @@ def announced(home: Home) -> str | None:
     """The API address of a server that runs on this home's data, if there is a live one. A folder
     from a stranger cannot name a server elsewhere."""
     try:
-        api_url = str(json.loads(_announcement(home).read_text())["api_url"])
+        api_url = str(json.loads(read_plain(_announcement(home)))["api_url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not is_local(api_url):

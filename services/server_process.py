@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from targets.errors import TilewrightError
+from targets.safe_files import open_own
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
@@ -71,8 +72,7 @@ def start(
     descriptors: Sequence[int] = (),
 ) -> ServerProcess:
     """Start a server; returns at once. `descriptors` are open files it inherits."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
+    with os.fdopen(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "services.server_process", *command],
             stdin=subprocess.PIPE,
