@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
-from targets.files import replacing, write_atomically
+from targets.files import providing, write_atomically
 from targets.safe_files import read_plain
 
 if TYPE_CHECKING:
@@ -110,14 +110,14 @@ def prepare_database_template(home: Home) -> None:
     server = start_prefect_server(home)
     server.process.wait()
     server.process.stop()
-    with replacing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
+    with providing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
         database.execute("VACUUM INTO ?", (str(fresh),))
 
 
 def _provide_database(home: Home) -> None:
     if home.prefect_database.exists() or not _template().exists():
         return  # without the template the server migrates an empty file, which takes it seconds
-    with replacing(home.prefect_database) as fresh:
+    with providing(home.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
 
 

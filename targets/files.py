@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -112,13 +113,18 @@ def write_atomically(
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def providing(path: Path) -> Iterator[Path]:
     """A place to write to by whatever means, in a folder that nobody else can enter; on leaving,
-    what is there takes the file's place (`write_atomically`); after an error nothing does."""
+    what is there becomes the file, unless another process was faster: its file stays. After an
+    error nothing does. Raises `UnsafeFile` and `OSError`."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / path.name
         yield fresh
-        write_atomically(path, fresh.read_bytes(), sync=False)
+        with opened_folder(path.parent, make=True) as turn:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            if not check_own(path, turn):
+                write_atomically(path, fresh.read_bytes(), sync=False)
 
 
 def append(path: Path, data: bytes, *, length: int | None = None) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from targets.errors import TilewrightError
-from targets.files import Json, canonical, digest, remove, write_atomically
+from targets.files import Json, canonical, digest, write_atomically
 from targets.safe_files import read_plain
 
 T = TypeVar("T")
@@ -123,12 +123,6 @@ class Store:
         if with_data and not all(self.intact(name) for name in manifest.files.values()):
             return None
         return manifest
-
-    def forget(self, name: str) -> None:
-        """Remove a data file that nothing needs any more."""
-        with self._changing:
-            self._objects.pop(name, None)
-        remove(self._data(name), within=self.root.parent)
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -1,5 +1,5 @@
-"""Kills a run that takes over the folder of a finished one, at every write until it is finished,
-and says where the folder claimed to hold complete results that it does not hold.
+"""Kills a run that takes over the folder of a finished one, at writes before its first trial is on
+disk and soon after, and says where the folder claimed to hold complete results that it has not.
 
 `python -m tests.reliability.killed_replacement FOLDER` prints JSON. Every run is a fork of this
 process, which starts no thread.
@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import tuning
+import tuning.plain
+from models import make_explorer
 from search import read
+from targets import make_target
 from tests.reliability.boundaries import NEVER, Boundaries
 from tests.reliability.killed_everywhere import forked
 from tuning.run_file import is_complete, read_run
@@ -22,6 +25,8 @@ from tuning.run_file import is_complete, read_run
 RUN: dict[str, Any] = {
     "workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2,
 }  # fmt: skip
+STRIDE = 2
+"""A kill before a call, or after it: of two neighbours one is enough."""
 CHANGES: dict[str, dict[str, Any]] = {
     "fresh": {"fresh": True},
     "another seed": {"seed": 1},
@@ -51,6 +56,8 @@ def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
 
 
 def main(root: Path) -> dict[str, Any]:
+    make_target("vta-pynq")
+    make_explorer("random", {})  # imports, once for all children
     assert forked(lambda: run(root / "finished").count) == 0
     report: dict[str, Any] = {}
     for name, change in CHANGES.items():
@@ -65,7 +72,7 @@ def main(root: Path) -> dict[str, Any]:
             runs[held["key"]] = (read(each / "ledger.jsonl").records[-1]["run"], held["trials"])
         shutil.rmtree(folder)
         claims, count = [], json.loads(answer.read_text())
-        for kill_at in range(count):
+        for kill_at in range(6, count // 2, STRIDE):
             shutil.copytree(root / "finished", folder)
             forked(lambda f=folder, c=change, k=kill_at: run(f, k, **c))
             if claims_too_much(folder, runs):

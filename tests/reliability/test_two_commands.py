@@ -3,6 +3,7 @@ has records of its own."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from search import read
 from tests.cli.conftest import TILEWRIGHT, Place
-from tests.reliability.commands import ROOT, recorded, wait_for
+from tests.reliability.commands import ROOT, mlflow, recorded, wait_for
 from tests.reliability.test_ledger_faults import _whole
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=8)]
@@ -131,3 +132,33 @@ def test_a_container_that_is_killed_frees_the_folder_at_once(
             _, said = other.communicate(timeout=120)
     assert other.returncode == 0, said
     assert path.read_bytes() == _whole(tmp_path)
+
+
+# -- one home, several folders -----------------------------------------------------------------
+
+TUNE = ["tune", "--workload", "dense:n=1,c=64,o=64", "--tuner", "ml2tuner", "--trials", "4",
+        "--batch", "2"]  # fmt: skip
+EQUAL, DIFFERENT = 5, 3
+
+
+@pytest.mark.slow(seconds=40)
+def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: str) -> None:
+    """Five that are equal but for their folders, three with other seeds, on a home that none of
+    them finds."""
+    place = Place(tmp_path, prefect_server)
+    seeds = [0] * EQUAL + list(range(1, DIFFERENT + 1))
+    commands = [[*TUNE, "--seed", str(seed), "--out", f"out-{i}"] for i, seed in enumerate(seeds)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.commands_at_once", json.dumps(commands)],
+        cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    said = [(tmp_path / f"said-{i}").read_text() for i in range(len(commands))]
+    assert done.stdout.strip() == str([0] * len(commands)), said
+    runs = {place.json(f"out-{i}/summary.json")["mlflow_run_id"] for i in range(len(seeds))}
+    assert len(runs) == len(seeds)
+    statuses, steps = mlflow(place)
+    assert statuses == {"FINISHED": 2 * len(seeds)}
+    assert [step for step in steps if step[3] > 1] == []
+    equal = [(tmp_path / f"out-{i}" / "schedules.json").read_bytes() for i in range(EQUAL)]
+    assert len(set(equal)) == 1
