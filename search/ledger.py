@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -192,4 +192,9 @@ class Ledger:
                 b"".join(line + b"\n" for line in contents.damaged),
             )
         if contents.damaged or contents.torn:
-            write_atomically(self.path, b"".join(map(encode, contents.records)))
+            self._rewrite(contents.records)
+
+    def _rewrite(self, records: Sequence[Record]) -> None:
+        data = b"".join(map(encode, records))
+        write_atomically(self.path, data)
+        self._length = len(data)

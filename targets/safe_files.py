@@ -108,7 +108,7 @@ def open_to_read(path: Path, *, within: Path | None = None) -> int:
 
 def create_beside(path: Path, folder: int) -> tuple[int, str]:
     """A descriptor of a new file in the folder of `path`, and its unforeseeable name."""
-    name = f".{path.name[:40]}.{secrets.token_hex(8)}.tmp"
+    name = f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp"
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o644, dir_fd=folder), name
 
 

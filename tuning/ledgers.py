@@ -9,7 +9,7 @@ from pathlib import Path
 from search import Ledger, Record, Setting, SharedRecord, SoloRecord
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
-from tuning.folders import LEDGER, forget_results, held_by_command
+from tuning.folders import LEDGER, check_files, forget_results, held_by_command
 from tuning.options import TuningOptions
 from tuning.run_file import check_vacant
 from tuning.study import Study
@@ -27,6 +27,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
     `UnsafeFile`, `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
     with _alone(path):
+        check_files(options.folder)
         check_vacant(options)
         with Ledger(path) as ledger:
             if options.fresh:

@@ -24,6 +24,7 @@ from targets.safe_files import UnsafeFile, read_plain
 from tasks.store import Manifest, Store
 from tests.cli.conftest import Place
 from tuning.checks import check
+from tuning.events import Event, RoundDone
 from tuning.folders import identity
 from tuning.run_file import read_run
 
@@ -180,15 +181,29 @@ def test_a_command_refuses_the_folder_before_any_work(name: str, out: Path, vict
 
 
 @pytest.mark.slow(seconds=4)
-@pytest.mark.parametrize("name", [*REPLACED[:4], *IN_PLACE])
-def test_nor_does_a_run_that_nobody_checked_write_there(name: str, out: Path, victim: Path) -> None:
-    tuning.tune(**RUN, out=str(out))
-    with (out / "ledger.jsonl").open("ab") as file:
-        file.write(b"damaged\n")  # so that there is something for the quarantine
-    (out / name).unlink(missing_ok=True)
+@pytest.mark.parametrize(
+    "name",
+    ["summary.json", "schedules.json", "trials.parquet", "ledger.jsonl", "ledger.jsonl.lease"],
+)
+def test_a_link_that_appears_while_a_run_goes_is_not_followed(
+    name: str, out: Path, victim: Path
+) -> None:
+    def plant(event: Event) -> None:
+        if isinstance(event, RoundDone) and not (out / name).is_symlink():
+            (out / name).unlink(missing_ok=True)
+            (out / name).symlink_to(victim)
+
+    options = tuning.parse_options(**RUN | {"trials": 4}, out=str(out))
+    with pytest.raises(UnsafeFile, match=name):
+        tuning.tune_network(options, plant)
+    _assert_untouched(victim)
+
+
+@pytest.mark.parametrize("name", ["run.json", "ledger.jsonl.quarantine"])
+def test_a_library_call_refuses_the_folder_too(name: str, out: Path, victim: Path) -> None:
     (out / name).symlink_to(victim)
     with pytest.raises(UnsafeFile, match=name):
-        tuning.tune(**RUN | {"seed": 1}, out=str(out))
+        tuning.tune(**RUN, out=str(out))
     _assert_untouched(victim)
 
 
