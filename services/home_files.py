@@ -8,7 +8,7 @@ from pathlib import Path
 
 from targets.safe_files import check_own, opened_folder
 
-_FOLDERS = ("cache", "prefect", "mlflow")
+_FOLDERS = ("cache", "mlflow", "oracle", "prefect")
 _FILES = ("pages.json", "tilewright.log")
 
 

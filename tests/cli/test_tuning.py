@@ -27,7 +27,11 @@ FILES = {"run.json", "summary.json", "schedules.json", "trials.parquet", "conver
 
 
 def visible(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if not path.name.endswith(".lease")}
+    return {
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.suffix != ".lease"
+    }
 
 
 def test_the_folder_holds_the_promised_files(tuned: Tuned) -> None:

@@ -293,7 +293,7 @@ def test_the_cache_goes_through_no_link(below: str, tmp_path: Path) -> None:
     assert [path.name for path in elsewhere.iterdir()] == ["k.json"]
 
 
-HOME = ("cache", "prefect", "mlflow", "mlflow/artifacts", "mlflow/artifacts/models",
+HOME = ("cache", "oracle", "prefect", "mlflow", "mlflow/artifacts", "mlflow/artifacts/models",
         "mlflow/artifacts/0123", "mlflow/mlflow.db", "mlflow/mlflow.db-journal",
         "mlflow/mlflow.db-wal", "prefect/prefect.db", "prefect/prefect.db-shm",
         "prefect/server.json", "prefect/server.log", "mlflow/server.log", "pages.json",
