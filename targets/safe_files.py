@@ -19,7 +19,7 @@ from pathlib import Path
 from targets.errors import TilewrightError
 
 LARGEST = 2 << 30
-"""Bytes; no file that is read here is larger."""
+"""Bytes that are read of a file."""
 _CHUNK = 1 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -86,7 +86,7 @@ def read_plain(path: Path, *, within: Path | None = None, limit: int = LARGEST) 
     finally:
         os.close(handle)
     if not left:
-        raise UnsafeFile(f"{path} is larger than {limit} bytes; it was not written by tilewright")
+        raise UnsafeFile(f"{path} is larger than {limit} bytes, more than is read; move it away")
     return b"".join(parts)
 
 
