@@ -91,7 +91,7 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
             uri = f"{path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_SECONDS)) as database:
                 database.execute("begin immediate")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             if "locked" in str(error):
                 return f"another process keeps {path} locked; end it"
             return f"{path} cannot be used ({error}); move it away"

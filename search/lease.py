@@ -1,13 +1,18 @@
 """The right to write to a ledger: held by one process at a time, and never outliving its owner.
 
-A lease is a small file naming its owner and the moment it ends; a thread of the owner renews it. It
-may be taken over when it has ended, or when its owner's process on this machine is gone. On one
-machine the end is told by a clock that nobody sets; between machines by the time of day, and a
-lease that claims to last longer than any lease does is not believed.
+A lease is a small file that its owner keeps locked for as long as it holds it. The kernel knows of
+the lock in every container of a machine, keeps it while its owner is stopped, and drops it with its
+owner. The file names the owner, for whoever is refused.
+
+It also says when the lease ends; a thread of the owner renews it. That is for disks that machines
+share without sharing locks: there a lease may be taken over when it has ended. On one machine the
+end is told by a clock that nobody sets; between machines by the time of day, and a lease that
+claims to last longer than any lease does is not believed.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,16 +20,20 @@ import socket
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
 from targets.errors import TilewrightError
+from targets.safe_files import open_own, open_to_read, same_file
 
 _FILE_BYTES = 512  # always the same, so that renewing needs no space on a full disk
-_BUSY_SECONDS = 20.0
+_PATIENCE_SECONDS = 0.3
+"""Who looks whether a lease is held has it locked for a moment."""
 _SLACK_SECONDS = 5.0
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class LeaseHeld(TilewrightError):
@@ -32,100 +41,156 @@ class LeaseHeld(TilewrightError):
 
 
 class Lease:
-    """A lease on one file. `seconds` is how long it lasts without being renewed."""
+    """A lease on one file. `seconds` is how long it lasts without being renewed, where locks do not
+    reach. A process that is forked off does not have it."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path = path
         self.seconds = seconds
         self.owner = uuid.uuid4().hex
+        self._file = -1
+        self._locked = True
+        self._using = threading.Lock()
         self._released = threading.Event()
 
     def acquire(self) -> None:
-        """Take the lease. Raises `LeaseHeld` naming the process that has it."""
-        with self._opened() as file:
-            self._refuse_if_held(file)
-            self._write(file)
+        """Take the lease. Raises `LeaseHeld` naming the process that has it, `UnsafeFile` for a
+        lease that is no plain file of this user's, and `OSError`."""
+        self._take()
+        _HELD.add(self)
         threading.Thread(target=self._renew, daemon=True).start()
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Hold the lease file while writing. Raises `LeaseHeld` if another took over meanwhile."""
-        with self._opened() as file:
-            self._refuse_if_held(file)
-            self._write(file)
+        """Keep the lease while writing. Raises `LeaseHeld` if another took over meanwhile."""
+        with self._using:
+            self._keep()
             yield
 
     def release(self) -> None:
         """Give it back, if it is still ours."""
         self._released.set()
-        with suppress(OSError), self._opened() as file:
-            if self._holder(file).get("owner") == self.owner:
-                os.ftruncate(file, 0)
-
-    def _renew(self) -> None:
-        """Keep it while the process lives; a process that was stopped for long finds it taken."""
-        while not self._released.wait(self.seconds / 3):
-            with suppress(OSError, LeaseHeld), self._opened() as file:
-                if self._holder(file).get("owner") != self.owner:
-                    return
-                self._write(file)
-
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        # The kernel drops this lock with the process: it only orders readers and writers of the
-        # few bytes below, the lease itself is what they say.
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._lock(file)
-            yield file
-        finally:
+        with self._using:
+            file, self._file = self._file, -1
+            if file < 0:
+                return
+            with suppress(OSError):
+                if _holder(file).get("owner") == self.owner:
+                    os.ftruncate(file, 0)
+            with suppress(OSError):  # closing is not enough: native code may have forked
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
-    def _lock(self, file: int) -> None:
-        deadline = time.monotonic() + _BUSY_SECONDS
-        while True:
-            try:
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LeaseHeld(
-                        f"{self.path} is locked by a process that does not go on; end it, or "
-                        "choose another output folder"
-                    ) from None
-                time.sleep(0.01)
+    def _renew(self) -> None:
+        """Keep it while the process lives."""
+        while not self._released.wait(self.seconds / 3):
+            with suppress(OSError, TilewrightError), self._using:
+                if not self._released.is_set():
+                    self._keep()
 
-    def _holder(self, file: int) -> dict[str, object]:
+    def _keep(self) -> None:
+        if self._file < 0:
+            raise LeaseHeld(f"{self._guarded} belongs to another process; open it anew")
+        if not same_file(self.path, self._file):  # somebody removed it
+            os.close(self._file)
+            self._file = -1
+            self._take()
+            return
+        self._refuse_if_held(self._file)
+        self._write(self._file)
+
+    def _take(self) -> None:
+        file = self._locked_file()
         try:
-            found = json.loads(os.pread(file, 4 * _FILE_BYTES, 0) or b"{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            self._refuse_if_held(file)
+            self._write(file)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def _locked_file(self) -> int:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            file = open_own(self.path, os.O_RDWR)
+            try:
+                free = self._lock(file)
+                if free and same_file(self.path, file):
+                    return file
+                held = _holder(file)
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+            if time.monotonic() > deadline:
+                raise self._refusal(held)
+            time.sleep(0.01)
+
+    def _lock(self, file: int) -> bool:
+        found = _lock(file, fcntl.LOCK_EX)
+        self._locked = found is not None
+        return found is not False
 
     def _refuse_if_held(self, file: int) -> None:
-        holder = self._holder(file)
+        holder = _holder(file)
         if holder.get("owner") in (None, self.owner):
             return
-        if (lasts := remaining(holder, self.seconds)) > 0:
-            raise LeaseHeld(
-                f"{self.path.with_suffix('')} is being written by process {holder.get('pid')} on "
-                f"{holder.get('host')}; wait for it to end, or {lasts:.0f} s if it hangs, or "
-                "choose another output folder"
-            )
+        if self._locked and _same_machine(holder):
+            return  # it is gone: it would have the lock
+        if remaining(holder, self.seconds) > 0:
+            raise self._refusal(holder)
+
+    def _refusal(self, holder: Mapping[str, object]) -> LeaseHeld:
+        lasts = remaining(holder, self.seconds)
+        hangs = "" if _same_machine(holder) else f" or {lasts:.0f} s if it hangs,"
+        return LeaseHeld(
+            f"{self._guarded} is being written by {_described(holder)}; wait for it to end,{hangs} "
+            "or choose another output folder"
+        )
+
+    @property
+    def _guarded(self) -> Path:
+        return self.path.with_suffix("")
 
     def _write(self, file: int) -> None:
         text = json.dumps({"owner": self.owner, **stamp(self.seconds)})
         os.pwrite(file, text.encode().ljust(_FILE_BYTES), 0)
 
+    def _forget(self) -> None:
+        """In a process that was forked off: the lock is its parent's, and must end with that."""
+        self._using = threading.Lock()
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+_HELD: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lease in list(_HELD):
+        lease._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
 
 def writer(path: Path) -> str | None:
     """Who is writing to the file that this lease is beside, in words; None if nobody is."""
     try:
-        held = json.loads(lease_of(path).read_bytes() or b"{}")
-    except (OSError, ValueError):
+        file = open_to_read(lease_of(path))
+    except OSError:
         return None
-    if not isinstance(held, dict) or remaining(held, 0.0) <= 0:
+    try:
+        held = _holder(file)
+        free = _lock(file, fcntl.LOCK_SH)
+    finally:
+        os.close(file)
+    if free is False:
+        return _described(held)
+    if free and _same_machine(held):
         return None
-    return f"process {held.get('pid')} on {held.get('host')}"
+    return _described(held) if remaining(held, 0.0) > 0 else None
 
 
 def lease_of(path: Path) -> Path:
@@ -143,6 +208,7 @@ def stamp(seconds: float) -> dict[str, object]:
         "ends": time.time() + seconds,
         "boot": boot,
         "boot_ends": since_boot + seconds,
+        "pids": _pid_namespace(),
     }
 
 
@@ -150,7 +216,7 @@ def remaining(holder: Mapping[str, object], seconds: float) -> float:
     """For how many seconds more the process of a `stamp` is believed: 0 once its time is up or it
     is gone. `seconds` is how long stamps last that do not say."""
     pid, (boot, since_boot) = holder.get("pid"), _since_boot()
-    if holder.get("host") == socket.gethostname() and isinstance(pid, int) and not _alive(pid):
+    if _known_here(holder) and isinstance(pid, int) and not _alive(pid):
         return 0.0
     if boot and holder.get("boot") == boot:
         lasts = _number(holder.get("boot_ends"), 0.0) - since_boot
@@ -160,14 +226,82 @@ def remaining(holder: Mapping[str, object], seconds: float) -> float:
     return lasts if lasts > 0 and sane else 0.0
 
 
+# -- the file ----------------------------------------------------------------------------------
+
+
+def _holder(file: int) -> dict[str, object]:
+    try:
+        found = json.loads(os.pread(file, 4 * _FILE_BYTES, 0) or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lock(file: int, how: int) -> bool | None:
+    """Whether the lock was free; it is ours then. None if this disk knows no locks."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+# -- processes and machines --------------------------------------------------------------------
+
+
+def _described(holder: Mapping[str, object]) -> str:
+    pid = holder.get("pid")
+    host = "".join(each for each in str(holder.get("host"))[:64] if each.isprintable())
+    if not isinstance(pid, int):
+        return "another process"
+    if not _same_machine(holder):
+        return f"process {pid} on {host}"
+    if not _known_here(holder):
+        return f"process {pid} on {host}, in another container"
+    if not _stopped(pid):
+        return f"process {pid} on {host}"
+    ways = f"'kill -CONT {pid}' lets it go on, 'kill -KILL {pid}' ends it"
+    return f"process {pid} on {host} (it is stopped: {ways})"
+
+
+def _same_machine(holder: Mapping[str, object]) -> bool:
+    boot, _ = _since_boot()
+    return holder.get("boot") == boot if boot else holder.get("host") == socket.gethostname()
+
+
+def _known_here(holder: Mapping[str, object]) -> bool:
+    """Whether a process number means the same process here: containers count their own."""
+    return _same_machine(holder) and holder.get("pids") == _pid_namespace()
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return True
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")
+
+
+def _pid_namespace() -> str:
+    """Not kept: a process may be forked into another one."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _since_boot() -> tuple[str, float]:

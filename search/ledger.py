@@ -13,10 +13,9 @@ Readers take no lock and change nothing. Writers hold a lease (`search.lease`).
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +26,8 @@ from search.lease import Lease, lease_of
 from search.records import Record, decode, encode
 from search.run_records import RunKey, RunLedger, RunRecords
 from targets.errors import TilewrightError
-from targets.files import sync_folder, write_atomically
+from targets.files import FileChanged, append, remove, write_atomically
+from targets.safe_files import check_own, read_plain
 
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
@@ -72,11 +72,16 @@ class Contents:
         )
 
 
+def quarantine_of(path: Path) -> Path:
+    """Where a ledger's damaged lines go."""
+    return path.with_name(path.name + ".quarantine")
+
+
 def read(path: Path) -> Contents:
     """All records of a ledger, also of one that is being written or has died. A missing file is an
-    empty ledger. Raises `LedgerError` if the file cannot be read."""
+    empty ledger. Raises `LedgerError` if the file cannot be read, `UnsafeFile` if it is none."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except FileNotFoundError:
         return Contents([])
     except OSError as error:
@@ -98,12 +103,14 @@ class Ledger:
     """A ledger open for writing, one writer at a time. Use as a context manager.
 
     Raises `LeaseHeld` if another process writes to it, `LedgerError` if the folder cannot be
-    written. `problems` tells what was repaired on opening.
+    written, `UnsafeFile` if something else is in the file's place. `problems` tells what was
+    repaired on opening.
     """
 
     def __init__(self, path: Path, *, lease_seconds: float = 60.0) -> None:
         self.path = path
         self._writing = threading.Lock()
+        self._length = 0  # of the file, as this writer left it
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.lease = Lease(lease_of(path), lease_seconds)
@@ -139,8 +146,13 @@ class Ledger:
         data = b"".join(map(encode, records))
         try:
             with self._writing, self.lease.renewed():
-                _append(self.path, data)
+                self._length = append(self.path, data, length=self._length)
                 self.records.extend(records)
+        except FileChanged as error:
+            raise LedgerError(
+                f"{error} while this command was at work; nothing of this batch was recorded: "
+                "start the same command again, it reads what is there"
+            ) from None
         except OSError as error:
             raise LedgerError(
                 f"cannot append to ledger {self.path}: {error.strerror}; nothing of this batch "
@@ -154,8 +166,9 @@ class Ledger:
     def clear(self) -> None:
         """Forget everything; the file is gone on return."""
         with self._writing, self.lease.renewed():
-            self.path.unlink(missing_ok=True)
+            remove(self.path)
             self.records.clear()
+            self._length = 0
 
     def frame(self) -> pd.DataFrame:
         """As `Contents.frame`."""
@@ -163,8 +176,10 @@ class Ledger:
 
     def _opened(self) -> Contents:
         try:
+            check_own(self.path, in_place=True)
             contents = read(self.path)
             self._repair(contents)
+            self._length = self.path.stat().st_size if self.path.exists() else 0
         except BaseException:
             self.lease.release()
             raise
@@ -172,28 +187,14 @@ class Ledger:
 
     def _repair(self, contents: Contents) -> None:
         if contents.damaged:
-            _append(
-                self.path.with_name(self.path.name + ".quarantine"),
+            append(
+                quarantine_of(self.path),
                 b"".join(line + b"\n" for line in contents.damaged),
             )
         if contents.damaged or contents.torn:
-            write_atomically(self.path, b"".join(map(encode, contents.records)))
+            self._rewrite(contents.records)
 
-
-def _append(path: Path, data: bytes) -> None:
-    """Write and sync; on any error cut back to the length the file had."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        length = os.fstat(handle).st_size
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        except BaseException:
-            os.ftruncate(handle, length)
-            raise
-    finally:
-        os.close(handle)
-    if length == 0:
-        sync_folder(path.parent)
+    def _rewrite(self, records: Sequence[Record]) -> None:
+        data = b"".join(map(encode, records))
+        write_atomically(self.path, data)
+        self._length = len(data)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from services.home import Home, current_home
 from services.server_process import LOOPBACK
 from targets.files import write_atomically
+from targets.safe_files import read_plain
 
 PREFECT, MLFLOW = "prefect", "mlflow"
 DEFAULT_PORTS = {PREFECT: 4200, MLFLOW: 5000}
@@ -63,7 +64,7 @@ def reachable(address: str) -> str:
 
 def _read(home: Home) -> dict[str, str]:
     try:
-        found = json.loads(_file(home).read_bytes())
+        found = json.loads(read_plain(_file(home)))
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):

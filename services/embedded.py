@@ -6,10 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
 
 from services.home import Home, use_home
 from services.prefect_server import PrefectServer, announced, start_prefect_server
 from services.urls import PREFECT_PAGES, name_prefect_pages
+from targets.safe_files import open_own
 
 API_URL = "PREFECT_API_URL"
 
@@ -66,9 +69,17 @@ def _settings() -> Iterator[None]:
         yield
 
 
+class _OwnFileHandler(logging.FileHandler):
+    """Writes to no file but the user's own."""
+
+    def _open(self) -> TextIOWrapper:
+        handle = open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND)
+        return os.fdopen(handle, "a", encoding=self.encoding)
+
+
 def _log_to_file(home: Home) -> None:
     """The terminal belongs to the command; what the libraries have to say goes to a file."""
-    handler = logging.FileHandler(home.log)
+    handler = _OwnFileHandler(home.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
         logger = logging.getLogger(name)

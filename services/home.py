@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.home_files import check_home
 from services.logins import login, without_login
 from services.mlflow_database import provide_mlflow_database
 from services.proxies import keep_loopback_direct
@@ -85,11 +86,13 @@ def current_home() -> Home:
 
 
 def use_home(home: Home | None = None) -> Home:
-    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`."""
+    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`, and `UnsafeFile`
+    if there are links below the home."""
     home = home or _believed_home()
     if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
         raise _unusable(home.root, reason)
     try:
+        check_home(home.root)
         for folder in (home.prefect_database.parent, home.mlflow_artifacts):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):

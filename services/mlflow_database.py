@@ -14,14 +14,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 from services.sqlite_address import sqlite_address
-from targets.files import replacing
+from targets.files import providing
 
 
 def provide_mlflow_database(path: Path) -> None:
     """Put an empty database there unless one is there already. Raises `OSError`."""
     if path.exists():
         return
-    with replacing(path) as fresh:
+    with providing(path) as fresh:
         if _template_provided():
             shutil.copyfile(_template(), fresh)
         else:
@@ -33,7 +33,7 @@ def _template_provided() -> bool:
     template = _template()
     try:
         if not template.exists():
-            with replacing(template) as fresh:
+            with providing(template) as fresh:
                 _build(fresh)
     except OSError:
         return False

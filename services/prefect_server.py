@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
-from targets.files import replacing
+from targets.files import providing, write_atomically
+from targets.safe_files import read_plain
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,7 +75,7 @@ def _start(home: Home, host: str, port: int, *, interface: bool) -> PrefectServe
 def announce(home: Home, server: PrefectServer, **others: str) -> None:
     """Let later commands on this home use the server of `tilewright ui`, and link to its pages and
     to those of `others`."""
-    _announcement(home).write_text(json.dumps({"api_url": server.api_url}))
+    write_atomically(_announcement(home), json.dumps({"api_url": server.api_url}).encode())
     remember(home, **{PREFECT: server.pages}, **others)
 
 
@@ -87,7 +88,7 @@ def announced(home: Home) -> str | None:
     """The API address of a server that runs on this home's data, if there is a live one. A folder
     from a stranger cannot name a server elsewhere."""
     try:
-        api_url = str(json.loads(_announcement(home).read_text())["api_url"])
+        api_url = str(json.loads(read_plain(_announcement(home)))["api_url"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not is_local(api_url):
@@ -109,14 +110,14 @@ def prepare_database_template(home: Home) -> None:
     server = start_prefect_server(home)
     server.process.wait()
     server.process.stop()
-    with replacing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
+    with providing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
         database.execute("VACUUM INTO ?", (str(fresh),))
 
 
 def _provide_database(home: Home) -> None:
     if home.prefect_database.exists() or not _template().exists():
         return  # without the template the server migrates an empty file, which takes it seconds
-    with replacing(home.prefect_database) as fresh:
+    with providing(home.prefect_database) as fresh:
         shutil.copyfile(_template(), fresh)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from targets.errors import TilewrightError
 from targets.module_path import module_path
+from targets.safe_files import open_own
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
@@ -72,8 +73,7 @@ def start(
     descriptors: Sequence[int] = (),
 ) -> ServerProcess:
     """Start a server; returns at once. `descriptors` are open files it inherits."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
+    with os.fdopen(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "services.server_process", *command],
             stdin=subprocess.PIPE,

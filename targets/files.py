@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
 import os
-import threading
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from targets.errors import TilewrightError
+from targets.safe_files import check_own, create_beside, naming, open_own, opened_folder
 
 JsonScalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
@@ -23,6 +27,10 @@ Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class FileChanged(TilewrightError):
+    """A file that somebody else wrote to meanwhile."""
 
 
 def read_json(text: str | bytes) -> Json:
@@ -78,40 +86,82 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+def write_atomically(
+    path: Path, data: bytes, *, sync: bool = True, within: Path | None = None
+) -> None:
     """Write beside the file, sync, then rename over it; after a crash the old file or the new.
-    Without `sync` that holds for a killed process, not for a power failure. Raises `OSError`,
-    which names the file also when the disk is full."""
-    with replacing(path, sync=sync) as fresh:
-        _write(fresh, data, sync)
+    Without `sync` that holds for a killed process, not for a power failure. `within` is as in
+    `targets.safe_files.opened_folder`. Raises `UnsafeFile` if something else than a plain file of
+    this user's is in its place, and `OSError`, which names the file also when the disk is full."""
+    with opened_folder(path.parent, within, make=True) as folder, naming(path):
+        check_own(path, folder)
+        handle, fresh = create_beside(path, folder)
+        try:
+            try:
+                _write(handle, data)
+                if sync:
+                    os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)
+            raise
+        if sync:
+            os.fsync(folder)
 
 
 @contextmanager
-def replacing(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """A place beside the file to write to by whatever means; on leaving it takes the file's place,
-    after an error it is gone. `sync` makes the new name last, too. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # several threads may write the same content under the same name
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-    try:
+def providing(path: Path) -> Iterator[Path]:
+    """A place to write to by whatever means, in a folder that nobody else can enter; on leaving,
+    what is there becomes the file, unless another process was faster: its file stays. After an
+    error nothing does. Raises `UnsafeFile` and `OSError`."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / path.name
         yield fresh
-        os.replace(fresh, path)
-        if sync:
-            sync_folder(path.parent)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename = str(path)
-        fresh.unlink(missing_ok=True)
-        raise
+        with opened_folder(path.parent, make=True) as turn:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            if not check_own(path, turn):
+                write_atomically(path, fresh.read_bytes(), sync=False)
+
+
+def append(path: Path, data: bytes, *, length: int | None = None) -> int:
+    """Add to the end of a file, synced; returns its new length. After an error it has the old one.
+    `length` is the one it must have now. Raises `FileChanged` if it has another, `UnsafeFile`, and
+    `OSError`."""
+    handle = open_own(path, os.O_RDWR | os.O_APPEND)
+    try:
+        with naming(path):
+            before = os.fstat(handle).st_size
+            if length is not None and length != before:
+                raise FileChanged(f"{path} was changed by somebody else")
+            try:
+                _write(handle, data)
+                os.fsync(handle)
+            except BaseException:
+                os.ftruncate(handle, before)
+                raise
+    finally:
+        os.close(handle)
+    if before == 0:
+        sync_folder(path.parent)
+    return before + len(data)
+
+
+def remove(path: Path, *, within: Path | None = None) -> None:
+    """Remove a file; there may be none. `within` as above. Raises `UnsafeFile` for anything but a
+    plain file of this user's, and `OSError`."""
+    with suppress(FileNotFoundError), opened_folder(path.parent, within) as folder, naming(path):
+        if check_own(path, folder):
+            os.unlink(path.name, dir_fd=folder)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder last. Raises `OSError`."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with opened_folder(folder) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
@@ -136,16 +186,10 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
         return {name: archive[name] for name in archive.files}
 
 
-def _write(path: Path, data: bytes, sync: bool) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        if sync:
-            os.fsync(handle)
-    finally:
-        os.close(handle)
+def _write(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

@@ -24,6 +24,7 @@ from tasks.stage import Done
 from tasks.store import CacheUse, Manifest
 from tuning import proof, run
 from tuning.events import Listener, Note, StageBegan, StageReused
+from tuning.folders import identity
 from tuning.network import Extracted, Model
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload
@@ -84,7 +85,7 @@ class TrackedNetwork:
         self.params = params_of(options, what)
         about = self.params | {
             "model": self._imported.key,
-            "folder": str(options.folder.absolute()),
+            "folder": identity(options.folder),
         }
         tag_flow_run(self.params)
         self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))

@@ -3,7 +3,8 @@
 Prefect could keep results itself, but its reader obeys what a result file says about how to decode
 it, pickle included: whoever edits a cached file runs code in the next run. Here nothing in a file
 chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew;
-so nothing here waits for the disk.
+so nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
+refused (`targets.safe_files.UnsafeFile`).
 
     cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
     cache/data/<sha256>.npz               arrays;  .zip: a tuner's state
@@ -22,6 +23,7 @@ from typing import TypeVar, cast
 
 from targets.errors import TilewrightError
 from targets.files import Json, canonical, digest, write_atomically
+from targets.safe_files import read_plain
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
@@ -78,7 +80,7 @@ class Store:
         data = encode(thing)
         name = digest(data) + suffix
         if not self.intact(name):
-            write_atomically(self._data(name), data, sync=False)
+            self._write(self._data(name), data)
         self._keep(name, thing)
         return name
 
@@ -104,12 +106,12 @@ class Store:
     def save(self, manifest: Manifest) -> None:
         body = asdict(manifest)
         text = canonical({"manifest": body, "check": digest(canonical(body))})
-        write_atomically(self._manifest(manifest.stage, manifest.key), text, sync=False)
+        self._write(self._manifest(manifest.stage, manifest.key), text)
 
     def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
         """The manifest saved under this key, if it and all its data files are intact."""
         try:
-            found = json.loads(self._manifest(stage, key).read_bytes())
+            found = json.loads(self._bytes(self._manifest(stage, key)))
             body = found["manifest"]
             if found["check"] != digest(canonical(body)):
                 return None
@@ -122,18 +124,18 @@ class Store:
             return None
         return manifest
 
-    def forget(self, name: str) -> None:
-        """Remove a data file that nothing needs any more."""
-        with self._changing:
-            self._objects.pop(name, None)
-        self._data(name).unlink(missing_ok=True)
-
     def _read(self, name: str) -> bytes | None:
         try:
-            data = self._data(name).read_bytes()
+            data = self._bytes(self._data(name))
         except OSError:
             return None
         return data if digest(data) == name.partition(".")[0] else None
+
+    def _write(self, path: Path, data: bytes) -> None:
+        write_atomically(path, data, sync=False, within=self.root.parent)
+
+    def _bytes(self, path: Path) -> bytes:
+        return read_plain(path, within=self.root.parent)
 
     def _keep(self, name: str, thing: object) -> None:
         with self._changing:

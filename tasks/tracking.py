@@ -26,6 +26,7 @@ from mlflow.utils.mlflow_tags import (
 
 from services.artifact_places import check_place
 from services.home import current_home
+from services.home_files import check_below
 from services.mlflow_server import EXPERIMENT
 from services.sqlite_address import is_sqlite
 from services.urls import mlflow_run_url
@@ -66,12 +67,14 @@ def open_run(
     """The id of an unfinished run with this key, set running; else of a new one, as always if
     `fresh` is asked. A run below a `parent` belongs to it, also where it had ended.
 
-    Tags are brought up to date, parameters are written once.
+    Tags are brought up to date, parameters are written once. Raises `UnsafeFile` if there are links
+    among the files of a run that goes on.
     """
     client = _client()
     held = None if fresh else _latest(key)
     if held is not None and (parent is not None or held.info.status != "FINISHED"):
         run_id = str(held.info.run_id)
+        check_below(current_home().mlflow_artifacts / run_id)
     else:
         if held is None:
             _retire(key)
@@ -267,7 +270,13 @@ def _experiment() -> str:
     local = is_sqlite(str(client.tracking_uri))
     folder = current_home().mlflow_artifacts.as_uri() if local else None
     tags = PAGE_KIND | {VIEW_TAG: runs_view()}
-    return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))
+    try:
+        return str(client.create_experiment(EXPERIMENT, artifact_location=folder, tags=tags))
+    except Exception:  # in a way of each store: another command made it meanwhile
+        known = client.get_experiment_by_name(EXPERIMENT)
+        if known is None:
+            raise
+        return str(known.experiment_id)
 
 
 def _retire(key: str) -> None:

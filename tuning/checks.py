@@ -9,7 +9,7 @@ from search.registry import check_options
 from targets.errors import UnknownName
 from targets.registry import check_target
 from targets.workload import parse_workload
-from tuning.folders import at_work, check_folder
+from tuning.folders import at_work, check_files, check_folder
 from tuning.options import TuningOptions
 from tuning.run_file import check_vacant
 
@@ -17,8 +17,8 @@ from tuning.run_file import check_vacant
 def check(options: TuningOptions) -> None:
     """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
     workload that makes no sense, a target that cannot be made, or an output folder that cannot be
-    written or holds another run; `LeaseHeld` while another command writes there. Loads no learner,
-    no TVM and no server."""
+    written, has links in it or holds another run; `LeaseHeld` while another command writes there.
+    Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.workload:
         parse_workload(options.workload, options.epilogue)
@@ -26,6 +26,7 @@ def check(options: TuningOptions) -> None:
         check_source(options.model)
     check_options(options.tuner, options.tuner_options)
     check_folder(options.folder)
+    check_files(options.folder)
     if command := at_work(options.folder):
         raise LeaseHeld(
             f"{options.folder} is being written by {command}; wait for it to end, or choose "

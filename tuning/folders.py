@@ -6,16 +6,22 @@ schedules.json    the chosen schedule of every workload; equal runs give equal b
 trials.parquet    one row a trial
 convergence.png   best latency over trials, where somebody draws it
 ledger.jsonl      the record the run resumes from (`search.ledger`)
+.tune             what the folder is known by, wherever it is moved
 """
 
 from __future__ import annotations
 
+import json
 import stat
 import tempfile
+import uuid
 from pathlib import Path
 
-from search.lease import writer
+from search.lease import lease_of, writer
+from search.ledger import quarantine_of
 from targets.errors import TilewrightError
+from targets.files import as_object, as_text, read_json, remove, write_atomically
+from targets.safe_files import check_own, read_plain
 
 RUN = "run.json"
 SUMMARY = "summary.json"
@@ -49,10 +55,22 @@ def check_folder(folder: Path) -> None:
         raise OutputError(f"cannot write to {folder}: {problem}; choose another folder with --out")
 
 
+def check_files(folder: Path) -> None:
+    """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
+    where a run writes one."""
+    for name in (RUN, SUMMARY, SCHEDULES, TRIALS, CONVERGENCE):
+        check_own(folder / name)
+    ledger, command = folder / LEDGER, held_by_command(folder)
+    check_own(command)
+    for path in (ledger, quarantine_of(ledger), lease_of(ledger), lease_of(command)):
+        check_own(path, in_place=True)
+
+
 def forget_results(folder: Path) -> None:
-    """Remove what an earlier run left, all but the ledger. Raises `OSError`."""
+    """Remove what an earlier run left, all but the ledger; first of all what says that the run is
+    complete. Raises `UnsafeFile` and `OSError`."""
     for name in (SUMMARY, SCHEDULES, TRIALS, CONVERGENCE, RUN):
-        (folder / name).unlink(missing_ok=True)
+        remove(folder / name)
 
 
 def at_work(folder: Path) -> str | None:
@@ -64,3 +82,27 @@ def held_by_command(folder: Path) -> Path:
     """What a command holds from beginning to end; no result, so it is hidden from who lists the
     folder."""
     return folder / ".tune"
+
+
+def identity(folder: Path) -> str:
+    """What records know an output folder by: it is kept in the folder, and moves with it. A copy
+    beside its original gets one of its own. Ask while holding the folder's lease. Raises
+    `UnsafeFile` and `OSError`."""
+    here = str(folder.resolve())
+    found, place = _identity(folder)
+    if found and place != here and _identity(Path(place))[0] == found:
+        found = ""
+    if not found or place != here:
+        found = found or uuid.uuid4().hex
+        text = json.dumps({"id": found, "place": here})
+        write_atomically(held_by_command(folder), text.encode())
+    return found
+
+
+def _identity(folder: Path) -> tuple[str, str]:
+    """As it was written, and for which place; two empty texts if it was not."""
+    try:
+        held = as_object(read_json(read_plain(held_by_command(folder), limit=1 << 16)))
+        return as_text(held["id"]), as_text(held["place"])
+    except (OSError, ValueError, KeyError, RecursionError):
+        return "", ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from search import Ledger, Record, Setting, SharedRecord, SoloRecord
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
-from tuning.folders import LEDGER, forget_results, held_by_command
+from tuning.folders import LEDGER, check_files, forget_results, held_by_command
 from tuning.options import TuningOptions
 from tuning.run_file import check_vacant
 from tuning.study import Study
@@ -24,14 +24,15 @@ LEASE_SECONDS = 60.0
 def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordOf]:
     """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
     `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
-    `LedgerError` or `OSError` if it cannot be written."""
+    `UnsafeFile`, `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
     with _alone(path):
+        check_files(options.folder)
         check_vacant(options)
         with Ledger(path) as ledger:
             if options.fresh:
-                ledger.clear()
                 forget_results(options.folder)
+                ledger.clear()
             for problem in ledger.problems:
                 emit(Note(problem))
             if options.workers == 1:

@@ -21,6 +21,7 @@ from targets.registry import kind_of
 from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
+from tuning.run_file import run_key
 from tuning.study import space_of
 from tuning.totals import Macs, Total, totals
 
@@ -46,7 +47,8 @@ class Part(TypedDict, total=False):
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network. `macs` says how much of
-    the network `total` covers. The last two are those of a run that is tracked."""
+    the network `total` covers, `run_key` whose results they are (`tuning.run_file`). The last two
+    are those of a run that is tracked."""
 
     network: str
     target: str
@@ -62,6 +64,7 @@ class Summary(TypedDict):
     total: Total
     wall_seconds: float
     part: NotRequired[Part]
+    run_key: NotRequired[str]
     mlflow_run_id: NotRequired[str]
     prefect_flow_run_id: NotRequired[str]
 
@@ -101,6 +104,7 @@ def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWo
         "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
+        "run_key": run_key(options.trials, [each.study for each in tuned]),
     }
     if network.part is not None:
         summary["part"] = network.part

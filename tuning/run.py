@@ -146,12 +146,12 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
         steps.opened(options)
         network = _network(options, target, steps)
         steps.found(options, network)
-        if note := replaced(options):
-            emit(Note(note))
-        write_run(options, network.subgraphs)
-        emit(_found(network))
         stop, found = threading.Event(), network.subgraphs
         starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]
+        if note := replaced(options):
+            emit(Note(note))
+        write_run(options, found, [study for study, _ in starts])
+        emit(_found(network))
         jobs = [
             Job(options, subgraph, study, state, record_of, emit, stop)
             for subgraph, (study, state) in zip(found, starts, strict=True)

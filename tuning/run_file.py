@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from targets.errors import TilewrightError
-from targets.files import as_object, read_json, write_atomically
+from targets.files import as_object, canonical, digest, read_json, remove, write_atomically
+from targets.safe_files import read_plain
 from tuning.folders import RUN, SUMMARY
 from tuning.options import TuningOptions
 
 if TYPE_CHECKING:
     from tuning.network import Subgraph
+    from tuning.study import Study
 
 VERSION = 1
 
@@ -50,7 +52,8 @@ class WorkloadNames(TypedDict):
 
 
 class RunFile(TypedDict):
-    """What `run.json` holds; `layers` are those asked for, none where it is the whole network."""
+    """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
+    `key` is that of `run_key`."""
 
     version: int
     network: Origin
@@ -61,12 +64,21 @@ class RunFile(TypedDict):
     trials: int
     begun: str
     workloads: list[WorkloadNames]
+    key: NotRequired[str]
+
+
+def run_key(trials: int, studies: Iterable[Study]) -> str:
+    """What a run's results have in common: so many trials of what the ledger files under these
+    keys."""
+    runs = sorted(study.ledger_key for study in studies)
+    return digest(canonical([trials, [list(each) for each in runs]]))[:24]
 
 
 def read_run(folder: Path) -> RunFile | None:
-    """The run of a folder; None where there is none, or none that can be read."""
+    """The run of a folder; None where there is none, or none that can be read. Raises `UnsafeFile`
+    for anything but a file."""
     try:
-        found = as_object(read_json((folder / RUN).read_bytes()))
+        found = as_object(read_json(read_plain(folder / RUN)))
         if found["version"] != VERSION or not set(found) >= RunFile.__required_keys__:
             return None
         origins = [as_object(found["network"]), as_object(found["target"])]
@@ -75,6 +87,16 @@ def read_run(folder: Path) -> RunFile | None:
     if not all(set(each) >= Origin.__required_keys__ for each in origins):
         return None
     return cast(RunFile, found)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
+    held = read_run(folder)
+    try:
+        summary = as_object(read_json(read_plain(folder / SUMMARY)))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return held is not None and summary.get("run_key") == held.get("key")
 
 
 def check_vacant(options: TuningOptions) -> None:
@@ -104,8 +126,11 @@ def replaced(options: TuningOptions) -> str | None:
     )
 
 
-def write_run(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> None:
-    """Say whose folder it is from now on. A run that goes on keeps its date. Raises `OSError`."""
+def write_run(
+    options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Iterable[Study]
+) -> None:
+    """Say whose folder it is from now on. A run that goes on keeps its date; another one is not
+    complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
     run: RunFile = {
         "version": VERSION,
         "network": _network(options),
@@ -124,10 +149,12 @@ def write_run(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> None:
             }
             for each in subgraphs
         ],
+        "key": run_key(options.trials, studies),
     }
     held = None if options.fresh else read_run(options.folder)
     if held is not None and {**held, "begun": ""} == {**run, "begun": ""}:
         return
+    remove(options.folder / SUMMARY)
     text = json.dumps(run, indent=2, ensure_ascii=False) + "\n"
     write_atomically(options.folder / RUN, text.encode())
 
@@ -169,7 +196,7 @@ def _origin(text: str) -> Origin:
 
 def _described(held: RunFile, folder: Path) -> str:
     layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
-    ended = "complete" if (folder / SUMMARY).is_file() else "not finished"
+    ended = "complete" if is_complete(folder) else "not finished"
     return (
         f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
         f"workload by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"

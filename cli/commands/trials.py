@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -32,12 +33,12 @@ def trials(
 
     from cli.views.trials import show_trials
     from search import read
-    from tuning.folders import LEDGER, SUMMARY
+    from tuning.folders import LEDGER
     from tuning.folders import at_work as who_is_at_work
-    from tuning.run_file import read_run
+    from tuning.run_file import is_complete, read_run
 
     path = folder / LEDGER
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise TilewrightError(
             f"there is no {LEDGER} in {folder}; give the folder named with --out, or tuned/<model>"
         )
@@ -55,6 +56,6 @@ def trials(
     run = read_run(folder)
     names = {} if run is None else {each["id"]: each for each in run["workloads"]}
     show_trials(frame, names, best, Console())
-    ended = "the run is complete" if (folder / SUMMARY).is_file() else "the run was stopped"
+    ended = "the run is complete" if is_complete(folder) else "the run was stopped"
     state = f"{at_work} is adding to it" if at_work else ended
     typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")

@@ -7,7 +7,6 @@ tuner, options, table, seed, budget, and the code. A line that cannot be read is
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -21,7 +20,8 @@ import search
 import targets
 from evaluation.compare.plan import ComparisonPlan, Job
 from evaluation.compare.runs import TunerRun
-from targets.files import Json, canonical, digest
+from targets.files import Json, append, canonical, digest, remove
+from targets.safe_files import read_plain
 
 RUNS = "runs.jsonl"
 _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
@@ -34,8 +34,10 @@ class KeptRuns:
         self.path = folder / RUNS
         self.plan = plan
         if fresh:
-            self.path.unlink(missing_ok=True)
-        self._runs = _read(self.path)
+            remove(self.path)
+        data = _read(self.path)
+        self._torn = not data.endswith(b"\n") and bool(data)  # a crash cut the last line off
+        self._runs = _runs_in(data)
 
     def find(self, job: Job) -> TunerRun | None:
         """The run this job came to, or None if it is still to be done."""
@@ -46,15 +48,12 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Write a run to disk, synced. Raises `OSError`."""
+        """Write a run to disk, synced. Raises `UnsafeFile` and `OSError`."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = Job(label[run.tuner], run.workload, run.seed)
         line = canonical({"key": self._key(job), "run": asdict(run)}) + b"\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as handle:
-            handle.write(b"\n" + line if _torn(self.path) else line)
-            handle.flush()
-            os.fsync(handle.fileno())
+        append(self.path, b"\n" + line if self._torn else line)
+        self._torn = False
 
     def _key(self, job: Job) -> str:
         plan, test_bed = self.plan, self.plan.test_bed
@@ -91,24 +90,17 @@ class _Line(BaseModel):
     run: TunerRun
 
 
-def _read(path: Path) -> dict[str, TunerRun]:
+def _read(path: Path) -> bytes:
     try:
-        lines = path.read_bytes().splitlines()
+        return read_plain(path)
     except FileNotFoundError:
-        return {}
+        return b""
+
+
+def _runs_in(data: bytes) -> dict[str, TunerRun]:
     found = {}
-    for line in lines:
+    for line in data.splitlines():
         with suppress(ValidationError):
             entry = _Line.model_validate_json(line)
             found[entry.key] = entry.run
     return found
-
-
-def _torn(path: Path) -> bool:
-    """Whether the last line was cut off by a crash."""
-    size = path.stat().st_size if path.exists() else 0
-    if not size:
-        return False
-    with path.open("rb") as handle:
-        handle.seek(size - 1)
-        return handle.read() != b"\n"

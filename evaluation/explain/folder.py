@@ -15,6 +15,7 @@ from search import Contents, FinishedRound, read, run_id
 from targets import Target
 from targets.errors import TilewrightError
 from targets.registry import rebuild
+from targets.safe_files import read_plain
 from targets.workload import Workload, parse_workload
 from tuning.folders import LEDGER, SCHEDULES, SUMMARY
 
@@ -111,7 +112,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_folder(path: Path) -> TunedFolder:
-    """The run in a folder. Raises `FolderError`."""
+    """The run in a folder. Raises `FolderError`, and `UnsafeFile` for anything but files."""
     summary = _read(_Summary, path / SUMMARY, path)
     schedules = _read(_Schedules, path / SCHEDULES, path)
     options = {name: str(value) for name, value in summary.tuner_options.items()}
@@ -138,7 +139,7 @@ def read_folder(path: Path) -> TunedFolder:
 
 def _read(model: type[M], file: Path, folder: Path) -> M:
     try:
-        return model.model_validate_json(file.read_bytes())
+        return model.model_validate_json(read_plain(file))
     except FileNotFoundError:
         raise FolderError(
             f"{folder} holds no finished run: there is no {file.name}; give the --out folder of "

@@ -27,7 +27,11 @@ FILES = {"run.json", "summary.json", "schedules.json", "trials.parquet", "conver
 
 
 def visible(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if not path.name.endswith(".lease")}
+    return {
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.suffix != ".lease"
+    }
 
 
 def test_the_folder_holds_the_promised_files(tuned: Tuned) -> None:
@@ -225,7 +229,9 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     assert before == {name: (out / name).read_bytes() for name in before}
 
 
-def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:
+def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
+    tuned: Tuned, place: Place
+) -> None:
     victim = place.start(*TUNE, "--out", "out")
     ledger = place.folder / "out" / "ledger.jsonl"
     deadline = time.monotonic() + 300
@@ -238,16 +244,20 @@ def test_a_killed_run_goes_on_where_it_was(tuned: Tuned, place: Place) -> None:
     held = len(read(ledger).frame())
     assert 0 < held < 120
     assert not (place.folder / "out" / "summary.json").exists()
-    done = place.run(*TUNE, "--out", "out")
+    (place.folder / "out").rename(place.folder / "moved")
+    done = place.run(*TUNE, "--out", "moved")
     assert done.returncode == 0, done.stderr
-    schedules = (place.folder / "out" / "schedules.json").read_bytes()
+    schedules = (place.folder / "moved" / "schedules.json").read_bytes()
     assert schedules == (tuned.out / "schedules.json").read_bytes()
     columns = ["workload", "trial", "config", "status", "cycles"]
-    mine = pd.read_parquet(place.folder / "out" / "trials.parquet")[columns]
+    mine = pd.read_parquet(place.folder / "moved" / "trials.parquet")[columns]
     whole = pd.read_parquet(tuned.out / "trials.parquet")[columns]
     pd.testing.assert_frame_equal(mine, whole)
-    reused = sum(row["reused_trials"] for row in place.json("out/summary.json")["workloads"])
+    reused = sum(row["reused_trials"] for row in place.json("moved/summary.json")["workloads"])
     assert reused == held
+    with sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db") as database:
+        statuses = database.execute("select status, count(*) from runs group by status").fetchall()
+    assert statuses == [("FINISHED", 4)]
 
 
 @pytest.mark.parametrize("tuner", ["default", "random"])

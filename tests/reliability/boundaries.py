@@ -2,7 +2,9 @@
 file. `Boundaries` counts the calls; with a number given, the process gets SIGKILL there.
 
 Everything the project writes goes through these functions of `os`; Python's own files do not, so
-`watched` also fails where a file of the run is opened for writing in any other way.
+`report_unwatched_writers` names what of the run is opened for writing in any other way. So it does
+where the project's own calls follow links or foresee a name: each opens with `O_NOFOLLOW`, and what
+it makes with `O_EXCL`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Boundaries:
 
     def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any, **keywords: Any) -> Any:
-            if not self._concerns(name, arguments):
+            if not self._concerns(name, arguments, _folder(keywords)):
                 return call(*arguments, **keywords)
             self._pass(f"before {name}")
             if name in ("write", "pwrite"):
@@ -56,25 +58,41 @@ class Boundaries:
         self.places.append(place)
         self.count += 1
 
-    def _concerns(self, name: str, arguments: tuple[Any, ...]) -> bool:
+    def _concerns(self, name: str, arguments: tuple[Any, ...], folder: int | None) -> bool:
         if name == "open":
             writing = bool(arguments[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-            self._ours.discard(-1)
-            return writing and self._inside(arguments[0])
+            return writing and self._inside(arguments[0], folder)
         if name in ("replace", "unlink"):
-            return self._inside(arguments[0])
+            return self._inside(arguments[0], folder)
         return arguments[0] in self._ours and self._inside(f"/proc/self/fd/{arguments[0]}")
 
-    def _inside(self, path: Any) -> bool:
+    def _inside(self, path: Any, folder: int | None = None) -> bool:
+        """Whether it is below one of the folders; `folder` is what a relative path starts from."""
         try:
-            text = os.path.realpath(os.fspath(path))
+            name = os.fspath(path)
         except TypeError:
             return False
+        start = "" if folder is None else os.readlink(f"/proc/self/fd/{folder}")
+        text = os.path.realpath(os.path.join(start, name))
         return any(text.startswith(folder) for folder in self.folders)
+
+
+def _folder(keywords: dict[str, Any]) -> int | None:
+    """The descriptor that the paths of a call are relative to."""
+    found: int | None = keywords.get("dir_fd", keywords.get("src_dir_fd"))
+    return found
 
 
 def _half(data: Any) -> Any:
     return memoryview(data)[: len(data) // 2]
+
+
+def _writing_carelessly(flags: int) -> bool:
+    """Whether a call of `os.open` may write to what a link names, or to what somebody else made."""
+    if not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        return False
+    made_by_us = not flags & os.O_CREAT or bool(flags & os.O_EXCL)
+    return not (flags & os.O_NOFOLLOW and made_by_us)
 
 
 def report_unwatched_writers(folders: list[Path]) -> list[str]:
@@ -85,9 +103,13 @@ def report_unwatched_writers(folders: list[Path]) -> list[str]:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
             return
-        path, mode, _ = arguments
-        if isinstance(mode, str) and any(flag in mode for flag in "wax+"):
+        path, mode, flags = arguments
+        if isinstance(mode, str):
             text = os.path.realpath(os.fsdecode(path))
+            if any(flag in mode for flag in "wax+") and text.startswith(inside):
+                found.append(text)
+        elif mode is None and _writing_carelessly(flags):
+            text = os.path.abspath(os.fsdecode(path))
             if text.startswith(inside):
                 found.append(text)
 

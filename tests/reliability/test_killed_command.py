@@ -34,9 +34,9 @@ from tests.sharing import free_port
 
 pytestmark = pytest.mark.slow(seconds=40)
 
-KILLS = (61, 160, 203, 120)
-"""After how many write boundaries each of the killed commands dies: in turn before a rename, in the
-middle of a data file, in one of the ledger, after a sync; the whole run has about 700."""
+KILLS = (65, 99, 205, 120)
+"""After how many write boundaries each of the killed commands dies: the first before a rename, the
+others in what is left to do; the whole run has about 640."""
 
 
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from models import make_explorer
 from search import LeaseHeld, Ledger, LedgerError, read, tune
+from search.lease import writer
 from targets.faulty import FaultyTarget
 from targets.workload import parse_workload
 
@@ -198,25 +200,110 @@ def test_a_lease_of_another_machine_expires(tmp_path: Path) -> None:
         Ledger(path).close()
 
 
-@pytest.mark.alone
-def test_a_writer_that_was_stopped_for_too_long_is_refused_when_it_comes_back(
-    tmp_path: Path,
-) -> None:
+def test_a_writer_that_is_stopped_keeps_its_lease_and_is_named_as_stopped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    holder = _hold(path, lease_seconds=0.6)
+    holder = _hold(path, lease_seconds=0.2)
     try:
-        time.sleep(1.0)
-        with pytest.raises(LeaseHeld):  # it renews its lease while it lives
-            Ledger(path)
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(1.0)
-        with Ledger(path) as ledger:
-            holder.send_signal(signal.SIGCONT)
-            time.sleep(0.5)
-            _tune(ledger)  # the old owner does not take it back
+        time.sleep(0.5)  # longer than its time
+        with pytest.raises(LeaseHeld, match=rf"stopped: 'kill -CONT {holder.pid}' lets it go on"):
+            Ledger(path)
+        assert f"process {holder.pid}" in str(writer(path))
     finally:
         holder.kill()
         holder.wait()
+    assert writer(path) is None
+    Ledger(path).close()
+
+
+def test_a_writer_whose_lease_another_machine_took_over_is_refused(tmp_path: Path) -> None:
+    """As it may be where machines share a disk but no locks."""
+    path, lease = tmp_path / "ledger.jsonl", tmp_path / "ledger.jsonl.lease"
+    foreign = {"owner": "x", "pid": 1, "host": "elsewhere", "seconds": 60.0, "boot": "theirs"}
+    with Ledger(path) as ledger:
+        with lease.open("r+b") as file:
+            file.write(json.dumps(foreign | {"ends": time.time() + 50}).encode().ljust(512))
+        with pytest.raises(LeaseHeld, match=r"process 1 on elsewhere; .* if it hangs"):
+            _tune(ledger)
+    assert not path.exists()
+
+
+@pytest.mark.attack
+def test_a_lease_removed_while_it_is_held_makes_no_second_writer(tmp_path: Path) -> None:
+    path, lease = tmp_path / "ledger.jsonl", tmp_path / "ledger.jsonl.lease"
+    with Ledger(path) as first:
+        lease.unlink()
+        with Ledger(path) as second:
+            with pytest.raises(LeaseHeld, match="is being written by process"):
+                _tune(first)
+            _tune(second)
+    path, lease = tmp_path / "other.jsonl", tmp_path / "other.jsonl.lease"
+    with Ledger(path) as first:
+        lease.unlink()
+        with Ledger(path) as second:
+            _tune(second)
+        with pytest.raises(LedgerError, match="was changed by somebody else"):
+            _tune(first)
+    assert path.read_bytes() == _whole(tmp_path)
+
+
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from search import LeaseHeld, Ledger
+from tests.reliability.test_ledger_faults import _tune
+ledger = Ledger(Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    try:
+        _tune(ledger)
+    except LeaseHeld:
+        ledger.close()
+        print("refused", flush=True)
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow(seconds=3)
+def test_a_fork_neither_has_the_lease_nor_gives_it_back_nor_outlives_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        said = {parent.stdout.readline().strip() for _ in range(2)}
+        (child,) = (int(each) for each in said - {"refused"})
+        try:
+            assert "refused" in said
+            with pytest.raises(LeaseHeld, match=f"process {parent.pid} "):
+                Ledger(path)
+            parent.kill()
+            parent.wait()
+            os.kill(child, 0)  # it lives
+            Ledger(path).close()
+        finally:
+            parent.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+def test_looking_who_writes_keeps_nobody_from_writing(tmp_path: Path) -> None:
+    path, looking = tmp_path / "ledger.jsonl", threading.Event()
+
+    def look() -> None:
+        while not looking.is_set():
+            writer(path)
+
+    Ledger(path).close()
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(50):
+            Ledger(path).close()
+    finally:
+        looking.set()
+        looker.join()
 
 
 # -- disks -------------------------------------------------------------------------------------

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from targets.files import canonical, pack_arrays, pack_files, unpack_arrays, write_atomically
+from targets.files import (
+    canonical,
+    pack_arrays,
+    pack_files,
+    providing,
+    unpack_arrays,
+    write_atomically,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -66,3 +73,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_two_provide_is_that_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "mlflow.db"
+    with providing(path) as late:
+        late.write_bytes(b"late")
+        with providing(path) as first:
+            first.write_bytes(b"first")
+    assert path.read_bytes() == b"first"
+    assert list(path.parent.iterdir()) == [path]

@@ -1,0 +1,44 @@
+"""`tilewright …` several times at once, on one home: `python -m tests.reliability.commands_at_once
+[[ARGUMENT, …], …]`, JSON. Prints the exit statuses; what command i says goes to `said-i`.
+
+The commands are forks of this process, which has imported what each of them would: that is most of
+what a short run costs. It has opened nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import NoReturn
+
+from services.home import use_home
+
+
+def _become(number: int, arguments: list[str]) -> NoReturn:
+    try:
+        said = os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        sys.argv = ["tilewright", *arguments]
+        command()
+    finally:
+        os._exit(99)
+
+
+if __name__ == "__main__":
+    home = use_home()
+    import flows.tuning  # noqa: F401
+    import reports.convergence  # noqa: F401
+    from cli import command
+
+    shutil.rmtree(home.root)  # they make it, all at once
+    commands = json.loads(sys.argv[1])
+    children = []
+    for number, arguments in enumerate(commands):
+        child = os.fork()
+        if child == 0:
+            _become(number, arguments)
+        children.append(child)
+    print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])

@@ -1,0 +1,86 @@
+"""Kills a run that takes over the folder of a finished one, at writes before its first trial is on
+disk and soon after, and says where the folder claimed to hold complete results that it has not.
+
+`python -m tests.reliability.killed_replacement FOLDER` prints JSON. Every run is a fork of this
+process, which starts no thread.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import tuning
+import tuning.plain
+from models import make_explorer
+from search import read
+from targets import make_target
+from tests.reliability.boundaries import NEVER, Boundaries
+from tests.reliability.killed_everywhere import forked
+from tuning.run_file import is_complete, read_run
+
+RUN: dict[str, Any] = {
+    "workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2,
+}  # fmt: skip
+STRIDE = 2
+"""A kill before a call, or after it: of two neighbours one is enough."""
+CHANGES: dict[str, dict[str, Any]] = {
+    "fresh": {"fresh": True},
+    "another seed": {"seed": 1},
+    "more trials": {"trials": 4},
+}
+
+
+def run(folder: Path, kill_at: int = NEVER, **change: Any) -> Boundaries:
+    boundaries = Boundaries([folder], kill_at)
+    boundaries.install()
+    tuning.tune(**RUN | change, out=str(folder))
+    return boundaries
+
+
+def claims_too_much(folder: Path, runs: dict[str, tuple[str, int]]) -> bool:
+    """Whether the folder says it is complete without the results of the run it holds. `runs` has
+    the run in the ledger and the number of trials of each key."""
+    if not is_complete(folder):
+        return False
+    held = read_run(folder)
+    assert held is not None
+    wanted, trials = runs[held["key"]]
+    made = [record for record in read(folder / "ledger.jsonl").records
+            if (record["kind"], record["run"]) == ("trial", wanted)]  # fmt: skip
+    summary = json.loads((folder / "summary.json").read_text())
+    return len(made) < trials or (summary["seed"], summary["trials"]) != (held["seed"], trials)
+
+
+def main(root: Path) -> dict[str, Any]:
+    make_target("vta-pynq")
+    make_explorer("random", {})  # imports, once for all children
+    assert forked(lambda: run(root / "finished").count) == 0
+    report: dict[str, Any] = {}
+    for name, change in CHANGES.items():
+        folder, answer = root / "taken over", root / "count.json"
+        shutil.copytree(root / "finished", folder)
+        assert forked(lambda f=folder, c=change: run(f, **c).count, answer) == 0
+        runs = {}
+        for each in (root / "finished", folder):
+            held = read_run(each)
+            assert held is not None
+            assert is_complete(each)
+            runs[held["key"]] = (read(each / "ledger.jsonl").records[-1]["run"], held["trials"])
+        shutil.rmtree(folder)
+        claims, count = [], json.loads(answer.read_text())
+        for kill_at in range(6, count // 2, STRIDE):
+            shutil.copytree(root / "finished", folder)
+            forked(lambda f=folder, c=change, k=kill_at: run(f, k, **c))
+            if claims_too_much(folder, runs):
+                claims.append(kill_at)
+            shutil.rmtree(folder)
+        report[name] = {"boundaries": count, "claims": claims}
+    return report
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))

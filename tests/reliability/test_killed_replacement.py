@@ -1,0 +1,48 @@
+"""A finished run's results are not taken for those of a run that took its folder over and died."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+import tuning
+from tests.reliability.commands import ROOT
+from tests.reliability.killed_replacement import CHANGES, RUN
+
+
+@pytest.mark.attack
+@pytest.mark.slow(seconds=8)
+def test_a_folder_is_complete_only_with_the_results_of_the_run_it_holds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.killed_replacement", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report.keys() == CHANGES.keys()
+    assert min(each["boundaries"] for each in report.values()) > 40
+    assert [name for name, each in report.items() if each["claims"]] == []
+
+
+@pytest.mark.slow(seconds=4)
+def test_trials_says_whether_this_run_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        monkeypatch.setattr(sys, "argv", ["tilewright", "trials", str(tmp_path / "out")])
+        with pytest.raises(SystemExit):
+            cli.main()
+        return capsys.readouterr().out.splitlines()[-1]
+
+    tuning.tune(**RUN, out=str(tmp_path / "out"))
+    assert said() == "2 trials of 1 workloads; the run is complete"
+    old = (tmp_path / "out" / "summary.json").read_bytes()
+    tuning.tune(**RUN | {"seed": 1}, out=str(tmp_path / "out"))
+    assert said().endswith("the run is complete")
+    (tmp_path / "out" / "summary.json").write_bytes(old)
+    assert said().endswith("the run was stopped")

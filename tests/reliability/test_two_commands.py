@@ -1,0 +1,164 @@
+"""Two commands at once: on one folder the second is refused, wherever it runs; on two folders each
+has records of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from search import read
+from tests.cli.conftest import TILEWRIGHT, Place
+from tests.reliability.commands import ROOT, mlflow, recorded, wait_for
+from tests.reliability.test_ledger_faults import _whole
+
+pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=8)]
+
+CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""Where every process has a number that others have elsewhere; the host's name is the same."""
+
+SLOW_COMMAND = """
+import sys
+from pathlib import Path
+from search import LeaseHeld, Ledger
+from targets.faulty import FaultyTarget
+from tests.reliability.test_ledger_faults import _tune
+
+class Slow(FaultyTarget):
+    def measure(self, lowered):
+        print("measuring", flush=True)
+        sys.stdin.readline()
+        return super().measure(lowered)
+
+try:
+    with Ledger(Path(sys.argv[1]), lease_seconds=float(sys.argv[2])) as ledger:
+        _tune(ledger, Slow({}))
+except LeaseHeld as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.fixture(scope="module")
+def container() -> list[str]:
+    """What starts a command in a PID namespace of its own."""
+    for more in ([], ["--user", "--map-root-user"]):
+        wanted = [*CONTAINER, *more]
+        if (
+            shutil.which("unshare")
+            and not subprocess.run([*wanted, "true"], capture_output=True).returncode
+        ):
+            return wanted
+    pytest.skip("this machine makes no PID namespaces for this user")
+
+
+@contextmanager
+def _started(
+    container: list[str], path: Path, lease_seconds: float = 60.0
+) -> Iterator[subprocess.Popen[str]]:
+    command = subprocess.Popen(
+        [*container, sys.executable, "-c", SLOW_COMMAND, str(path), str(lease_seconds)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.communicate()
+
+
+def _wait_until_measuring(command: subprocess.Popen[str]) -> None:
+    assert command.stdout is not None
+    assert command.stdout.readline() == "measuring\n"
+
+
+def test_of_two_writers_in_two_containers_the_second_is_refused(
+    container: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with _started(container, path, 0.1) as one:
+        _wait_until_measuring(one)
+        with _started(container, path, 0.1) as other:
+            _, refusal = other.communicate(timeout=120)
+        assert other.returncode == 1
+        assert "is being written by process 1 on" in refusal
+        assert "in another container" in refusal
+        _, said = one.communicate(timeout=120)
+    assert one.returncode == 0, said
+    assert path.read_bytes() == _whole(tmp_path)
+
+
+def test_of_two_commands_in_two_containers_the_second_is_refused(
+    container: list[str], tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    tune = [*container, str(TILEWRIGHT), "tune", "--bare", "--workload", "dense:n=1,c=64,o=64",
+            "--tuner", "random", "--trials", "60", "--batch", "1", "--out", "out"]  # fmt: skip
+    with subprocess.Popen(
+        tune, cwd=tmp_path, env=place.environment, stdout=subprocess.PIPE, text=True
+    ) as one:
+        wait_for(lambda: recorded(place) > 0, one)
+        (command,) = psutil.Process(one.pid).children()
+        command.send_signal(signal.SIGSTOP)  # it is not to end before the other has started
+        other = subprocess.run(
+            tune, cwd=tmp_path, env=place.environment, capture_output=True, text=True, timeout=120
+        )
+        command.send_signal(signal.SIGCONT)
+        one.communicate(timeout=120)
+    assert one.returncode == 0
+    assert other.returncode == 2
+    assert other.stderr.startswith("error: out is being written by process 1 on ")
+    assert other.stderr.count("\n") == 1
+    frame = read(tmp_path / "out" / "ledger.jsonl").frame()
+    assert len(frame) == frame["config"].map(str).nunique() == 60
+
+
+def test_a_container_that_is_killed_frees_the_folder_at_once(
+    container: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with _started(container, path) as one:
+        _wait_until_measuring(one)
+        one.kill()
+        one.wait()
+        with _started(container, path) as other:
+            _, said = other.communicate(timeout=120)
+    assert other.returncode == 0, said
+    assert path.read_bytes() == _whole(tmp_path)
+
+
+# -- one home, several folders -----------------------------------------------------------------
+
+TUNE = ["tune", "--workload", "dense:n=1,c=64,o=64", "--tuner", "ml2tuner", "--trials", "4",
+        "--batch", "2"]  # fmt: skip
+EQUAL, DIFFERENT = 5, 3
+
+
+@pytest.mark.slow(seconds=40)
+def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: str) -> None:
+    """Five that are equal but for their folders, three with other seeds, on a home that none of
+    them finds."""
+    place = Place(tmp_path, prefect_server)
+    seeds = [0] * EQUAL + list(range(1, DIFFERENT + 1))
+    commands = [[*TUNE, "--seed", str(seed), "--out", f"out-{i}"] for i, seed in enumerate(seeds)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.commands_at_once", json.dumps(commands)],
+        cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    said = [(tmp_path / f"said-{i}").read_text() for i in range(len(commands))]
+    assert done.stdout.strip() == str([0] * len(commands)), said
+    runs = {place.json(f"out-{i}/summary.json")["mlflow_run_id"] for i in range(len(seeds))}
+    assert len(runs) == len(seeds)
+    statuses, steps = mlflow(place)
+    assert statuses == {"FINISHED": 2 * len(seeds)}
+    assert [step for step in steps if step[3] > 1] == []
+    equal = [(tmp_path / f"out-{i}" / "schedules.json").read_bytes() for i in range(EQUAL)]
+    assert len(set(equal)) == 1
