@@ -22,8 +22,10 @@ from hypothesis import settings
 
 from services.home import Home
 from services.prefect_server import start_prefect_server
+from targets.collector import collect_seldom
 from tests.sharing import Turns, folder_of_the_run
 
+collect_seldom()  # as commands do
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
