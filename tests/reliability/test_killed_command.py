@@ -42,11 +42,11 @@ others in what is left to do; the whole run has about 640."""
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     whole: Whole, tmp_path: Path
 ) -> None:
-    """Prefect's server is one that stays; `test_a_killed_run_goes_on_where_it_was` kills a command
-    that has its own."""
+    """With its own Prefect server at first, which dies with it, then beside one on its records."""
+    assert killed(Place(tmp_path), KILLS[0]) == -signal.SIGKILL
     with prefect_beside(tmp_path / "home") as server:
         place = Place(tmp_path, server)
-        for kill_at in KILLS:
+        for kill_at in KILLS[1:]:
             assert killed(place, kill_at) == -signal.SIGKILL
         assert killed(place, -1) == 0
     assert left(place) == whole
