@@ -23,6 +23,7 @@ from cli.commands import (
     tune,
     vta,
 )
+from targets.collector import collect_seldom
 from targets.errors import TilewrightError
 
 INTERRUPTED = 130
@@ -61,6 +62,7 @@ for _group in (tune, compare, explain, trials, networks, targets, servers, set_u
 def command() -> NoReturn:
     """The `tilewright` command: `main`, and the end of the process. All there is to keep is on disk
     then, and taking an interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+    collect_seldom()
     code: int | str | None = 0
     try:
         main()

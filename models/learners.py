@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.autotvm_ranker import AutoTVMRanker
-from models.draft import Draft
 from models.features import gp_features, tree_features
-from models.forest import Forest
-from models.gaussian import GaussianProcess
 from models.hidden_features import hidden_features, work
 from models.loop_features import loop_features
-from models.trees import LightGBM, XGBoost
-from models.validity import Validity
 from search.learning import CostModel, Surrogate, VetoModel
 from search.problem import Problem
 from targets.base import Configs
 from targets.errors import UnknownName
 from targets.features import Features
 
-_KINDS: dict[str, Callable[[int, bool, dict[str, float]], CostModel]] = {
-    "xgboost": XGBoost,
-    "autotvm-ranker": AutoTVMRanker,
-    "lightgbm": LightGBM,
-    "forest": Forest,
-    "gaussian": GaussianProcess,
-    "draft": Draft,
-    "validity": Validity,
+_KINDS = {
+    "xgboost": "models.trees:XGBoost",
+    "autotvm-ranker": "models.autotvm_ranker:AutoTVMRanker",
+    "lightgbm": "models.trees:LightGBM",
+    "forest": "models.forest:Forest",
+    "gaussian": "models.gaussian:GaussianProcess",
+    "draft": "models.draft:Draft",
+    "validity": "models.validity:Validity",
 }
+"""Where each is: their libraries take a second to load, so that waits until a model is built."""
+
+
+class _Kind(Protocol):
+    def __call__(self, seed: int, classify: bool, parameters: dict[str, float], /) -> CostModel: ...
 
 
 def kinds() -> list[str]:
@@ -42,7 +42,8 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     """An untrained model. Raises `UnknownName`."""
     if kind not in _KINDS:
         raise UnknownName("learner", kind, kinds())
-    return _KINDS[kind](seed, classify, parameters)
+    module, _, name = _KINDS[kind].partition(":")
+    return cast(_Kind, getattr(importlib.import_module(module), name))(seed, classify, parameters)
 
 
 class Toolbox:
@@ -64,6 +65,8 @@ class Toolbox:
         return work(hidden)
 
     def draft(self, hidden: Features) -> CostModel:
+        from models.draft import Draft
+
         return Draft.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
@@ -73,9 +76,13 @@ class Toolbox:
         return build(kind, seed, True, parameters)
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
+        from models.gaussian import GaussianProcess
+
         return GaussianProcess(seed, False, parameters)
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
+        from models.validity import Validity
+
         return Validity(seed, True, parameters)
 
 

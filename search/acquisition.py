@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 
@@ -14,6 +13,8 @@ def log_expected_improvement(
 ) -> NDArray[np.float64]:
     """log E[max(best - y, 0)] for y ~ N(mean, spread²), stable far above `best` (Ament et al.,
     Unexpected Improvements to Expected Improvement, 2023)."""
+    from scipy.special import ndtr  # not to be loaded by all who look up a tuner
+
     spread = np.maximum(spread, 1e-9)
     z = (best - mean) / spread
     log_density = -0.5 * z**2 - _LOG_ROOT_TWO_PI

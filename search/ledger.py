@@ -19,8 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from search.lease import Lease, lease_of
 from search.records import Record, decode, encode
@@ -28,6 +27,9 @@ from search.run_records import RunKey, RunLedger, RunRecords
 from targets.errors import TilewrightError
 from targets.files import FileChanged, append, remove, write_atomically
 from targets.safe_files import check_own, read_plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
@@ -54,6 +56,8 @@ class Contents:
     def frame(self) -> pd.DataFrame:
         """One row a trial, columns `COLUMNS`, as in `trials.parquet`; `trial` counts within a run.
         A trial that was recorded again after a crash appears once."""
+        import pandas as pd
+
         rows, count = [], defaultdict[tuple[str, ...], int](int)
         seen: set[tuple[tuple[str, ...], str]] = set()
         for record in self.records:

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, wraps
 from typing import ParamSpec, TypeVar
 
-import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
 from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
@@ -56,6 +55,8 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
 @cache
 def _controller(interface: str) -> ThreadpoolController:
     """Kept, since looking for the libraries that are loaded takes milliseconds."""
+    import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
+
     return ThreadpoolController().select(user_api=interface)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from services.home import Home
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
+from targets.collector import collect_seldom
 from targets.files import providing, write_atomically
 from targets.safe_files import read_plain
 
@@ -145,6 +146,7 @@ class RetrySoon:
 
 
 def _serve(descriptor: int, *, interface: bool) -> None:
+    collect_seldom()
     import uvicorn
     from prefect.server.api.server import create_app
 

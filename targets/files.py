@@ -12,20 +12,21 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from targets.errors import TilewrightError
 from targets.safe_files import check_own, create_beside, naming, open_own, opened_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 JsonScalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 """A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
 `as_object`, `as_list` and their like."""
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -182,6 +183,8 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects."""
+    import numpy as np
+
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
@@ -193,6 +196,8 @@ def _write(handle: int, data: bytes) -> None:
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:
+    import numpy as np
+
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
     return buffer.getvalue()

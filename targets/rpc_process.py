@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.collector import collect_seldom
 from targets.errors import TilewrightError
 from targets.files import Json, read_json
 from targets.module_path import module_path
@@ -177,6 +178,7 @@ def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arra
     """The child's side: answers calls until the parent hangs up. Exceptions of `answer` go back as
     `{"error": class, "message": text}`. Reads its descriptors from `sys.argv`, see `arguments`.
     Arrays travel in any shape."""
+    collect_seldom()
     with socket.socket(fileno=int(sys.argv[1])) as channel:
 
         def receive(count: int) -> bytes:

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from services.home import Home
-from services.prefect_server import start_prefect_server
-from tests.sharing import Turns, folder_of_the_run
+from targets.collector import collect_seldom
+from tests.sharing import Turns, folder_of_the_run, prefect_beside
 
+collect_seldom()  # as commands do
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -53,14 +53,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that runs already, as a user may name one: its start is a third of what a short run
     costs. The tests of a command's own server do without."""
-    home = Home(tmp_path_factory.mktemp("prefect"))
-    home.prefect_database.parent.mkdir()
-    server = start_prefect_server(home)
-    try:
-        server.process.wait()
-        yield server.api_url
-    finally:
-        server.process.stop()
+    with prefect_beside(tmp_path_factory.mktemp("prefect")) as api_url:
+        yield api_url
 
 
 # -- several workers ---------------------------------------------------------------------------

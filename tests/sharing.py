@@ -1,14 +1,21 @@
-"""What the processes of one run of the suite share: ports, folders made once, and turns."""
+"""What the processes of one run of the suite share: ports, folders made once, servers, turns."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from services.home import Home, use_home
+from services.prefect_server import start_prefect_server
+
+OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
+"""Beginnings of the variables that decide where records are kept."""
 
 
 def free_port() -> int:
@@ -35,6 +42,24 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(folder)
             done.touch()
     return folder
+
+
+@contextmanager
+def prefect_beside(root: Path) -> Iterator[str]:
+    """The API of a server on the records below `root`, as a command starts one for itself."""
+    before = dict(os.environ)
+    try:
+        for name in [name for name in before if name.startswith(OURS)]:
+            del os.environ[name]
+        server = start_prefect_server(use_home(Home(root)))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    try:
+        server.process.wait()
+        yield server.api_url
+    finally:
+        server.process.stop()
 
 
 class Turns:

@@ -6,17 +6,14 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from networks import zoo
-from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -25,6 +22,7 @@ COMMANDS = [
 ]
 BIN = Path(sys.executable).parent
 SERVERS = {"tilewright ui"}
+"""Runs until Ctrl-C: `test_ui_shows_both_pages_on_loopback_until_ctrl_c` starts it."""
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +62,13 @@ def test_command_runs(command: str, workplace: Path) -> None:
 
 
 @pytest.mark.slow(seconds=15)
-def test_make_tune_tunes(workplace: Path) -> None:
+def test_make_tune_tunes(workplace: Path, prefect_server: str) -> None:
     """The same recipe on the smallest network: setting up is done, or this test would not run."""
     done = subprocess.run(
         ["make", "--no-print-directory", "tune", "NETWORK=digits_cnn", "TRIALS=8",
          f"OUT={workplace / 'made'}"],
-        cwd=ROOT, env=_environment(workplace), capture_output=True, text=True, timeout=1800,
+        cwd=ROOT, env=_environment(workplace) | {"PREFECT_API_URL": prefect_server},
+        capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (workplace / "made" / "summary.json").exists()
@@ -82,24 +81,3 @@ def test_make_runs_this_suite(target: str, left_out: bool) -> None:
     )
     assert "-m pytest" in done.stdout
     assert ('-m "not slow"' in done.stdout) == left_out
-
-
-@pytest.mark.slow(seconds=15)
-def test_ui_serves_both_pages_until_interrupted(workplace: Path) -> None:
-    ports = str(free_port()), str(free_port())
-    server = subprocess.Popen(
-        ["tilewright", "ui", "--prefect-port", ports[0], "--mlflow-port", ports[1]],
-        cwd=workplace, env=_environment(workplace), stdout=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        seen = ""
-        deadline = time.monotonic() + 900
-        while not all(port in seen for port in ports) and time.monotonic() < deadline:
-            seen += server.stdout.readline()
-        for port in ports:
-            assert f"127.0.0.1:{port}" in seen
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(timeout=600)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from models import load_state, save_state
 from search import ExplorerState, Session, SharedRecord, rounds
+from targets.collector import collect_seldom
 from targets.module_path import module_path
 from targets.rpc_process import die_with_parent
 from tuning.events import Listener, Note
@@ -107,5 +108,6 @@ def work(spec: Path, place: int) -> None:
 
 
 if __name__ == "__main__":
+    collect_seldom()
     die_with_parent(int(sys.argv[1]))
     work(Path(sys.argv[2]), int(sys.argv[3]))

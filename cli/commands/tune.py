@@ -124,13 +124,14 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def _run(options: TuningOptions, bare: bool) -> None:
     """Progress while it runs, results after it."""
+    from tuning.checks import check
+
+    check(options)
     from rich.console import Console
 
     from cli.views.tuning_progress import Heard, make_display
     from cli.views.tuning_results import show_results
-    from tuning.checks import check
 
-    check(options)
     console = Console()
     heard = Heard(make_display(console, options.trials))
     summary = _bare(options, heard) if bare else _tracked(options, heard)

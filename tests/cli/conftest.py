@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.sharing import made_once
+from tests.sharing import OURS, made_once
 
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
@@ -27,8 +27,7 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
         named = {"PREFECT_API_URL": self.server} if self.server else {}
         return kept | named | {"TILEWRIGHT_HOME": str(self.folder / "home")}
 

@@ -217,14 +217,24 @@ def test_an_unknown_command_is_exit_code_2(place: Place) -> None:
     assert "tunee" in done.stderr
 
 
-def test_light_commands_load_neither_prefect_nor_mlflow_nor_tvm() -> None:
+HEAVY = ["prefect", "mlflow", "tvm", "numba", "pandas", "scipy", "sklearn", "xgboost", "onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"), [(["--help"], ["numpy"]), (["tune", "resnet19"], [])]
+)
+def test_help_and_mistakes_load_neither_servers_nor_learners_nor_tvm(
+    arguments: list[str], more: list[str], tmp_path: Path
+) -> None:
     script = (
         "import sys; import cli.app as cli\n"
-        "sys.argv = ['tilewright', '--help']\n"
+        "heavy, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]\n"
         "try: cli.main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'prefect', 'mlflow', 'tvm', 'numba', 'numpy', 'pandas', 'xgboost', 'onnx'}\n"
-        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+        "sys.exit(', '.join(sorted(set(heavy) & set(sys.modules))) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, " ".join(HEAVY + more), *arguments],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr

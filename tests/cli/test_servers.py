@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -83,23 +84,23 @@ def _deploy_and_list(place: Place, api: str) -> None:
     """The deployment file is accepted, listed, and its form refuses nonsense."""
     environment = place.environment | {"PREFECT_API_URL": api, "DO_NOT_TRACK": "true"}
     program = Path(sys.executable).with_name("prefect")
-
-    def prefect(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(program), "--no-prompt", *arguments],
-            cwd=ROOT, env=environment | {"PREFECT_HOME": str(place.folder / "prefect")},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    assert prefect("work-pool", "create", "--type", "process", "tilewright").returncode == 0
-    file = "deployments/prefect.yaml"
-    done = prefect("deploy", "--all", "--prefect-file", file)
+    post(f"{api}/work_pools/", {"name": "tilewright", "type": "process"})
+    done = subprocess.run(
+        [str(program), "--no-prompt", "deploy", "--all", "--prefect-file",
+         "deployments/prefect.yaml"],
+        cwd=ROOT, env=environment | {"PREFECT_HOME": str(place.folder / "prefect")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "tune_network/nightly" in prefect("deployment", "ls").stdout
-    bad = json.dumps({"options": {"trials": 0}})
-    done = prefect("deployment", "run", "tune_network/nightly", "--params", bad)
-    assert done.returncode != 0
-    assert "options.trials" in done.stdout + done.stderr
+    (nightly,) = post(f"{api}/deployments/filter", {})
+    assert nightly["name"] == "nightly"
+    (flow,) = post(f"{api}/flows/filter", {})
+    assert flow["name"] == "tune_network"
+    bad = {"parameters": {"options": {"trials": 0}}}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(f"{api}/deployments/{nightly['id']}/create_flow_run", bad)
+    assert 400 <= refused.value.code < 500
+    assert "options.trials" in refused.value.read().decode()
 
 
 def test_serve_executes_a_scheduled_run(place: Place) -> None:

@@ -260,8 +260,10 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     assert statuses == [("FINISHED", 4)]
 
 
-@pytest.mark.parametrize("tuner", ["default", "random"])
-def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(guest: Place, tuner: str) -> None:
+@pytest.mark.parametrize(("tuner", "bare"), [("default", []), ("random", ["--bare"])])
+def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(
+    guest: Place, tuner: str, bare: list[str]
+) -> None:
     from networks import zoo
 
     (guest.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
@@ -270,7 +272,7 @@ def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(guest: Place, tuner
     (guest.folder / "board.json").write_text(json.dumps(spec))
     done = guest.run(
         "tune", "mine.onnx", "--target", "board.json", "--tuner", tuner, "--trials", "16",
-        "--space", "template", "--out", "out",
+        "--space", "template", "--out", "out", *bare,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     summary = guest.json("out/summary.json")

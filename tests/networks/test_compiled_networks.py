@@ -13,13 +13,19 @@ from onnx_graphs import normal, reference
 import networks
 from networks import zoo
 from networks.errors import InputError
+from networks.network import Network
 from networks.zoo import digits, mobilenet, resnet
 from networks.zoo.builder import Builder
 
 
+@pytest.fixture(scope="module")
+def network() -> Network:
+    """Compiled when it is first run, for all tests here."""
+    return networks.load("digits_cnn")
+
+
 @pytest.mark.slow(seconds=6)
-def test_the_digits_network_agrees_on_every_held_out_image() -> None:
-    network = networks.load("digits_cnn")
+def test_the_digits_network_agrees_on_every_held_out_image(network: Network) -> None:
     model = zoo.build("digits_cnn")
     images, labels = digits.held_out()
     ours = np.concatenate([network.run({"input": i[None]})["fc.out"] for i in images])
@@ -28,12 +34,15 @@ def test_the_digits_network_agrees_on_every_held_out_image() -> None:
     assert np.mean(ours.argmax(axis=1) == labels) >= 0.95
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize(
     "inputs", [{}, {"image": normal(1, 1, 8, 8)}, {"input": normal(1, 1, 8, 9)}]
 )
-def test_arrays_that_do_not_fit_are_refused(inputs: dict[str, NDArray[np.float32]]) -> None:
+def test_arrays_that_do_not_fit_are_refused(
+    network: Network, inputs: dict[str, NDArray[np.float32]]
+) -> None:
     with pytest.raises(InputError):
-        networks.load("digits_cnn").run(inputs)
+        network.run(inputs)
 
 
 @pytest.mark.slow(seconds=4)
@@ -42,8 +51,8 @@ def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_p
     net = Builder("small", (1, 3, 32, 32), seed=0, weights=True)
     model = net.model(build(net))
     (tmp_path / "small.onnx").write_bytes(model.SerializeToString())
-    network = networks.load(tmp_path / "small.onnx")
+    built = networks.load(tmp_path / "small.onnx")
     x = normal(1, 3, 32, 32)
-    (ours,) = network.run({"input": x}).values()
+    (ours,) = built.run({"input": x}).values()
     theirs = reference(model, x)
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(np.abs(theirs).max()))

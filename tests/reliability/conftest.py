@@ -12,11 +12,11 @@ from tests.sharing import made_once
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Whole:
     """One run for all tests of all workers: they only read it."""
 
     def tune(folder: Path) -> None:
-        assert killed(Place(folder), -1) == 0
+        assert killed(Place(folder, prefect_server), -1) == 0
         note = (folder / "notes").read_text().splitlines()[-1]
         assert "unwatched 0" in note, note
 

@@ -18,8 +18,11 @@ from typing import Any
 
 import numpy as np
 
+import models.draft
+import models.gaussian
+import models.validity  # noqa: F401
 from models import make_explorer
-from search import Ledger, read, tune
+from search import Ledger, read, threads, tune
 from targets.base import Lowered, Measurements
 from targets.faulty import FaultyTarget
 from targets.files import write_atomically
@@ -113,7 +116,9 @@ def trials_in(folder: Path) -> int:
 
 
 def main(tuner: str, root: Path) -> dict[str, Any]:
-    make_explorer(tuner, {})  # imports all tuners, once for all children
+    make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
+    for interface in ("blas", "openmp"):
+        threads._controller(interface)
     whole = root / "whole"
     answer = root / "places.json"
     assert forked(lambda: run(tuner, whole).places, answer) == 0

@@ -31,8 +31,8 @@ def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    place = Place(tmp_path_factory.mktemp("changed"))
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Any:
+    place = Place(tmp_path_factory.mktemp("changed"), prefect_server)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tests.reliability.changed_inputs"],
         cwd=place.folder, env=place.environment | {"PYTHONPATH": str(ROOT)},

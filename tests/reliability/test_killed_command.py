@@ -30,7 +30,7 @@ from tests.reliability.commands import (
     recorded,
     wait_for,
 )
-from tests.sharing import free_port
+from tests.sharing import free_port, prefect_beside
 
 pytestmark = pytest.mark.slow(seconds=40)
 
@@ -42,10 +42,13 @@ others in what is left to do; the whole run has about 640."""
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     whole: Whole, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path)
-    for kill_at in KILLS:
-        assert killed(place, kill_at) == -signal.SIGKILL
-    assert killed(place, -1) == 0
+    """With its own Prefect server at first, which dies with it, then beside one on its records."""
+    assert killed(Place(tmp_path), KILLS[0]) == -signal.SIGKILL
+    with prefect_beside(tmp_path / "home") as server:
+        place = Place(tmp_path, server)
+        for kill_at in KILLS[1:]:
+            assert killed(place, kill_at) == -signal.SIGKILL
+        assert killed(place, -1) == 0
     assert left(place) == whole
     lines = (tmp_path / "notes").read_text().splitlines()
     timed = Counter(line for line in lines if not line.startswith("boundaries"))

@@ -83,16 +83,17 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
 
 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
-    tmp_path: Path, whole: Whole
+    tmp_path: Path, whole: Whole, prefect_server: str
 ) -> None:
     """Prefect's in the middle of a run; MLflow's, which alone waits 20 s each time, before one."""
     place, other = Place(tmp_path / "prefect"), Place(tmp_path / "mlflow")
+    guest = Place(other.folder, prefect_server)
     runs_path = other.folder / "home" / "mlflow" / "mlflow.db"
     runs_path.parent.mkdir(parents=True)
     provide_mlflow_database(runs_path)
     place.folder.mkdir()
     with locked(runs_path):
-        blocked = _start(other, {})
+        blocked = _start(guest, {})
         command = _start(
             place, {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "3"}
         )
@@ -135,10 +136,10 @@ main()
 
 
 def test_a_clock_that_jumps_and_a_second_command_change_nothing(
-    tmp_path: Path, whole: Whole
+    tmp_path: Path, whole: Whole, prefect_server: str
 ) -> None:
     """The second is refused as long as the first is at work, whatever its clock says."""
-    place = Place(tmp_path)
+    place = Place(tmp_path, prefect_server)
     first = subprocess.Popen(
         [sys.executable, "-c", JUMPING, *TUNE], cwd=tmp_path, text=True,
         env=place.environment | {"PYTHONPATH": str(ROOT)},
