@@ -23,10 +23,13 @@ from cli.commands import (
     tune,
     vta,
 )
+from cli.interrupts import INTERRUPTED, sentence
+from cli.streams import check_words, prepare_streams
 from targets.errors import TilewrightError
+from targets.printable import printable
 
-INTERRUPTED = 130
 USAGE_ERROR = 2
+LINE_END = "\n"
 
 app = typer.Typer(
     name="tilewright",
@@ -58,9 +61,9 @@ for _group in (tune, compare, explain, trials, networks, targets, servers, set_u
     _group.register(app)
 
 
-def command() -> NoReturn:
-    """The `tilewright` command: `main`, and the end of the process. All there is to keep is on disk
-    then, and taking an interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+def run() -> NoReturn:
+    """`main`, and the end of the process. All there is to keep is on disk then, and taking an
+    interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
     code: int | str | None = 0
     try:
         main()
@@ -77,10 +80,12 @@ def main() -> None:
     """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
     going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
+    prepare_streams()
     try:
-        app()
+        check_words(sys.argv[1:])
+        _call()
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from here", INTERRUPTED)
+        _fail(sentence(), INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
@@ -93,6 +98,16 @@ def main() -> None:
         _fail(message or str(error), USAGE_ERROR)
 
 
+def _call() -> None:
+    """Run a command. Raises `KeyboardInterrupt` also where Typer makes an exit status of it."""
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {printable(message, keep=LINE_END)}", err=True)
     sys.exit(code)
