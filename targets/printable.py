@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def printable(text: str, keep: str = "") -> str:
     """The text with everything that is no visible character as a code: `\\x1b` for an escape, `\\n`
@@ -9,5 +11,10 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+        c if _shown(c) or c in keep else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def _shown(character: str) -> bool:
+    """Spaces of all widths are, as they stand before a percent sign."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"

@@ -116,8 +116,8 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
 def _text(path: Path) -> bytes:
     """The file, unpacked if its name asks for that. Raises `TableError` for one that is too large,
     `OSError`, `EOFError` or `zlib.error`."""
-    opened = gzip.open(path) if path.name.endswith(".gz") else path.open("rb")
-    with opened as handle:
+    with path.open("rb") as packed:
+        handle = gzip.GzipFile(fileobj=packed) if path.name.endswith(".gz") else packed
         text = handle.read(MOST_TEXT + 1)
     if len(text) > MOST_TEXT:
         raise TableError(
