@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import sys
 from contextlib import suppress
 from importlib.metadata import version
@@ -30,6 +31,9 @@ from targets.printable import printable
 
 USAGE_ERROR = 2
 LINE_END = "\n"
+NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
+LEAST_MEMORY = 1 << 30
+"""Bytes of address space. Below, libraries cannot be loaded, and say so in words of their own."""
 
 app = typer.Typer(
     name="tilewright",
@@ -89,13 +93,22 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        _fail(NO_MEMORY, USAGE_ERROR)
     except Exception as error:
+        if not isinstance(error, TilewrightError) and _starved():
+            _fail(NO_MEMORY, USAGE_ERROR)
         from cli.diagnose import explained
 
         message = explained(error)
         if message is None and not isinstance(error, TilewrightError):
             raise
         _fail(message or str(error), USAGE_ERROR)
+
+
+def _starved() -> bool:
+    """Whether the shell has set a limit on memory that the libraries do not fit into."""
+    return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 
 
 def _call() -> None:

@@ -23,6 +23,7 @@ def house_style() -> AbstractContextManager[None]:
             "font.size": 9.0,
             "font.family": ["sans-serif"],
             "svg.fonttype": "none",
+            "text.parse_math": False,
             "axes.edgecolor": MUTED,
             "axes.labelcolor": INK,
             "axes.spines.top": False,
