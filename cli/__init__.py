@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from cli.interrupts import end_stopped, heed_ctrl_c
+from cli.interrupts import end_stopped, heed_ctrl_c, was_stopped
 
 __all__ = ["command", "main"]
 
@@ -29,5 +29,7 @@ def command() -> NoReturn:
         from cli.app import run
 
         run()
-    except KeyboardInterrupt:
-        end_stopped()
+    except BaseException as error:
+        if was_stopped() or isinstance(error, KeyboardInterrupt):
+            end_stopped()
+        raise

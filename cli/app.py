@@ -24,7 +24,7 @@ from cli.commands import (
     tune,
     vta,
 )
-from cli.interrupts import INTERRUPTED, sentence
+from cli.interrupts import INTERRUPTED, sentence, was_stopped
 from cli.streams import check_words, prepare_streams
 from targets.errors import TilewrightError
 from targets.printable import printable
@@ -90,20 +90,26 @@ def main() -> None:
         _call()
     except KeyboardInterrupt:
         _fail(sentence(), INTERRUPTED)
-    except BrokenPipeError:
+    except Exception as error:
+        if was_stopped():
+            _fail(sentence(), INTERRUPTED)
+        _explain(error)
+
+
+def _explain(error: Exception) -> NoReturn:
+    """End with a message; raises what is a defect of this code."""
+    if isinstance(error, BrokenPipeError):
         sys.stderr.close()
         sys.exit(1)
-    except MemoryError:
+    known = isinstance(error, TilewrightError)
+    if isinstance(error, MemoryError) or (_starved() and not known):
         _fail(NO_MEMORY, USAGE_ERROR)
-    except Exception as error:
-        if not isinstance(error, TilewrightError) and _starved():
-            _fail(NO_MEMORY, USAGE_ERROR)
-        from cli.diagnose import explained
+    from cli.diagnose import explained
 
-        message = explained(error)
-        if message is None and not isinstance(error, TilewrightError):
-            raise
-        _fail(message or str(error), USAGE_ERROR)
+    message = explained(error)
+    if message is None and not known:
+        raise error
+    _fail(message or str(error), USAGE_ERROR)
 
 
 def _starved() -> bool:
@@ -116,7 +122,7 @@ def _call() -> None:
     try:
         app()
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if end.code == INTERRUPTED or (was_stopped() and end.code):
             raise KeyboardInterrupt from None
         raise
 

@@ -34,6 +34,12 @@ def heed_ctrl_c() -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
+def was_stopped() -> bool:
+    """Whether Ctrl-C came. Whatever is raised then comes of it: compiled code makes errors of its
+    own of a `KeyboardInterrupt`."""
+    return _State.stopped
+
+
 def keep_count(noun: str, count: Callable[[], int]) -> None:
     """From now on the same command goes on where this one is stopped, from so many trials, say."""
     _State.kept = noun, count

@@ -1,4 +1,4 @@
-"""Ctrl-C: one sentence that says what is kept and what to do, whenever it comes; the next ends it."""
+"""Ctrl-C: one sentence that says what is kept and what to do, whenever it comes; a second ends."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
     program = (
         "import time\n"
         "from cli.interrupts import heed_ctrl_c\n"
-        "heed_ctrl_c(); print('ready', flush=True)\n"
-        "try: time.sleep(60)\n"
+        "heed_ctrl_c()\n"
+        "try: print('ready', flush=True); time.sleep(60)\n"
         "finally: print('ending', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
