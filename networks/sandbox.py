@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 READING = Limits(seconds=300.0, memory_bytes=12 << 30)
 """For files of up to 2 GiB, with the importer and its libraries."""
-_STARVED = ("MemoryError", "ImportError", "OSError", "RuntimeError", "SystemError", "InternalError")
-"""What a process says that lacks memory, its libraries among it."""
+_LIBRARIES = 1 << 30
+"""Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
 
 
 class SandboxedSource:
@@ -78,10 +78,10 @@ class SandboxedSource:
             child.stop()
         if "error" in reply:
             kind, limit = str(reply["error"]), self._users_limit()
-            if limit and kind in _STARVED:
+            scarce = least_memory(_LIBRARIES) < _LIBRARIES and not hasattr(errors, kind)
+            if limit and (kind == "MemoryError" or scarce):
                 raise errors.ModelFileError(
-                    f"'{self.name}' could not be read with {limit} ({kind}); raise it or take it "
-                    "away"
+                    f"'{self.name}' could not be read with {limit}; raise it or take it away"
                 )
             raise _told(self.name, kind, str(reply.get("message", "")))
         try:
