@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import sys
 from contextlib import suppress
 from importlib.metadata import version
@@ -23,11 +24,17 @@ from cli.commands import (
     tune,
     vta,
 )
+from cli.interrupts import INTERRUPTED, sentence, was_stopped
+from cli.streams import check_words, prepare_streams
 from targets.collector import collect_seldom
 from targets.errors import TilewrightError
+from targets.printable import printable
 
-INTERRUPTED = 130
 USAGE_ERROR = 2
+LINE_END = "\n"
+NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
+LEAST_MEMORY = 1 << 30
+"""Bytes of address space. Below, libraries cannot be loaded, and say so in words of their own."""
 
 app = typer.Typer(
     name="tilewright",
@@ -59,9 +66,9 @@ for _group in (tune, compare, explain, trials, networks, targets, servers, set_u
     _group.register(app)
 
 
-def command() -> NoReturn:
-    """The `tilewright` command: `main`, and the end of the process. All there is to keep is on disk
-    then, and taking an interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+def run() -> NoReturn:
+    """`main`, and the end of the process. All there is to keep is on disk then, and taking an
+    interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
     collect_seldom()
     code: int | str | None = 0
     try:
@@ -79,22 +86,49 @@ def main() -> None:
     """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
     going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
+    prepare_streams()
     try:
-        app()
+        check_words(sys.argv[1:])
+        _call()
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from here", INTERRUPTED)
-    except BrokenPipeError:
+        _fail(sentence(), INTERRUPTED)
+    except Exception as error:
+        if was_stopped():
+            _fail(sentence(), INTERRUPTED)
+        _explain(error)
+
+
+def _explain(error: Exception) -> NoReturn:
+    """End with a message; raises what is a defect of this code."""
+    if isinstance(error, BrokenPipeError):
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:
-        from cli.diagnose import explained
+    known = isinstance(error, TilewrightError)
+    if isinstance(error, MemoryError) or (_starved() and not known):
+        _fail(NO_MEMORY, USAGE_ERROR)
+    from cli.diagnose import explained
 
-        message = explained(error)
-        if message is None and not isinstance(error, TilewrightError):
-            raise
-        _fail(message or str(error), USAGE_ERROR)
+    message = explained(error)
+    if message is None and not known:
+        raise error
+    _fail(message or str(error), USAGE_ERROR)
+
+
+def _starved() -> bool:
+    """Whether the shell has set a limit on memory that the libraries do not fit into."""
+    return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
+
+
+def _call() -> None:
+    """Run a command. Raises `KeyboardInterrupt` also where Typer makes an exit status of it."""
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED or (was_stopped() and end.code):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {printable(message, keep=LINE_END)}", err=True)
     sys.exit(code)

@@ -19,6 +19,7 @@ from services.logins import without_login
 from services.server_process import ServerError
 from targets.errors import TilewrightError
 
+PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}
 FOREIGN = {
     "httpcore", "httpx", "lightgbm", "mlflow", "prefect", "requests", "sqlalchemy", "sqlite3",
@@ -27,6 +28,7 @@ FOREIGN = {
 LITTLE_SPACE = 8 << 20
 """Bytes. A disk with less than this is taken for the cause of what a library could not do."""
 PATIENCE_SECONDS = 2.0
+_SHOWN = 120  # characters of a path
 
 
 def explained(error: BaseException) -> str | None:
@@ -34,6 +36,9 @@ def explained(error: BaseException) -> str | None:
     and for errors that speak for themselves."""
     if isinstance(error, TilewrightError) and not isinstance(error, ServerError):
         return None
+    if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.strerror:
+        place = str(error.filename2 or error.filename or "a path")
+        return f"{error.strerror}: {_shortened(place)}; give another path"
     chain = list(_chain(error))
     found = _disk_error(chain)
     if found is None and any(_foreign(one) for one in chain):
@@ -41,6 +46,10 @@ def explained(error: BaseException) -> str | None:
     if found is None:
         return None
     return f"{found}, then repeat the command: it goes on from here, nothing measured is lost"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -91,14 +100,21 @@ def _database_problem(chain: Sequence[BaseException]) -> str | None:
             uri = f"{path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_SECONDS)) as database:
                 database.execute("begin immediate")
+                (verdict,) = database.execute("pragma quick_check(1)").fetchone()
+                if verdict != "ok":
+                    return _set_aside(path, verdict.strip().splitlines()[-1])
         except sqlite3.DatabaseError as error:
             if "locked" in str(error):
                 return f"another process keeps {path} locked; end it"
-            return f"{path} cannot be used ({error}); move it away"
+            return _set_aside(path, str(error))
     for one in chain:
         if _package(one) == "sqlite3":
             return f"the databases under {home.root} could not be used ({one}); look into that"
     return None
+
+
+def _set_aside(path: Path, problem: str) -> str:
+    return f"{path} is damaged ({problem}); move it away, a new one is made"
 
 
 def _lost_server(chain: Sequence[BaseException]) -> str | None:

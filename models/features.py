@@ -133,15 +133,17 @@ def _reference(
     )
     columns = view(workload, space, space.unravel(flat))
     names = [name for name, column in columns.items() if np.ptp(column) > 0]
+    names = names or list(columns)[:1]  # a space of one config
     kept = np.stack([columns[name] for name in names], axis=1)
-    if view is _gp_columns:
+    if view is _gp_columns and len(names) > 1:
         alike = np.abs(np.atleast_2d(np.corrcoef(kept.T))) > _ALIKE
         own = np.array([not column.any() for column in np.triu(alike, 1).T])
         names, kept = (
             [name for name, keep in zip(names, own, strict=True) if keep],
             kept[:, own],
         )
-    return tuple(names), kept.mean(axis=0), kept.std(axis=0)
+    deviation = kept.std(axis=0)
+    return tuple(names), kept.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
 
 
 def _by_name(space: Space, configs: Configs) -> Columns:

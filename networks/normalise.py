@@ -19,6 +19,7 @@ from onnx import helper, inliner, numpy_helper
 from networks.graph import Absorbed, NormalGraph, Operator, Shape
 from networks.onnx_file import is_stub
 from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
+from targets.printable import printable
 
 # operators whose auto_pad follows from the size of their input
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
@@ -54,7 +55,7 @@ def _named_copy(model: onnx.ModelProto) -> NormalGraph:
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
     taken: set[str] = set()
     for position, node in enumerate(copy.graph.node):
-        name = node.name or f"{node.op_type}_{position}"
+        name = printable(node.name) or f"{node.op_type}_{position}"
         while name in taken:
             name = f"{name}_{position}"
         taken.add(name)

@@ -19,13 +19,24 @@ from networks.report import Examined
 from networks.sources import InputShapes, read_source
 from targets.errors import TilewrightError
 from targets.files import as_int, as_list, as_object, as_text
-from targets.rpc_process import Header, Limits, RpcFailed, RpcProcess, RpcTimeout, arguments, serve
+from targets.rpc_process import (
+    Header,
+    Limits,
+    RpcFailed,
+    RpcProcess,
+    RpcTimeout,
+    arguments,
+    least_memory,
+    serve,
+)
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
 
 READING = Limits(seconds=300.0, memory_bytes=12 << 30)
 """For files of up to 2 GiB, with the importer and its libraries."""
+_LIBRARIES = 1 << 30
+"""Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
 
 
 class SandboxedSource:
@@ -54,6 +65,11 @@ class SandboxedSource:
                 "up: simplify the model, or export it again"
             ) from None
         except RpcFailed as error:
+            if limit := self._users_limit():
+                raise errors.ModelFileError(
+                    f"'{self.name}' could not be read with {limit} ({error}); raise it or take it "
+                    "away: if the reader breaks again, the file is damaged or hostile"
+                ) from None
             raise errors.ModelFileError(
                 f"'{self.name}' broke its reader ({error}); the file is damaged or hostile: "
                 "export it again"
@@ -61,13 +77,27 @@ class SandboxedSource:
         finally:
             child.stop()
         if "error" in reply:
-            raise _told(self.name, str(reply["error"]), str(reply.get("message", "")))
+            kind, limit = str(reply["error"]), self._users_limit()
+            scarce = least_memory(_LIBRARIES) < _LIBRARIES and not hasattr(errors, kind)
+            if limit and (kind == "MemoryError" or scarce):
+                raise errors.ModelFileError(
+                    f"'{self.name}' could not be read with {limit}; raise it or take it away"
+                )
+            raise _told(self.name, kind, str(reply.get("message", "")))
         try:
             return _examined().validate_python(reply["examined"])
         except (ValidationError, KeyError):
             raise errors.ModelFileError(
                 f"'{self.name}' confused its reader; the file is damaged: export it again"
             ) from None
+
+    def _users_limit(self) -> str:
+        """The limit on memory that this process was started with, in words, if it is the lower."""
+        most = self._limits.memory_bytes
+        least = most if most is None else least_memory(most)
+        if least is None or least == most:
+            return ""
+        return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
     def compile(self) -> CompiledModule:
         return read_source(self._path, self._shapes).compile()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.figures import milliseconds, plural, speedup, whole
+from reports.markdown import block, code, plain
 from reports.run_table import gain_of, markdown_table, results_rows
 from targets.capabilities import is_published
+from targets.printable import printable
 from targets.titles import layer
 from targets.workload import Workload
 from tuning.outcome import WorkloadRow, untuned_word
@@ -21,25 +23,26 @@ Names = Mapping[str, Sequence[str]]
 
 def network_title(network: str, target: str, tuner: str) -> str:
     """`resnet18 on vta-pynq, default`: the name of a run."""
-    return f"{network} on {target}, {tuner}"
+    return printable(f"{network} on {target}, {tuner}")
 
 
 def network_note(title: str, workloads: int, trials: int, command: str, links: Links) -> str:
     """Of a network's run, from its beginning."""
-    what = f"**{title}**: {workloads} {plural(workloads, 'workload')}, up to {trials} trials each."
-    return _paragraphs(what, _code(command), _list(links))
+    count = f"{workloads} {plural(workloads, 'workload')}, up to {trials} trials each"
+    what = f"**{plain(title)}**: {count}."
+    return _paragraphs(what, block(command, "sh"), _list(links))
 
 
 def workload_note(
     names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
 ) -> str:
     """Of the run of one workload of the network's run `title`."""
-    of = f"A workload of {title}: **{layer(names, workload)}**"
+    of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
     what = f"{of}, {count} {plural(count, 'call')} an inference."
-    layers = f"Layers: {', '.join(f'`{name}`' for name in names)}" if names else ""
+    layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = ", ".join(map(str, workload.epilogue))
     return _paragraphs(
-        what, layers, f"`{workload}`, epilogue `{epilogue}`", _code(command), _list(links)
+        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), _list(links)
     )
 
 
@@ -69,7 +72,7 @@ def network_summary(title: str, summary: Summary, names: Names, links: Links) ->
         summary["total"], [row["default_source"] for row in summary["workloads"]]
     )
     return _paragraphs(
-        f"# {title}", outcome, _list(links), markdown_table(results_rows(summary, names))
+        f"# {plain(title)}", outcome, _list(links), markdown_table(results_rows(summary, names))
     )
 
 
@@ -80,12 +83,8 @@ def _latency(cycles: int | None, seconds: float | None) -> str:
     return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
 
 
-def _code(command: str) -> str:
-    return f"```sh\n{command}\n```" if command else ""
-
-
 def _list(links: Links) -> str:
-    return "\n".join(f"- [{name}]({address})" for name, address in links.items())
+    return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())
 
 
 def _paragraphs(*parts: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.figures import milliseconds, percent, speedup, whole
+from reports.markdown import plain
 from targets.titles import layer
 from targets.workload import parse_workload
 from tuning.outcome import WorkloadRow, untuned_word
@@ -41,7 +42,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
     """Rows of equal headings; all but the first column are figures, and stand on the right."""
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    lines += [[_cell(row[head]) for head in heads] for row in rows]
+    lines += [[plain(row[head]) for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -70,7 +71,3 @@ def _above(row: WorkloadRow | Total) -> float | None:
     """How far the tuned schedule is above what no schedule beats."""
     tuned, bound = row["tuned_seconds"], row["bound_seconds"] or row["roofline_seconds"]
     return tuned / bound - 1 if tuned and bound else None
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

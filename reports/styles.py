@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import matplotlib as mpl
 from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+# names of others in scripts that the font lacks are drawn as boxes, without a word on the terminal
+warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
 
 INK, MUTED, GRID = "#1f2933", "#8895a1", "#e3e8ec"
 _SERIES = (
@@ -23,6 +27,7 @@ def house_style() -> AbstractContextManager[None]:
             "font.size": 9.0,
             "font.family": ["sans-serif"],
             "svg.fonttype": "none",
+            "text.parse_math": False,
             "axes.edgecolor": MUTED,
             "axes.labelcolor": INK,
             "axes.spines.top": False,

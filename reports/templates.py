@@ -11,12 +11,18 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports import figures
+from targets.printable import printable
 
 
 def render(template: str, **values: object) -> bytes:
     """A whole page in UTF-8. `template` is a path below `reports/`. Raises `jinja2.TemplateError`
     for a defect of the template, such as a value it is not given."""
     return _environment().get_template(template).render(values).encode()
+
+
+def _visible(value: object) -> object:
+    """Text without what a page could not show; pictures drawn here as they are."""
+    return printable(value, keep="\n\t") if type(value) is str else value
 
 
 @cache
@@ -28,6 +34,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_visible,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     for form in (

@@ -29,6 +29,11 @@ class Latency:
     seconds: float
     cycles: int = -1
 
+    @property
+    def cost(self) -> float:
+        """In cycles where they are counted, else in seconds: the unit of `Measurements.latency`."""
+        return float(self.cycles) if self.cycles > 0 else self.seconds
+
 
 @dataclass(frozen=True)
 class Costs:

@@ -207,9 +207,17 @@ def arguments() -> list[str]:
     reader, memory = int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        least = least_memory(memory)
+        resource.setrlimit(resource.RLIMIT_AS, (least, least))
     die_with_parent(reader)
     return sys.argv[4:]
+
+
+def least_memory(memory: int) -> int:
+    """The lower of a limit in bytes and the one this process is under already (`ulimit -v`), which
+    cannot be raised."""
+    own = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit >= 0]
+    return min([memory, *own])
 
 
 def die_with_parent(reader: int) -> None:

@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Space
-from targets.capabilities import Costs
+from targets.base import Configs, Space, latency_of
+from targets.capabilities import Costs, Latency
 from targets.errors import TilewrightError
 from targets.features import Features
 from targets.workload import Workload
@@ -58,12 +58,23 @@ class Table:
         return len(self.flat)
 
     @property
-    def optimum_cycles(self) -> int:
-        """The fastest valid config's cycles. Raises `TableError` if none is valid."""
-        valid = self.cycles[self.status == "valid"]
-        if not len(valid):
+    def valid(self) -> NDArray[np.bool_]:
+        """Which configs are, shape (rows,)."""
+        return np.asarray(self.status == "valid", np.bool_)
+
+    @property
+    def latency(self) -> NDArray[np.float64]:
+        """In cycles, or in seconds where the hardware counts none, shape (rows,); infinite where a
+        config is not valid."""
+        return np.where(self.valid, latency_of(self.cycles, self.seconds), np.inf)
+
+    @property
+    def optimum(self) -> Latency:
+        """The fastest valid config's. Raises `TableError` if none is valid."""
+        if not self.valid.any():
             raise TableError(f"no config of {self.name} is valid: leave it out, it has no optimum")
-        return int(valid.min())
+        row = int(np.argmin(self.latency))
+        return Latency(float(self.seconds[row]), int(self.cycles[row]))
 
     @cached_property
     def digest(self) -> str:

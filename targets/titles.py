@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from targets.printable import printable
 from targets.workload import Workload
 
 
@@ -15,7 +16,7 @@ def title(name: str, workload: Workload) -> str:
         return shape(workload)
     if name.startswith(text):
         return shape(workload) + name.removeprefix(text)
-    return f"{name} · {shape(workload)}"
+    return f"{printable(name)} · {shape(workload)}"
 
 
 def layer(names: Sequence[str], workload: Workload) -> str:
@@ -24,7 +25,7 @@ def layer(names: Sequence[str], workload: Workload) -> str:
     if not names:
         return shape(workload)
     others = f" +{len(names) - 1}" if len(names) > 1 else ""
-    return f"{names[0]}{others} · {shape(workload)}"
+    return f"{printable(names[0])}{others} · {shape(workload)}"
 
 
 def ascii_only(text: str) -> str:

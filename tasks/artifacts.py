@@ -17,6 +17,7 @@ from prefect.runtime import flow_run
 
 from reports import convergence as plots
 from reports import run_notes
+from reports.markdown import plain
 from reports.run_table import gain_of, results_rows
 from search import ExplorerState
 from services.urls import flow_run_url
@@ -59,7 +60,9 @@ def open_network_run(
         run_id, run_notes.network_note(title, workloads, options.trials, command, links)
     )
     create_link_artifact(
-        link=tracking.run_url(run_id), key="mlflow-run", description=f"{title}: the run in MLflow"
+        link=tracking.run_url(run_id),
+        key="mlflow-run",
+        description=f"{plain(title)}: the run in MLflow",
     )
     return run_id
 
@@ -138,12 +141,14 @@ def log_network_artifacts(
     _say_outcome(run_id, run_notes.outcome_line(summary["total"], sources))
     title = run_notes.network_title(summary["network"], summary["target"], summary["tuner"])
     names = {each.workload.id: each.names for each in tuned}
-    create_table_artifact(key="layers", table=results_rows(summary, names), description=title)
+    create_table_artifact(
+        key="layers", table=results_rows(summary, names), description=plain(title)
+    )
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
         markdown=run_notes.network_summary(title, summary, names, links),
-        description=title,
+        description=plain(title),
     )
 
 

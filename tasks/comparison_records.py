@@ -141,7 +141,8 @@ def _per_seed(results: Results, k: int) -> dict[str, Floats]:
 
 def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
     test_bed = plan.test_bed
-    base = f"compare {test_bed.target} {test_bed.space} {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    base = " ".join(filter(None, ["compare", test_bed.target, test_bed.space, when]))
     name, number = base, 1
     while client.get_experiment_by_name(name) is not None:
         number += 1

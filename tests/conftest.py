@@ -13,6 +13,7 @@ No property is timed: a first example may compile, and machines are busy.
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,11 @@ from hypothesis import settings
 from targets.collector import collect_seldom
 from tests.sharing import Turns, folder_of_the_run, prefect_beside
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 collect_seldom()  # as commands do
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 

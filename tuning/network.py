@@ -16,6 +16,7 @@ from networks.network import Network
 from targets.capabilities import Blocks
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
+from targets.printable import printable
 from targets.workload import Workload, parse_workload
 from tuning.totals import Macs
 
@@ -93,7 +94,7 @@ def import_model(source: str, input_shapes: InputShapes) -> Model:
     """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
     network = _network(source, _frozen(input_shapes))
     _ = network.examined  # a file that cannot be read is refused here
-    return Model(source, Path(network.name).stem, source_digest(source))
+    return Model(source, printable(Path(network.name).stem), source_digest(source))
 
 
 def extract_subgraphs(

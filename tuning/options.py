@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from targets.errors import TilewrightError
+from targets.printable import printable
 from targets.workload import DEFAULT_EPILOGUE
 
 DEFAULT_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
@@ -94,7 +95,7 @@ class TuningOptions(BaseModel):
     @property
     def subject(self) -> str:
         """What is tuned, in the user's words."""
-        return self.model or self.workload
+        return printable(self.model or self.workload)
 
     @property
     def folder(self) -> Path:

@@ -28,6 +28,7 @@ from tuning.events import (
     WorkloadFound,
     WorkloadTuned,
 )
+from tuning.fitting import check_fits
 from tuning.ledgers import RecordOf, trials_of_folder
 from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
@@ -136,7 +137,7 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
 
     Raises a `TilewrightError`: of the model's file, of the target's kind, `LeaseHeld` if another
     command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
-    `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
+    `NothingFits`, `LedgerError`, `WrongSchedule`; `OSError` for a disk that is full.
     """
     begin = time.perf_counter()
     target = target_of(options)
@@ -145,6 +146,8 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
     with trials_of_folder(options, emit) as record_of:
         steps.opened(options)
         network = _network(options, target, steps)
+        for reason in check_fits(target, [each.workload for each in network.subgraphs]):
+            emit(Note(reason))
         steps.found(options, network)
         stop, found = threading.Event(), network.subgraphs
         starts = [steps.start_of(study_of(options, subgraph.workload)) for subgraph in found]

@@ -74,9 +74,9 @@ def compare(
     max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
     """Run several tuners with many seeds and hold them against the enumerated optimum."""
-    from rich.console import Console
-
+    from cli.interrupts import keep_count
     from cli.views.comparison import comparing, show
+    from cli.views.terminal import Terminal
     from evaluation.compare.comparison import run_comparison
     from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
     from evaluation.compare.processes import all_cores
@@ -91,12 +91,13 @@ def compare(
     files = [*(replay or []), *(more or [])]
     if network is not None and files:
         raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
-    console = Console()
+    console = Terminal()
     if files:
         test_bed: TestBed = recorded(files, workloads or [])
     else:
         test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
     what = plan(test_bed, tuner_configs, numbers, trials, batch)
+    keep_count("run", lambda: _kept(out))
     with comparing(console) as progress:
         compared = run_comparison(
             what, out, processes=jobs or all_cores(), fresh=fresh, progress=progress
@@ -105,6 +106,14 @@ def compare(
     show(compared, out, console)
     if mlflow:
         _record(compared, out, console)
+
+
+def _kept(folder: Path) -> int:
+    """The finished runs of a comparison."""
+    from evaluation.compare.kept_runs import RUNS
+
+    path = folder / RUNS
+    return len(path.read_bytes().splitlines()) if path.is_file() else 0
 
 
 def _enumerated(

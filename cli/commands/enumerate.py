@@ -34,9 +34,8 @@ def enumerate_space(
     ] = False,
 ) -> None:
     """Lower and time the whole schedule space of a workload into a table."""
-    from rich.console import Console
-
     from cli.views.enumeration import enumerating, show_enumerated
+    from cli.views.terminal import Terminal
     from evaluation.enumeration import check_table_name, enumerate_space, write_table
     from targets import make_target
     from targets.workload import parse_workload
@@ -50,7 +49,7 @@ def enumerate_space(
     say_remarks(target)
     check_folder(out.parent)
     size = hardware.space(what).size
-    with enumerating(f"{what} on {hardware.name}", size, Console(stderr=True)) as progress:
+    with enumerating(f"{what} on {hardware.name}", size, Terminal(stderr=True)) as progress:
         enumerated = enumerate_space(hardware, what, progress)
     write_table(out, enumerated.table)
-    show_enumerated(enumerated, out, Console())
+    show_enumerated(enumerated, out, Terminal())

@@ -25,16 +25,15 @@ def explain(
     seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
 ) -> None:
     """Show which features drove Models P, V and A, how right they were, and what to do next."""
-    from rich.console import Console
-
     from cli.views.explanation import explaining, show, warn_if_changed
+    from cli.views.terminal import Terminal
     from evaluation.explain.advice import advice_of
     from evaluation.explain.folder import read_folder
     from evaluation.explain.run import explain_run
     from reports.explain.page import write_explanation
     from tuning.folders import check_folder
 
-    console, place = Console(), out or folder
+    console, place = Terminal(), out or folder
     run = read_folder(folder)
     check_folder(place)
     warn_if_changed(run, console)

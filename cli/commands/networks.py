@@ -41,11 +41,10 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return
-    from rich.console import Console
-
     from cli.views.operators import show_report
+    from cli.views.terminal import Terminal
 
-    show_report(report, hardware.name, Console(), brief=brief)
+    show_report(report, hardware.name, Terminal(), brief=brief)
 
 
 def zoo(
@@ -57,9 +56,8 @@ def zoo(
     if as_json:
         typer.echo(json.dumps(list(zoo_names())))
         return
-    from rich.console import Console
-
     from cli.views.networks import show_zoo
+    from cli.views.terminal import Terminal
     from networks.zoo.facts import facts
 
-    show_zoo([facts(name) for name in zoo_names()], Console())
+    show_zoo([facts(name) for name in zoo_names()], Terminal())

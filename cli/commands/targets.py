@@ -17,12 +17,11 @@ def register(app: typer.Typer) -> None:
 
 def targets() -> None:
     """List the hardware there is to tune for."""
-    from rich.console import Console
-
     from cli.views.targets import show_kinds
+    from cli.views.terminal import Terminal
     from targets import target_kinds
 
-    show_kinds(list(target_kinds().values()), Console())
+    show_kinds(list(target_kinds().values()), Terminal())
 
 
 @commands.command("show")
@@ -41,8 +40,7 @@ def show(
 
         typer.echo(json.dumps(as_document(target, kind, properties), indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
-
     from cli.views.targets import show_properties
+    from cli.views.terminal import Terminal
 
-    show_properties(target, kind, properties, Console())
+    show_properties(target, kind, properties, Terminal())

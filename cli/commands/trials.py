@@ -29,8 +29,7 @@ def trials(
     ] = None,
 ) -> None:
     """List the trials a run has recorded, the best first, also while it goes or after it died."""
-    from rich.console import Console
-
+    from cli.views.terminal import Terminal
     from cli.views.trials import show_trials
     from search import read
     from tuning.folders import LEDGER
@@ -55,7 +54,7 @@ def trials(
         return
     run = read_run(folder)
     names = {} if run is None else {each["id"]: each for each in run["workloads"]}
-    show_trials(frame, names, best, Console())
+    show_trials(frame, names, best, Terminal())
     ended = "the run is complete" if is_complete(folder) else "the run was stopped"
     state = f"{at_work} is adding to it" if at_work else ended
     typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")

@@ -110,12 +110,11 @@ def tune(
 
 def tuners() -> None:
     """List the search strategies and their options."""
-    from rich.console import Console
-
+    from cli.views.terminal import Terminal
     from cli.views.tuners import show_tuners
     from search import tuners as registered
 
-    show_tuners(list(registered().values()), Console())
+    show_tuners(list(registered().values()), Terminal())
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -127,16 +126,25 @@ def _run(options: TuningOptions, bare: bool) -> None:
     from tuning.checks import check
 
     check(options)
-    from rich.console import Console
-
+    from cli.interrupts import keep_count
+    from cli.views.terminal import Terminal
     from cli.views.tuning_progress import Heard, make_display
     from cli.views.tuning_results import show_results
 
-    console = Console()
+    keep_count("trial", lambda: _kept(options))
+    console = Terminal()
     heard = Heard(make_display(console, options.trials))
     summary = _bare(options, heard) if bare else _tracked(options, heard)
     links = {} if bare else _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
+
+
+def _kept(options: TuningOptions) -> int:
+    """The trials in the ledger."""
+    from search import read
+    from tuning.folders import LEDGER
+
+    return len(read(options.folder / LEDGER).frame())
 
 
 def _tracked(options: TuningOptions, heard: Heard) -> Summary:

@@ -21,6 +21,8 @@ Dram = Annotated[Path, typer.Option("--dram", help="Raw image of the memory befo
 DramBase = Annotated[str, typer.Option("--dram-base", help="Address of the image's first byte.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FIRST_ADDRESS = "0x1000"
+MOST_BYTES = 1 << 30
+"""Of a file that is read: no device that never ends."""
 
 commands = typer.Typer(help="Time, run and read VTA instruction streams.", no_args_is_help=True)
 
@@ -41,16 +43,28 @@ def cycles(
         Path | None, typer.Option(help="Picture of the overlap of the units: .png or .html.")
     ] = None,
     insn_base: Annotated[str, typer.Option(help="Address of the first instruction.")] = "0",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps a simulation may take: bursts read, rows written.  [default: 2^30]", min=1
+        ),
+    ] = None,
 ) -> None:
     """Cycles from launch to FINISH, and what each unit did in them."""
+    from cli.interrupts import interruptible
     from cli.views.cycles import cycles_text
     from reports.timeline.activities import activities, write_timeline
     from reports.timeline.plot import write_plot
     from targets.vta.program import words_of
-    from targets.vta.timing import simulate_program
+    from targets.vta.timing import WORK_LIMIT, WorkLimitExceeded, simulate_program
 
-    hardware = _spec(spec)
-    report = simulate_program(words_of(_read(insns)), hardware, _address(insn_base))
+    hardware, words, base = _spec(spec), words_of(_read(insns)), _address(insn_base)
+    try:
+        report = interruptible(
+            lambda: simulate_program(words, hardware, base, work_limit=limit or WORK_LIMIT)
+        )
+    except WorkLimitExceeded as error:
+        raise TilewrightError(f"{error} (--limit)") from None
     if timeline is not None:
         write_timeline(timeline, report)
     if plot is not None:
@@ -75,6 +89,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """The memory after a program, bit for bit, and what it moved and computed."""
+    from cli.interrupts import interruptible
     from targets.errors import UnknownName
     from targets.vta.functional import SEMANTICS, simulate
     from targets.vta.program import Program
@@ -82,7 +97,8 @@ def run(
     if semantics not in SEMANTICS:
         raise UnknownName("semantics", semantics, list(SEMANTICS))
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
-    done = simulate(program, _spec(spec), SEMANTICS[semantics])
+    hardware = _spec(spec)
+    done = interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
     _write(out, done.dram.tobytes())
     left = {name: count for name, count in done.tokens_left.items() if count}
     if as_json:
@@ -106,11 +122,13 @@ def lint(
     """What is invalid in a program, or not the same on every implementation. Exit code 1 if any."""
     from dataclasses import asdict
 
+    from cli.interrupts import interruptible
     from targets.vta.lint import lint as findings_of
     from targets.vta.program import Program
 
     program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
-    findings = findings_of(program, _spec(spec))
+    hardware = _spec(spec)
+    findings = interruptible(lambda: findings_of(program, hardware))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -167,10 +185,14 @@ def _spec(text: str) -> VtaSpec:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as handle:
+            data = handle.read(MOST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TilewrightError(f"cannot read {path}: {reason}") from None
+    if len(data) > MOST_BYTES:
+        raise TilewrightError(f"{path} has more than {MOST_BYTES:,} bytes; give a smaller file")
+    return data
 
 
 def _write(path: Path, data: bytes) -> None:

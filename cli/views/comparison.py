@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 from cli.views.terminal import progress_bar, ruled_table, say
 from evaluation.compare.comparison import COMPARISON, Comparison, Progress
@@ -82,7 +83,7 @@ def recording(
 def standings_table(rows: Sequence[Standing], width: int = 80) -> Table:
     """A line a tuner, best first; more columns where there is room for them."""
     goal = percent(GOAL)
-    columns: list[tuple[str, int, Callable[[Standing], str]]] = [
+    columns: list[tuple[str, int, Callable[[Standing], str | Text]]] = [
         ("regret", 0, lambda row: percent(row.regret.middle)),
         (f"within\n{goal}", 0, lambda row: percent(row.reached)),
         (f"trials\nto {goal}", 0, _trials),
@@ -102,7 +103,7 @@ def standings_table(rows: Sequence[Standing], width: int = 80) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         cells = (form(row) for _, _, form in columns)
-        table.add_row(row.tuner, *cells, style="bold" if row is rows[0] else None)
+        table.add_row(Text(row.tuner), *cells, style="bold" if row is rows[0] else None)
     return table
 
 
@@ -135,7 +136,7 @@ def _stack_columns(
     return [(f"real time\nto {goal}", 0, lambda row: duration(row.stack_to_goal.middle))]
 
 
-def _trials(row: Standing) -> str:
+def _trials(row: Standing) -> str | Text:
     around = ranged(row.trials, count)
     text = ("" if row.reached == 1 else "≥") + count(row.trials.middle)
-    return f"{text} [dim]{around}[/]" if around else text
+    return Text.assemble(text, " ", (around, "dim")) if around else text

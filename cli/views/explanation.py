@@ -44,15 +44,15 @@ def show(
     """What drove each model, how right they were, where the picture is, and what to do."""
     for model in model_summaries(explained):
         _show_features(model, console)
-    console.print("[bold]How right they were[/]")
-    console.print("[dim]own trials: before the models learned from them[/]")
+    console.print(Text("How right they were", "bold"))
+    console.print(Text("own trials: before the models learned from them", "dim"))
     console.print(_accuracy(explained))
     say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
     _show_advice(advice, console)
 
 
 def _show_advice(advice: Sequence[Advice], console: Console) -> None:
-    console.print("\n[bold]So do this[/]")
+    console.print(Text("\nSo do this", "bold"))
     for place, each in enumerate(advice, start=1):
         lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
         console.print(lines)
@@ -64,7 +64,7 @@ def _show_features(model: ModelSummary, console: Console) -> None:
     note = method(model)
     if model.corrects:
         note += "; learns the error of the closed-form estimate"
-    console.print(f"[bold]{ROLES[model.role]}[/]\n[dim]{note}[/]", highlight=False)
+    console.print(Text.assemble((ROLES[model.role], "bold"), "\n", (note, "dim")))
     features = model.most(_SHOWN)
     if not features:
         console.print("it learned a constant: all it saw had one outcome\n", highlight=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -12,9 +14,28 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 
+from targets.printable import printable
+
 Padding = int | tuple[int, int, int, int]
+
+
+class Terminal(Console):
+    """A console that takes text as it is: no markup in brackets, no words for pictures, and what
+    would move the cursor or change colours is shown as a code."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As `Console.render`."""
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text, keep="\n")
+            yield segment if shown is segment.text else Segment(shown, segment.style)
 
 
 def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
@@ -31,7 +52,7 @@ def progress_bar(console: Console) -> Progress:
     """Bars that vanish when they are done; nothing where there is no terminal."""
     return Progress(
         BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from cli.views.latency import cycles_text, time_text
 from cli.views.terminal import ruled_table
 from targets.capabilities import Latency
+from targets.printable import printable
 from tuning.run_file import WorkloadNames
 
 
@@ -42,10 +43,10 @@ def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> 
     valid = int((trials["status"] == "valid").sum())
     counts = f"  {len(trials)} trials, {valid} valid"
     if known is None:
-        return Text.assemble((_printable(workload), "bold"), counts)
+        return Text.assemble((printable(workload), "bold"), counts)
     layers = ", ".join(known["names"]) or known["workload"]
     text = f"\n{known['workload']}" if known["names"] else ""
-    return Text.assemble((_printable(layers), "bold"), counts, (_printable(text), "dim"))
+    return Text.assemble((printable(layers), "bold"), counts, (printable(text, keep="\n"), "dim"))
 
 
 def _table(trials: pd.DataFrame) -> Table:
@@ -59,7 +60,7 @@ def _table(trials: pd.DataFrame) -> Table:
         last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
         table.add_row(
             str(row.trial), str(row.round), cycles_text(latency), time_text(latency),
-            Text(_printable(last)),
+            Text(printable(last)),
         )  # fmt: skip
     return table
 
@@ -67,8 +68,3 @@ def _table(trials: pd.DataFrame) -> Table:
 def _knobs(text: str) -> str:
     """`tile_h=7 tile_w=14` of the JSON a ledger's table has."""
     return " ".join(f"{name}={value}" for name, value in json.loads(text).items())
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a ledger may come from a stranger."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -25,7 +25,7 @@ def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
     by_options = sorted(tuners, key=lambda each: each.options.__name__)
     for _, group in groupby(by_options, key=lambda each: each.options.__name__):
         _show_options(list(group), console)
-    console.print("\n[dim]--option NAME=VALUE sets one[/]", highlight=False)
+    console.print(Text("\n--option NAME=VALUE sets one", "dim"))
 
 
 def _show_options(tuners: Sequence[Registration], console: Console) -> None:
@@ -33,7 +33,7 @@ def _show_options(tuners: Sequence[Registration], console: Console) -> None:
     if not fields:
         return
     names = ", ".join(each.name for each in tuners)
-    console.print(f"\noptions of [bold]{names}[/]", highlight=False)
+    console.print(Text.assemble("\noptions of ", (names, "bold")))
     table = bare_table(head=False)
     table.add_column("", no_wrap=True)
     table.add_column("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from evaluation.compare.processes import run_jobs
 from evaluation.compare.runs import TunerRun, ordered
 from evaluation.compare.standings import Results, Standing, results_of, standings
 from evaluation.compare.test_bed import OracleTestBed
+from targets.capabilities import Latency
 from targets.files import write_atomically
 from targets.workload import Workload
 
@@ -66,25 +67,29 @@ def run_comparison(
     optimum = optimum_of(plan)
     runs = _run(plan, KeptRuns(folder, plan, fresh), processes, progress)
     write_comparison(folder / COMPARISON, plan, optimum, runs)
-    results = results_of(runs, optimum, plan.trials)
+    results = results_of(runs, {name: best.cost for name, best in optimum.items()}, plan.trials)
     return Comparison(plan, runs, results, standings(results))
 
 
-def optimum_of(plan: ComparisonPlan) -> dict[str, int]:
-    """The best cycles of each workload's whole space, by the workload's name."""
+def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
+    """What the best config of each workload's whole space takes, by the workload's name."""
     test_bed = plan.test_bed
-    return {name: test_bed.table(name).optimum_cycles for name, _ in test_bed.workloads}
+    return {name: test_bed.table(name).optimum for name, _ in test_bed.workloads}
 
 
 def write_comparison(
-    path: Path, plan: ComparisonPlan, optimum: dict[str, int], runs: Sequence[TunerRun]
+    path: Path, plan: ComparisonPlan, optimum: Mapping[str, Latency], runs: Sequence[TunerRun]
 ) -> None:
-    """`comparison.json`; its keys are a contract. Raises `OSError`."""
+    """`comparison.json`; its keys are a contract. Cycles are null on a target that counts none.
+    Raises `OSError`."""
     document = {
         "target": plan.test_bed.target,
         "space": plan.test_bed.space,
         "trials": plan.trials,
-        "optimum": optimum,
+        "optimum": {
+            name: best.cycles if best.cycles > 0 else None for name, best in optimum.items()
+        },
+        "optimum_seconds": {name: best.seconds for name, best in optimum.items()},
         "runs": [run.record() for run in runs],
     }
     write_atomically(path, json.dumps(document, ensure_ascii=False).encode())

@@ -17,19 +17,17 @@ from evaluation.compare.plan import GOAL, ComparisonPlan, Job
 from search import Round, tune
 from targets.files import Json
 
-_NONE = np.iinfo(np.int64).max
-"""Cycles of what is not valid, above all that are."""
-
 
 @dataclass(frozen=True)
 class TunerRun:
     """What a tuner found on a workload with a seed.
 
-    Lists have an entry a trial: its status, the best cycles after it (None before the first valid
-    one), and what had been spent when its round was measured: seconds, models included; configs
-    compiled, the trials among them; seconds that the recorded stack took to compile and measure,
-    if the table says. `lowered` counts the configs compiled beyond the trials, `failed_compiles`
-    those among them that have no program; `model_errors` are means over rounds, by model.
+    Lists have an entry a trial: its status, cycles and seconds of the best schedule after it (None
+    before the first valid one; no cycles on a target that counts none), and what had been spent
+    when its round was measured: seconds, models included; configs compiled, the trials among them;
+    seconds that the recorded stack took to compile and measure, if the table says. `lowered` counts
+    the configs compiled beyond the trials, `failed_compiles` those among them that have no program;
+    `model_errors` are means over rounds, by model.
     """
 
     tuner: str
@@ -44,13 +42,19 @@ class TunerRun:
     compiled: list[int]
     stack_seconds: list[float]
     model_errors: dict[str, float] = field(default_factory=dict)
+    best_seconds: list[float | None] = field(default_factory=list)
+
+    @property
+    def best(self) -> list[float | None]:
+        """In cycles, or in seconds where none are counted."""
+        return [*self.best_cycles] or self.best_seconds
 
     def record(self) -> dict[str, Json]:
         """The entry of `comparison.json`."""
         entry = asdict(self)
         for curve in ("elapsed_seconds", "compiled", "stack_seconds", "model_errors"):
             del entry[curve]
-        return entry
+        return entry | {"best_cycles": self.best_cycles or [None] * len(self.statuses)}
 
 
 def run_job(plan: ComparisonPlan, job: Job) -> TunerRun:
@@ -59,14 +63,14 @@ def run_job(plan: ComparisonPlan, job: Job) -> TunerRun:
     target = plan.test_bed.open(job.workload)
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
-    enough = _goal_cycles(plan, job)
+    enough = _goal(plan, job)
     target = Metered(target, plan.test_bed.table(job.workload))
     notes = _Notes(target)
     for done in tune(
         target, workload, explorer, trials=plan.trials, batch=plan.batch, seed=job.seed
     ):
         notes.add(done)
-        if plan.enough is not None and len(notes.cycles) >= plan.enough and notes.best <= enough:
+        if plan.enough is not None and len(notes.latency) >= plan.enough and notes.best <= enough:
             break
     return notes.run_of(job)
 
@@ -83,10 +87,10 @@ def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
     ]
 
 
-def _goal_cycles(plan: ComparisonPlan, job: Job) -> float:
+def _goal(plan: ComparisonPlan, job: Job) -> float:
     if plan.enough is None:
         return np.inf
-    return plan.test_bed.table(job.workload).optimum_cycles * (1 + GOAL)
+    return plan.test_bed.table(job.workload).optimum.cost * (1 + GOAL)
 
 
 @dataclass
@@ -95,7 +99,9 @@ class _Notes:
 
     meter: Metered
     statuses: list[str] = field(default_factory=list)
+    latency: list[float] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     elapsed: list[float] = field(default_factory=list)
     errors: dict[str, list[float]] = field(default_factory=dict)
     compiled: list[int] = field(default_factory=list)
@@ -105,12 +111,14 @@ class _Notes:
     start: float = field(default_factory=time.perf_counter)
 
     @property
-    def best(self) -> int:
-        return min(self.cycles)
+    def best(self) -> float:
+        return min(self.latency)
 
     def add(self, done: Round) -> None:
         self.statuses += done.measured.status.tolist()
-        self.cycles += np.where(done.measured.valid, done.measured.cycles, _NONE).tolist()
+        self.latency += np.where(done.measured.valid, done.measured.latency, np.inf).tolist()
+        self.cycles += done.measured.cycles.tolist()
+        self.seconds += done.measured.seconds.tolist()
         # Retraining belongs to the next round: its trials are what it helps.
         known = time.perf_counter() - self.start - done.stage_seconds.get("retrain", 0.0)
         trials = len(done.measured)
@@ -124,13 +132,14 @@ class _Notes:
 
     def run_of(self, job: Job) -> TunerRun:
         seconds = time.perf_counter() - self.start
-        best = np.minimum.accumulate(np.array(self.cycles, np.int64)).tolist()
+        best = _best_places(self.latency)
+        counted = any(place is not None and self.cycles[place] > 0 for place in best)
         return TunerRun(
             tuner=job.tuner_config.label,
             workload=job.workload,
             seed=job.seed,
             statuses=self.statuses,
-            best_cycles=[None if cycles == _NONE else cycles for cycles in best],
+            best_cycles=[p if p is None else self.cycles[p] for p in best] if counted else [],
             lowered=self.lowered,
             failed_compiles=self.failed,
             wall_seconds=round(seconds, 6),
@@ -138,4 +147,16 @@ class _Notes:
             compiled=self.compiled,
             stack_seconds=self.stack,
             model_errors={name: float(np.mean(each)) for name, each in self.errors.items()},
+            best_seconds=[p if p is None else self.seconds[p] for p in best],
         )
+
+
+def _best_places(latency: Sequence[float]) -> list[int | None]:
+    """After each trial, the place of the first of the fastest so far; None before a valid one."""
+    places: list[int | None] = []
+    best, least = None, np.inf
+    for place, each in enumerate(latency):
+        if each < least:
+            best, least = place, each
+        places.append(best)
+    return places

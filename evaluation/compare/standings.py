@@ -1,6 +1,6 @@
 """What a comparison's runs come to: distance from the optimum, its price, and how sure that is.
 
-Regret is best cycles / optimum - 1, infinite before the first valid trial. A seed's figure over
+Regret is best latency / optimum - 1, infinite before the first valid trial. A seed's figure over
 several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
 seconds; a tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
 seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
@@ -11,7 +11,7 @@ batch in which it was reached: trials, compiles, seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,9 +107,10 @@ class Results:
         return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
 
 
-def results_of(runs: Sequence[TunerRun], optimum: dict[str, int], trials: int) -> Results:
+def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: int) -> Results:
     """The arrays of `runs`, which are in the order of `evaluation.compare.runs.ordered`. `optimum`
-    is in cycles, by workload; `trials` the budget of a run."""
+    is by workload, in cycles, or in seconds where none are counted; `trials` the budget of a run.
+    """
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
     seeds = tuple(dict.fromkeys(run.seed for run in runs))
@@ -226,8 +227,9 @@ def _standing(results: Results, k: int) -> Standing:
 # -- one run -------------------------------------------------------------------------------------
 
 
-def _regret(run: TunerRun, optimum: int, trials: int) -> Floats:
-    best = [np.inf if cycles is None else cycles / optimum - 1.0 for cycles in run.best_cycles]
+def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
+    """At least 0: measured anew, a schedule may take less than when the space was enumerated."""
+    best = [np.inf if each is None else max(each / optimum - 1.0, 0.0) for each in run.best]
     return _held(best, trials, np.inf)
 
 

@@ -45,7 +45,7 @@ def report(comparison: Comparison) -> bytes:
             pictures["by_workload"] = plots.convergence_by_workload(results, titles)
     return render(
         "compare/report.html.jinja",
-        title=f"Tuners on {test_bed.target}, {test_bed.space} space",
+        title=f"Tuners on {test_bed.target}" + f", {test_bed.space} space" * bool(test_bed.space),
         plan=plan,
         goal=percent(GOAL),
         best=said.best.tuner,
@@ -57,6 +57,7 @@ def report(comparison: Comparison) -> bytes:
         attempts=plots.ATTEMPTS,
         heat_maps=heat_maps(results, rows),
         facts=facts,
+        counted=all(each.optimum.cycles > 0 for each in facts),
         options=_options(plan),
         live=isinstance(test_bed, OracleTestBed) and test_bed.live,
     )

@@ -23,6 +23,8 @@ from targets.vta.encoding import scratchpad_problems, word_problems
 
 NOT_OF_THE_MACHINE = frozenset({"TARGET", "HW_VER"})
 """Keys of `vta_config.json` that pick a driver and a bitstream: read over."""
+DEEPEST = 1 << 20
+"""Elements of a scratchpad as built: addresses have 16 bits."""
 
 
 class Machine(NamedTuple):
@@ -115,15 +117,23 @@ class VtaSpec(BaseModel):
     instruction_queue_entries: int = _key(
         512, "of each unit's queue [instructions]", ge=2, le=1 << 16
     )
-    token_limit: int = _key(255, "tokens a dependency queue holds", ge=1)
-    clock_mhz: float = _key(100.0, "clock, for times [MHz]", gt=0, allow_inf_nan=False)
+    token_limit: int = _key(255, "tokens a dependency queue holds", ge=1, le=1 << 30)
+    clock_mhz: float = _key(100.0, "clock, for times [MHz]", ge=1e-3, le=1e6, allow_inf_nan=False)
     uop_depth: int | None = _key(
-        None, "micro-op buffer as built, if other than its size says [micro-ops]", ge=1
+        None, "micro-op buffer as built, if other than its size says [micro-ops]", ge=1, le=DEEPEST
     )
-    inp_depth: int | None = _key(None, "input buffer as built, likewise [elements]", ge=1)
-    wgt_depth: int | None = _key(None, "weight buffer as built, likewise [elements]", ge=1)
-    acc_depth: int | None = _key(None, "accumulators as built, likewise [elements]", ge=1)
-    out_depth: int | None = _key(None, "output buffer as built, likewise [elements]", ge=1)
+    inp_depth: int | None = _key(
+        None, "input buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    wgt_depth: int | None = _key(
+        None, "weight buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    acc_depth: int | None = _key(
+        None, "accumulators as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    out_depth: int | None = _key(
+        None, "output buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
     source: str = _key("", "where the figures come from")
 
     def model_post_init(self, context: Any) -> None:
@@ -149,7 +159,7 @@ class VtaSpec(BaseModel):
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             raise SpecError(
-                f"specification key {key}: {first['msg']} (got {first.get('input')!r}); "
+                f"specification key {key}: {first['msg']} (got {first.get('input')!r:.60}); "
                 "correct the value and try again"
             ) from None
 

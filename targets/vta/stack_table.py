@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import math
 import zlib
 from pathlib import Path
 
@@ -16,6 +19,9 @@ from targets.workload import Workload
 
 SECONDS = ("build_seconds", "run_seconds")
 """What a table may say a config took."""
+MOST_TEXT = 64 << 20
+"""Bytes of a table's text; pandas needs some ten times as much to read it."""
+MOST_VALUE, MOST_CYCLES = 1 << 31, 1 << 53
 KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
 
@@ -33,6 +39,8 @@ def read_stack_table(
     workload = _reference_workload(reference or path.with_name("reference.json"), path, name)
     columns = _read_columns(path, cycles)
     knobs = tuple(Knob(k, tuple(sorted(map(int, columns[k].unique())))) for k in KNOB_COLUMNS)
+    if math.prod(len(knob.values) for knob in knobs) > MOST_CYCLES:
+        raise TableError(f"{path} lists too many values a knob; is it a table of one layer?")
     product = Space("template", knobs)
     indices = [np.searchsorted(knob.values, columns[knob.name]) for knob in knobs]
     flat = product.ravel(np.stack(indices, axis=1).astype(np.int32))
@@ -72,13 +80,21 @@ def _spent(columns: pd.DataFrame) -> Spent | None:
 def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
     """The columns that matter, checked; -1 cycles where a config is not valid."""
     try:
+        wanted = (*KNOB_COLUMNS, "status", "failure", "reason", cycles)
         empty = {name: [""] for name in (cycles, *SECONDS)}
-        frame = pd.read_csv(path, keep_default_na=False, na_values=empty)
+        frame = pd.read_csv(
+            io.BytesIO(_text(path)), keep_default_na=False, na_values=empty,
+            usecols=lambda name: name in (*wanted, *SECONDS), low_memory=False,
+        )  # fmt: skip
         spent = [name for name in SECONDS if name in frame.columns]
-        columns = frame[[*KNOB_COLUMNS, "status", "failure", "reason", cycles, *spent]].copy()
+        columns = frame[[*wanted, *spent]].copy()
         columns[spent] = columns[spent].astype("float64").clip(lower=0.0)
-        columns[list(KNOB_COLUMNS)] = columns[list(KNOB_COLUMNS)].astype("int64")
-        columns[cycles] = columns[cycles].astype("float64").fillna(-1).astype("int64")
+        columns[list(KNOB_COLUMNS)] = _whole(columns[list(KNOB_COLUMNS)], -MOST_VALUE, MOST_VALUE)
+        columns[[cycles]] = _whole(columns[[cycles]].fillna(-1), -MOST_CYCLES, MOST_CYCLES)
+        words = ["status", "failure", "reason"]
+        columns[words] = columns[words].astype(str)
+        if not np.isfinite(columns[spent].fillna(0.0).to_numpy()).all():
+            raise ValueError("seconds without end")
     except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise TableError(
             f"{path} is no table of a VTA stack ({error}); expected a CSV with the columns "
@@ -97,6 +113,27 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
     return columns
 
 
+def _text(path: Path) -> bytes:
+    """The file, unpacked if its name asks for that. Raises `TableError` for one that is too large,
+    `OSError`, `EOFError` or `zlib.error`."""
+    with path.open("rb") as packed:
+        handle = gzip.GzipFile(fileobj=packed) if path.name.endswith(".gz") else packed
+        text = handle.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
+        raise TableError(
+            f"{path} holds more than {MOST_TEXT >> 20} MiB of text; give tables of one layer each"
+        )
+    return text
+
+
+def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
+    """Whole numbers within bounds. Raises `ValueError`."""
+    floats = numbers.astype("float64")
+    if not ((floats >= least) & (floats <= most)).to_numpy().all():
+        raise ValueError(f"a number is not between {least} and {most}")
+    return floats.astype("int64")
+
+
 def _reference_workload(path: Path, table: Path, name: str) -> Workload:
     if not table.is_file():
         raise TableError(f"there is no file {table}; give the path of a table")
@@ -110,7 +147,7 @@ def _reference_workload(path: Path, table: Path, name: str) -> Workload:
             pad_top=layer["pad"], pad_left=layer["pad"], pad_bottom=layer["pad"],
             pad_right=layer["pad"],
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise TableError(
             f"{path} does not describe layer '{name}'; a table needs a reference.json beside it "
             "with the layer's height, width, in_channels, out_channels, kernel, stride and pad"

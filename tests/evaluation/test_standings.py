@@ -140,5 +140,5 @@ def test_facts_of_a_space_count_what_is_valid_and_near_the_optimum() -> None:
     facts = space_facts("C10", table)
     assert facts.title == "C10 · 1×1/2 256→512 @14"
     assert (facts.configs, facts.valid) == (len(table.status), len(valid))
-    assert facts.optimum_cycles == min(valid) == 37_817
+    assert facts.optimum.cycles == min(valid) == 37_817
     assert facts.near == sum(c <= 1.01 * 37_817 for c in valid)

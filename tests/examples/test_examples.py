@@ -103,6 +103,34 @@ def test_a_target_of_another_package_is_tuned(
 
 
 @pytest.mark.slow(seconds=8)
+def test_tuners_are_compared_on_a_target_without_cycles(tmp_path: Path) -> None:
+    """In seconds: regret is against the fastest of the whole space, which is measured first."""
+    packages = installed("roofline", tmp_path)
+    printed = run(
+        tmp_path, str(TILEWRIGHT), "compare", "--target", "roofline", "--tuners", "random,default",
+        "--workloads", "dense:n=1,c=64,o=64", "--seeds", "0-1", "--trials", "8", "--batch", "4",
+        "--jobs", "1", "--no-mlflow", "--out", "compared", packages=packages,
+    )  # fmt: skip
+    assert "optimum" in printed
+    document = json.loads((tmp_path / "compared" / "comparison.json").read_text())
+    (oracle,) = (tmp_path / "home" / "oracle").glob("*.parquet")
+    measured = pd.read_parquet(oracle)
+    fastest = float(measured.loc[measured["status"] == "valid", "seconds"].min())
+    assert list(document["optimum_seconds"].values()) == [fastest]
+    assert list(document["optimum"].values()) == [None]
+    for each in document["runs"]:
+        assert each["best_cycles"] == [None] * 8
+        known = [best for best in each["best_seconds"] if best is not None]
+        assert known
+        assert known == sorted(known, reverse=True)
+        assert set(known) <= set(measured["seconds"])
+    page = (tmp_path / "compared" / "report.html").read_text()
+    assert "optimum, ms" in page
+    assert "optimum, cycles" not in page
+    assert "Tuners on roofline<" in page
+
+
+@pytest.mark.slow(seconds=8)
 def test_a_tuner_of_another_package_tunes(tmp_path: Path) -> None:
     packages = installed("greedy", tmp_path)
     assert "greedy" in run(tmp_path, str(TILEWRIGHT), "tuners", packages=packages)

@@ -23,7 +23,7 @@ def test_the_four_tables_hold_what_was_recorded() -> None:
              "C8": (1600, 103, 470_149), "C10": (480, 132, 37_817)}  # fmt: skip
     for name, (rows, valid, best) in facts.items():
         table = read_stack_table(TABLES / f"{name}.csv.gz")
-        assert (table.name, len(table), table.optimum_cycles) == (name, rows, best)
+        assert (table.name, len(table), table.optimum.cycles) == (name, rows, best)
         assert (table.status == "valid").sum() == valid
         assert table.space.listed is None
 

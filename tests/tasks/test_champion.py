@@ -46,7 +46,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
     what = _plan(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
-    results = results_of(runs, optimum_of(what), trials)
+    results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
     logged = log_comparison(what, results, runs, [])
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
     crowned = crowning.crown(what, results, rows, logged)
@@ -82,7 +82,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     test_bed, _ = oracle_test_bed("vta-pynq", "template", [layer], registry / "oracles")
     what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
-    results = results_of(runs, optimum_of(what), 24)
+    results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
     crowned = crown(what, results, rows, log_comparison(what, results, runs, []))
     assert {each.role for each in crowned} == {"P", "V", "A", "draft"}
@@ -106,7 +106,7 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
 
     what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
-    results = results_of(runs, optimum_of(what), 8)
+    results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
     logged = log_comparison(what, results, runs, [])
     assert len(logged.seeds) == 4
     assert crown(what, results, standings(results), logged) == []

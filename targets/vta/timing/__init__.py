@@ -18,14 +18,18 @@ from targets.vta.timing.errors import (
     EndlessTransfer,
     MissingFinish,
     OvertakenLoad,
+    TooManyCycles,
     UndecodableInstruction,
+    WorkLimitExceeded,
 )
 from targets.vta.timing.outcome import ACTIVITIES
 from targets.vta.timing.report import CycleReport, simulate_program
 from targets.vta.timing.simulator import simulator_of
+from targets.vta.timing.work import WORK_LIMIT
 
 __all__ = [
     "ACTIVITIES",
+    "WORK_LIMIT",
     "BatchCycles",
     "CycleError",
     "CycleReport",
@@ -33,7 +37,9 @@ __all__ = [
     "EndlessTransfer",
     "MissingFinish",
     "OvertakenLoad",
+    "TooManyCycles",
     "UndecodableInstruction",
+    "WorkLimitExceeded",
     "cycles",
     "simulate_batch",
     "simulate_program",

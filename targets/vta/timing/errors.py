@@ -61,6 +61,30 @@ class Deadlock(CycleError):
         self.waiting = waiting
 
 
+class WorkLimitExceeded(CycleError):
+    """More steps than the caller lets a simulation take. Raised before it begins."""
+
+    def __init__(self, instruction: int, limit: int) -> None:
+        super().__init__(
+            f"instruction {instruction} brings the program to more than the limit of {limit:,} "
+            "steps (a burst read, a row written); correct its sizes, or raise the limit",
+            instruction,
+        )
+        self.limit = limit
+
+
+class TooManyCycles(CycleError):
+    """More cycles than the counters are sure to hold. Raised before the simulation begins."""
+
+    def __init__(self, instruction: int, limit: int) -> None:
+        super().__init__(
+            f"instruction {instruction} brings the program to what may be more than {limit:,} "
+            "cycles, which cannot be counted; correct its loop counts and sizes",
+            instruction,
+        )
+        self.limit = limit
+
+
 def error_of(outcome: list[int]) -> CycleError:
     """The error for a negative result of the kernel; `outcome` is the simulator's, as a list."""
     code, insn = outcome[0], outcome[CULPRIT]

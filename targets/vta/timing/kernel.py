@@ -37,6 +37,7 @@ from targets.vta.timing.port import (
 from targets.vta.timing.sharing import (
     NOBODY,
     Request,
+    count_episode,
     join,
     leave,
     nobody,
@@ -56,7 +57,7 @@ from targets.vta.timing.units import (
     idle,
     until,
 )
-from targets.vta.timing.verdict import account_rest, failure, finished, report_traffic
+from targets.vta.timing.verdict import account_rest, failure, finished
 
 
 @compiled
@@ -76,7 +77,7 @@ def simulate(
     l2g, g2l = Tokens(tokens[0], 0), Tokens(tokens[1], 0)
     g2s, s2g = Tokens(tokens[2], 0), Tokens(tokens[3], 0)
     fetching = first_batch(sim.fetch, insns.shape[0])
-    sharing, progress = nobody(), Progress(-1, -1, nb.uint64(0))
+    sharing, progress = nobody(), Progress(-1, -1)
     while True:
         now = min(min(load.event, compute.event), min(store.event, fetching.event))
         if sharing.live:
@@ -115,7 +116,8 @@ def simulate(
                 return OVERTAKEN
             load, compute, fetching = with_end(reopened, NEVER, load, compute, fetching)
             load, compute, fetching = with_end(request.client, end, load, compute, fetching)
-    report_traffic(run, sharing, progress.written)
+    if sharing.live:
+        count_episode(sim)
     if finished(run, progress.total):
         account_rest(run, load, store, progress.total)
         return progress.total

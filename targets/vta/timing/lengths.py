@@ -89,7 +89,8 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
     sim.table[row, 0] = hi
     sim.table[row, 1] = place
     sim.table[row, 2] = sim.clients[client, END]
-    sim.table[row, 3] = sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS]
+    sim.table[row, 3] = sim.port[READ_BEATS]
+    sim.table[row, 4] = sim.port[READ_BURSTS]
     return True
 
 
@@ -100,7 +101,8 @@ def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
     sim.table[row, 0] = hi
     sim.table[row, 1] = place
     sim.table[row, 2] = cycles
-    sim.table[row, 3] = beats << 32 | bursts
+    sim.table[row, 3] = beats
+    sim.table[row, 4] = bursts
 
 
 @compiled
@@ -148,19 +150,18 @@ def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
         rows = 1 << 16
     block_row = max(1, machine.block_out * machine.inp_bits // 8 // bus)
     address = nb.int64((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * machine.out_bytes
-    cycles, beats, bursts = 0, 0, 0
+    beats, bursts, blocks = 0, 0, 0
     for _ in range(rows):
         offset = address & (bus - 1)
-        left = (offset + row_bytes + bus - 1) // bus
-        room = (window - ((address - offset) & (window - 1))) // bus
-        while left > 0:
-            burst = min(left, room)
-            left -= burst
-            room = machine.max_burst_beats
-            beats += burst
+        row_beats = (offset + row_bytes + bus - 1) // bus
+        first = min(row_beats, (window - ((address - offset) & (window - 1))) // bus)
+        full = (row_beats - first) // machine.max_burst_beats
+        last = (row_beats - first) % machine.max_burst_beats
+        beats += row_beats
+        bursts += 1 + full
+        blocks += (first - 1) // block_row + full * ((machine.max_burst_beats - 1) // block_row)
+        if last > 0:
             bursts += 1
-            cycles += 4 + burst
-            if not wide:
-                cycles += (burst - 1) // block_row
+            blocks += (last - 1) // block_row
         address += stride
-    return cycles, beats, bursts
+    return 4 * bursts + beats + (0 if wide else blocks), beats, bursts

@@ -26,6 +26,7 @@ from targets.vta.timing.outcome import (
     WR_BURSTS,
 )  # fmt: skip
 from targets.vta.timing.simulator import simulator_of
+from targets.vta.timing.work import WORK_LIMIT, check_work
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +62,13 @@ def simulate_program(
     spec: VtaSpec | Mapping[str, object],
     insn_address: int = 0,
     tokens: Sequence[int] = (0, 0, 0, 0),
+    work_limit: int = WORK_LIMIT,
 ) -> CycleReport:
     """Time one program: `insns` (n, 2) low and high words, the first at byte `insn_address`.
 
     `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
-    program of the stock compiler leaves one s2g token to the next). Raises `CycleError`.
+    program of the stock compiler leaves one s2g token to the next). Raises `CycleError`; a program
+    of more than `work_limit` steps is not begun (`work.check_work`).
     """
     simulator = simulator_of(spec)
     if insn_address % 8 or not 0 <= insn_address < 1 << 32:
@@ -81,6 +84,7 @@ def simulate_program(
     times = np.empty((n, TIMES_COLUMNS), np.int64)
     breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
+    check_work(insns, simulator.machine, simulator.layout, work_limit)
     total = simulate(insns, insn_address, np.array(tokens, np.int64), times, breakdown, simulator)
     if total < 0:
         raise error_of(simulator.outcome.tolist())

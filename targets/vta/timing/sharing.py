@@ -14,7 +14,14 @@ import numba as nb
 
 from targets.vta.numba_arguments import rarely, stage
 from targets.vta.timing.lengths import add, place_of, replay, row_of, time_fetch, time_load
-from targets.vta.timing.outcome import AHEAD_LOADS, CODE, CULPRIT, OVERTAKEN
+from targets.vta.timing.outcome import (
+    AHEAD_LOADS,
+    CODE,
+    CULPRIT,
+    OVERTAKEN,
+    RD_BEATS,
+    RD_BURSTS,
+)
 from targets.vta.timing.port import (
     AHEAD,
     END,
@@ -48,32 +55,41 @@ class Sharing(NamedTuple):
     live: bool  # simulated burst by burst
     alone: Request  # who has it alone, unless it is live
     alone_since: int
-    alone_read: int  # beats << 32 | bursts
-    read: int  # by all so far, likewise
+    alone_beats: int  # it reads
+    alone_bursts: int
 
 
 @stage
 def nobody() -> Sharing:
     """The port before the first request."""
     zero = nb.uint64(0)
-    return Sharing(0, False, Request(0, 0, zero, zero), 0, zero, zero)
+    return Sharing(0, False, Request(0, 0, zero, zero), 0, 0, 0)
 
 
 @stage
-def episode_read(sim: Simulator) -> int:
-    """What all clients have read since the port was last quiet."""
-    return nb.uint64(sim.port[READ_BEATS] << 32 | sim.port[READ_BURSTS])
+def count_read(sim: Simulator, beats: int, bursts: int) -> None:
+    """So much more is read."""
+    sim.outcome[RD_BEATS] += beats
+    sim.outcome[RD_BURSTS] += bursts
+
+
+@stage
+def count_episode(sim: Simulator) -> None:
+    """Count what all clients have read since the port was last quiet."""
+    count_read(sim, sim.port[READ_BEATS], sim.port[READ_BURSTS])
 
 
 @stage
 def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
     """The port after so many clients' ends: quiet once nobody is left."""
     users = sharing.users - leaving
-    live, read = sharing.live, sharing.read
+    live = sharing.live
     if leaving > 0 and live and users == 0:
         live = False
-        read += episode_read(sim)
-    return Sharing(users, live, sharing.alone, sharing.alone_since, sharing.alone_read, read)
+        count_episode(sim)
+    return Sharing(
+        users, live, sharing.alone, sharing.alone_since, sharing.alone_beats, sharing.alone_bursts
+    )
 
 
 @stage
@@ -81,8 +97,8 @@ def stay(sim: Simulator, sharing: Sharing) -> Sharing:
     """A load has ended and leaves its data behind: the port is not to be taken for quiet again."""
     sim.outcome[AHEAD_LOADS] += 1
     return Sharing(
-        sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
-        sharing.read,
+        sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_beats,
+        sharing.alone_bursts,
     )  # fmt: skip
 
 
@@ -101,14 +117,15 @@ def join(sim: Simulator, sharing: Sharing, request: Request, now: int) -> tuple[
     if sharing.users == 0:
         row = row_of_load(sim, request)
         if row >= 0:
-            sharing, end = have_alone(sim, sharing, request, row, now)
+            sharing, end = have_alone(sim, request, row, now)
             return sharing, end, reopened
-        sharing = go_live(sharing, sharing.read)
+        sharing = go_live(sharing)
     elif not sharing.live:
         alone = sharing.alone
         if replay(sim, alone.client, sharing.alone_since, alone.lo, alone.hi, now):
             reopened = alone.client
-        sharing = go_live(sharing, sharing.read - sharing.alone_read)
+        count_read(sim, -sharing.alone_beats, -sharing.alone_bursts)
+        sharing = go_live(sharing)
     sharing, end = have_together(sim, sharing, request, now)
     return sharing, end, reopened
 
@@ -129,25 +146,25 @@ def row_of_load(sim: Simulator, request: Request) -> int:
 
 
 @stage
-def go_live(sharing: Sharing, read: int) -> Sharing:
-    """The port simulated burst by burst from now on; `read` is what was read before."""
+def go_live(sharing: Sharing) -> Sharing:
+    """The port simulated burst by burst from now on."""
     return Sharing(
-        sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read, read
+        sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_beats,
+        sharing.alone_bursts,
     )  # fmt: skip
 
 
 @stage
-def have_alone(
-    sim: Simulator, sharing: Sharing, request: Request, row: int, now: int
-) -> tuple[Sharing, int]:
+def have_alone(sim: Simulator, request: Request, row: int, now: int) -> tuple[Sharing, int]:
     """The only user, and its end."""
     if request.client == FETCH_CLIENT:
         end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
-        read = episode_read(sim)
+        beats, bursts = sim.port[READ_BEATS], sim.port[READ_BURSTS]
     else:
         end = now + nb.int64(sim.table[row, 2])
-        read = sim.table[row, 3]
-    return Sharing(1, False, request, now, read, sharing.read + read), end
+        beats, bursts = nb.int64(sim.table[row, 3]), nb.int64(sim.table[row, 4])
+    count_read(sim, beats, bursts)
+    return Sharing(1, False, request, now, beats, bursts), end
 
 
 @stage
@@ -168,6 +185,6 @@ def have_together(
             users += 1
             sim.outcome[AHEAD_LOADS] += 1
     sharing = Sharing(
-        users, True, sharing.alone, sharing.alone_since, sharing.alone_read, sharing.read
+        users, True, sharing.alone, sharing.alone_since, sharing.alone_beats, sharing.alone_bursts
     )
     return sharing, end

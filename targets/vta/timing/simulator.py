@@ -15,9 +15,9 @@ from targets.vta.timing.fetch import FETCH_FIELDS
 from targets.vta.timing.outcome import OUTCOME_FIELDS
 from targets.vta.timing.port import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
 
-# Lengths of transfers; one row: two key words, cycles, beats << 32 | bursts
+# Lengths of transfers; one row: two key words, cycles, beats, bursts
 LOG_TABLE_ROWS = 12
-TABLE_FIELDS = 4
+TABLE_FIELDS = 5
 
 
 class Simulator(NamedTuple):

@@ -140,7 +140,7 @@ def end(run: Run, module: int, unit: Unit, sharing: Sharing, now: int, total: in
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
     if rarely(run.breakdown.shape[0] > 0):
-        beats = nb.int64(sharing.alone_read >> nb.uint64(32))
+        beats = sharing.alone_beats
         if sharing.live:
             beats = run.sim.clients[unit.client, MOVED]
         accounted = account_end(

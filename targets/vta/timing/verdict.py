@@ -22,26 +22,9 @@ from targets.vta.timing.outcome import (
     HEAD,
     MISSING,
     MISSING_FINISH,
-    RD_BEATS,
-    RD_BURSTS,
     UNDECODABLE,
-    WR_BEATS,
-    WR_BURSTS,
 )
-from targets.vta.timing.sharing import Sharing, episode_read
 from targets.vta.timing.units import Run, Tokens, Unit
-
-_LOW = 0xFFFFFFFF
-
-
-@stage
-def report_traffic(run: Run, sharing: Sharing, written: int) -> None:
-    """Beats and bursts of both ports."""
-    outcome, read = run.sim.outcome, sharing.read
-    if sharing.live:
-        read += episode_read(run.sim)
-    outcome[RD_BEATS], outcome[RD_BURSTS] = read >> nb.uint64(32), read & nb.uint64(_LOW)
-    outcome[WR_BEATS], outcome[WR_BURSTS] = written >> nb.uint64(32), written & nb.uint64(_LOW)
 
 
 @stage

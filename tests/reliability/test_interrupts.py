@@ -1,0 +1,124 @@
+"""Ctrl-C: one sentence that says what is kept and what to do, whenever it comes; a second ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.conftest import TILEWRIGHT, Place
+from tests.reliability.commands import wait_for
+
+pytestmark = pytest.mark.attack
+
+TUNE = ("tune", "digits_cnn", "--trials", "400", "--batch", "4", "--out", "out")
+KEPT = re.compile(
+    r"error: stopped; ([\d,]+) trials? (is|are) kept: start the same command again to go on"
+)
+
+
+def imports(place: Place, pid: int) -> bool:
+    """The first library that takes time is on its way."""
+    return any("pydantic_core" in each.path for each in psutil.Process(pid).memory_maps())
+
+
+def servers_start(place: Place, pid: int) -> bool:
+    return (place.folder / "home").exists()
+
+
+def trials_come(place: Place, pid: int) -> bool:
+    ledger = place.folder / "out" / "ledger.jsonl"
+    return ledger.is_file() and ledger.stat().st_size > 0
+
+
+def stopped(place: Place, moment: Callable[[Place, int], bool], wait: float) -> str:
+    """What a run says last that hears Ctrl-C so many seconds after a moment."""
+    command = place.start(*TUNE)
+    try:
+        wait_for(lambda: moment(place, command.pid), command)
+        time.sleep(wait)
+        command.send_signal(signal.SIGINT)
+        printed, _ = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == 130, printed
+    assert "Traceback" not in printed
+    return printed.splitlines()[-1]
+
+
+@pytest.mark.slow(seconds=1)
+@pytest.mark.parametrize("wait", [0.0, 0.3])
+def test_at_the_first_imports(tmp_path: Path, wait: float) -> None:
+    assert stopped(Place(tmp_path), imports, wait).startswith("error: stopped; ")
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("wait", [0.2, 2.0])
+def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: float) -> None:
+    found = KEPT.fullmatch(stopped(Place(tmp_path), servers_start, wait))
+    assert found is not None
+    assert found[1] == "0"
+
+
+@pytest.mark.slow(seconds=30)
+def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: str) -> None:
+    place = Place(tmp_path, prefect_server)
+    found = KEPT.fullmatch(stopped(place, trials_come, 1.0))
+    assert found is not None
+    shown = place.run("trials", "out").stdout.splitlines()[-1]
+    assert shown.startswith(f"{found[1]} trials")
+    assert int(found[1]) > 0
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
+    """Of a command whose end in order takes for ever."""
+    program = (
+        "import time\n"
+        "from cli.interrupts import heed_ctrl_c\n"
+        "heed_ctrl_c()\n"
+        "try: print('ready', flush=True); time.sleep(60)\n"
+        "finally: print('ending', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True,
+        env=Place(tmp_path).environment,
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        for line in ("ready", "ending"):
+            assert command.stdout.readline() == f"{line}\n"
+            command.send_signal(signal.SIGINT)
+        assert command.wait(10) == 130
+
+
+@pytest.mark.slow(seconds=3)
+def test_who_has_it_ignored_is_left_alone(tmp_path: Path) -> None:
+    """`nohup`, or `&` in a script: the command goes on."""
+    place = Place(tmp_path)
+    tune = "tune --workload dense:n=1,c=16,o=16 --bare --trials 2 --batch 2 --out out"
+    script = f"trap '' INT; {TILEWRIGHT} {tune} & sleep 1; kill -INT $!; wait $!"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=place.folder, env=place.environment, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "out" / "summary.json").is_file()
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_suite_in_the_background_ends(tmp_path: Path) -> None:
+    """Its commands hear Ctrl-C though the shell has it ignored."""
+    test = f"{__file__}::test_at_the_first_imports"
+    script = f"trap '' INT; {sys.executable} -P -m pytest -q {test} -p no:cacheprovider & wait $!"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

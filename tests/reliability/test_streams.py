@@ -1,0 +1,109 @@
+"""Closed, narrow and full output, and words that are no text: an answer or one message."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import TILEWRIGHT, Place
+
+pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=3)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def shell(place: Place, command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """`command` in a shell; `tilewright` is `$0`."""
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}", str(TILEWRIGHT)],
+        cwd=place.folder, env=place.environment | variables, capture_output=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+
+
+LONG, FOREIGN = b"x" * 5000, b"caf\xe9"
+PATHS = (
+    "inspect {}.onnx",
+    "tune {}.onnx --bare",
+    "tune digits_cnn --bare --out {}",
+    "tune digits_cnn --bare --target {}.json",
+    "trials {}",
+    "explain {}",
+    "compare --replay {}.csv",
+    "vta cycles --insns {} --spec vta-pynq",
+    "enumerate --workload dense:n=1,c=16,o=16 --out {}.csv",
+)
+TUNE = "tune --workload dense:n=1,c=16,o=16 --bare --trials 2 --batch 2 --out out"
+
+
+@pytest.mark.parametrize("command", ["zoo", TUNE])
+@pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_nothing_to_a_command(place: Place, command: str, streams: str) -> None:
+    done = shell(place, f'"$0" {command} {streams}')
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    ledger = place.folder / "out" / "ledger.jsonl"
+    if command == TUNE:
+        assert all(line.startswith(b"{") for line in ledger.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("command", ["zoo", TUNE])
+def test_a_reader_that_leaves_ends_a_command_without_a_word(place: Place, command: str) -> None:
+    done = shell(place, f'"$0" {command} | true')
+    assert done.returncode in (0, 1)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("command", ["zoo", "tuners"])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+    ],
+)
+def test_a_narrow_encoding_is_enough(place: Place, command: str, variables: dict[str, str]) -> None:
+    done = shell(place, f'"$0" {command}', **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    done.stdout.decode("latin-1" if "latin" in str(variables) else "ascii")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_output_to_a_full_disk_is_one_message(place: Place) -> None:
+    done = shell(place, '"$0" zoo > /dev/full')
+    assert done.returncode == 2
+    (message,) = done.stderr.splitlines()
+    assert message.startswith(b"error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((command, LONG) for command in PATHS),
+        ("inspect {}.onnx", FOREIGN),
+        ("tune digits_cnn --bare --out {}", FOREIGN),
+    ],
+)
+def test_paths_that_cannot_be_are_one_message(place: Place, command: str, name: bytes) -> None:
+    words = [word.encode().replace(b"{}", name) for word in command.split()]
+    done = subprocess.run(
+        [str(TILEWRIGHT).encode(), *words], cwd=place.folder, env=place.environment,
+        capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    (message,) = done.stderr.decode().splitlines()
+    assert message.startswith("error: ")
+    assert name != FOREIGN or "caf\\udce9" in message
+
+
+def test_a_folder_that_is_gone_is_one_message(place: Place) -> None:
+    done = shell(place, 'mkdir gone; cd gone; rmdir ../gone; "$0" zoo')
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: the present folder is gone")
