@@ -22,7 +22,7 @@ FUZZ_EXAMPLES ?= 5000
 # A worker a core, as tests/conftest.py wants its work dealt out; each takes up to a gigabyte.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup setup-dev tune check test fuzz lint lock clean
+.PHONY: help setup setup-dev tune check test attack fuzz lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,6 +40,9 @@ check: setup setup-dev lint ## Lint, type-check and run the quick half of the te
 
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
 	@$(PYTEST)
+
+attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/reliability.md, and say which could not be
+	@$(PYTEST) -m attack -rs
 
 fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
