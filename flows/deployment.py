@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-from services.embedded import drain
+from services.embedded import API_URL, drain, login_for
 from services.home import use_home
-from services.prefect_server import announce, announced, start_prefect_pages, withdraw
+from services.mlflow_server import mlflow_login
+from services.prefect_server import announcing, start_prefect_pages
 from services.server_process import LOOPBACK
 from services.urls import name_prefect_pages
 from targets.errors import TilewrightError
+from tuning.folders import OUTPUT_ROOT
 from tuning.options import TuningOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"
@@ -39,32 +42,39 @@ def check_cron(cron: str) -> None:
 def serve_tuning(
     options: TuningOptions,
     *,
+    root: Path,
     cron: str,
     every_seconds: float | None,
     port: int,
     emit: Callable[[str], None],
 ) -> None:
-    """Register the deployment and run what is due, one at a time, until Ctrl-C.
+    """Register the deployment and run what is due, one at a time, until Ctrl-C; a run writes its
+    results below `root` or fails.
 
-    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages.
+    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages. Raises
+    `ServerError`, `SecretError` or `HomeError`.
     """
     home = use_home()
+    os.environ |= mlflow_login(home)
+    os.environ[OUTPUT_ROOT] = str(root.resolve())  # the processes of runs inherit it
     with ExitStack() as stack:
-        named = os.environ.get("PREFECT_API_URL")
-        address = named or announced(home)
-        if address is None:
+        named = os.environ.get(API_URL)
+        login = login_for(named, home)
+        address = named or (login and login.api_url)
+        pages = (address or "").removesuffix("/api")
+        if not address:
             server = start_prefect_pages(home, LOOPBACK, port)
             stack.callback(server.process.stop)
             server.process.wait()
-            announce(home, server)
-            stack.callback(withdraw, home)
-            address = server.api_url
-        os.environ["PREFECT_API_URL"] = address
+            stack.enter_context(announcing(home, server))
+            login, address = server.login, server.api_url
+            pages = server.credentials.link(server.pages)
+        os.environ |= login.settings if login else {API_URL: address}
         _read_settings_again()
         name_prefect_pages(address)
-        emit(f"Prefect  {address.removesuffix('/api')}")
+        emit(f"Prefect  {pages}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
-        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}); Ctrl-C stops it")
+        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}) below {root}; Ctrl-C stops it")
         try:
             if not named and (dropped := _drop_waiting_runs()):
                 emit(f"dropped {dropped} of the runs that waited from before; ask for them again")

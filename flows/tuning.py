@@ -3,6 +3,8 @@
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
 
+import os
+
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -13,6 +15,7 @@ from tasks.steps import Params, TrackedNetwork, tracked_workload
 from tasks.store import CacheUse
 from tuning import run
 from tuning.events import Listener, ignore
+from tuning.folders import OUTPUT_ROOT, below_root
 from tuning.network import Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload
@@ -30,6 +33,7 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
     def tune_network(options: TuningOptions) -> Summary:
         """Tune every workload of a network; returns what `summary.json` holds."""
         home, emit = use_home(), logged(listen)
+        options = _confined(options)
         cache = CacheUse(str(home.cache), options.fresh)
 
         def tune_one(job: run.Job, params: Params, parent: str) -> TunedWorkload:
@@ -41,6 +45,12 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
             return run.tune_network(options, steps, emit)
 
     return tune_network
+
+
+def _confined(options: TuningOptions) -> TuningOptions:
+    """With the output folder below that of a deployment, if this is a run of one that has any."""
+    folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
+    return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options
 
 
 def workload_flow(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
 from services.home import Home, use_home
-from services.prefect_server import PrefectServer, announced, start_prefect_server
+from services.mlflow_server import mlflow_login
+from services.prefect_server import Login, announced, login_at, start_prefect_server
 from services.urls import PREFECT_PAGES, name_prefect_pages
 from targets.safe_files import open_own
 
-API_URL = "PREFECT_API_URL"
+API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 
 @contextmanager
@@ -22,16 +23,24 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
     """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
     `tilewright ui`, else starts one for the while. `prepare` runs while it starts.
 
-    Raises `ServerError` or `HomeError`.
+    Raises `ServerError`, `SecretError` or `HomeError`.
     """
     home = use_home()
-    named, pages = os.environ.get(API_URL), os.environ.get(PREFECT_PAGES)
+    mlflow = mlflow_login(home)
+    changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
+    before = {name: os.environ.get(name) for name in changed}
+    named = before[API_URL]
     if named:
         name_prefect_pages(named)
-    running = named or announced(home)
-    own = None if running else start_prefect_server(home)
+    login = login_for(named, home)
+    own = None
+    if login is None and not named:
+        own = start_prefect_server(home)
+        login = own.login
     try:
-        os.environ[API_URL] = running or _address(own)
+        if login is not None:
+            os.environ |= login.settings
+        os.environ |= mlflow
         prepare()
         if own is not None:
             own.process.wait()
@@ -42,22 +51,31 @@ def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
             finally:
                 drain()
     finally:
-        if named is None:
-            os.environ.pop(API_URL, None)
-        if pages is None:
-            os.environ.pop(PREFECT_PAGES, None)
+        _restore(before)
         if own is not None:
             own.process.stop()
 
 
-def _address(server: PrefectServer | None) -> str:
-    assert server is not None
-    return server.api_url
+def login_for(named: str | None, home: Home) -> Login | None:
+    """What opens the server that the user names, or that of `tilewright ui`, if it is up and one of
+    this home's. A login that the user gives is theirs. Raises `SecretError` or `HomeError`."""
+    if not named:
+        return announced(home)
+    return None if os.environ.get(AUTH_STRING) else login_at(named, home)
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager
 def _settings() -> Iterator[None]:
     from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
         PREFECT_API_URL,
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
         temporary_settings,
@@ -65,6 +83,8 @@ def _settings() -> Iterator[None]:
 
     # A heartbeat thread would be joined at the end of every flow, for a second each.
     changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    if login := os.environ.get(AUTH_STRING):
+        changed[PREFECT_API_AUTH_STRING] = login
     with temporary_settings(changed):
         yield
 

@@ -9,16 +9,17 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from services.addresses import MLFLOW
+from services.credentials import Credentials
 from services.home import use_home
 from services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
-from services.prefect_server import announce, start_prefect_pages, withdraw
+from services.prefect_server import announcing, start_prefect_pages
 from services.server_process import ServerError, ServerProcess
 
 POLL_SECONDS = 0.2
 
 
 class Addresses(dict[str, str]):
-    """Where the pages are, by name."""
+    """Where the pages are, by name, as links that log a browser in."""
 
     def __init__(self, values: dict[str, str], servers: list[ServerProcess]) -> None:
         super().__init__(values)
@@ -37,20 +38,22 @@ class Addresses(dict[str, str]):
 def show_pages(host: str, prefect_port: int, mlflow_port: int) -> Iterator[Addresses]:
     """Both servers, up. Ctrl-C and SIGTERM end the block quietly, and the servers with it."""
     home = use_home()
+    credentials = Credentials.of(home)  # for both: one click opens the two
     with ExitStack() as stack:
-        prefect = start_prefect_pages(home, host, prefect_port)
+        prefect = start_prefect_pages(home, host, prefect_port, credentials)
         stack.callback(prefect.process.stop)
-        mlflow = start_mlflow_server(home, host, mlflow_port)
+        mlflow = start_mlflow_server(home, host, mlflow_port, credentials)
         stack.callback(mlflow.stop)
         servers = [prefect.process, mlflow]
         try:
             with ending_on_sigterm():
                 for process in servers:
                     process.wait()
-                announce(home, prefect, **{MLFLOW: mlflow_pages(mlflow)})
-                stack.callback(withdraw, home)
+                others = {MLFLOW: mlflow_pages(mlflow)}
+                stack.enter_context(announcing(home, prefect, **others))
                 addresses = {"Prefect": prefect.pages, "MLflow": mlflow_runs_page(mlflow)}
-                yield Addresses(addresses, servers)
+                links = {name: credentials.link(address) for name, address in addresses.items()}
+                yield Addresses(links, servers)
         except KeyboardInterrupt:
             return
 

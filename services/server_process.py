@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from targets.errors import TilewrightError
@@ -36,17 +36,19 @@ class ServerError(TilewrightError):
 
 @dataclass
 class ServerProcess:
-    """A running server. `health` is an address that answers 200 once it is up."""
+    """A running server. `health` is an address that answers 200 once it is up, asked with
+    `headers`."""
 
     name: str
     process: subprocess.Popen[bytes]
     health: str
     log: Path
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self) -> None:
         """Block until the server answers. Raises `ServerError` if it does not."""
         deadline = time.monotonic() + START_LIMIT_SECONDS
-        while not answers(self.health):
+        while not answers(self.health, self.headers):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise ServerError(f"the {self.name} server did not start; see {self.log}")
@@ -71,8 +73,10 @@ def start(
     log: Path,
     environment: Mapping[str, str] | None = None,
     descriptors: Sequence[int] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server; returns at once. `descriptors` are open files it inherits."""
+    """Start a server; returns at once. `descriptors` are open files it inherits, `headers` what it
+    wants to be asked with."""
     with os.fdopen(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "services.server_process", *command],
@@ -87,7 +91,7 @@ def start(
             cwd="/",
             start_new_session=True,  # Ctrl-C reaches the command, which then stops its servers
         )
-    return ServerProcess(name, process, health, log)
+    return ServerProcess(name, process, health, log, headers or {})
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -105,10 +109,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def answers(url: str) -> bool:
+def answers(url: str, headers: Mapping[str, str] | None = None) -> bool:
     """Whether something healthy answers at this address."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=5) as reply:
             return bool(reply.status == 200)
     except (OSError, urllib.error.URLError):
         return False

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from services.prefect_server import Login
 from targets.collector import collect_seldom
 from tests.sharing import Turns, folder_of_the_run, prefect_beside
 
@@ -55,11 +56,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture(scope="session")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that runs already, as a user may name one: its start is a third of what a short run
-    costs. The tests of a command's own server do without."""
-    with prefect_beside(tmp_path_factory.mktemp("prefect")) as api_url:
-        yield api_url
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
+    """A server that runs already, as a user may name one, with what opens it: its start is a third
+    of what a short run costs. The tests of a command's own server do without."""
+    with prefect_beside(tmp_path_factory.mktemp("prefect")) as login:
+        yield login
 
 
 # -- several workers ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.home import Home, use_home
-from services.prefect_server import start_prefect_server
+from services.prefect_server import Login, start_prefect_server
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
 """Beginnings of the variables that decide where records are kept."""
@@ -45,8 +45,8 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 @contextmanager
-def prefect_beside(root: Path) -> Iterator[str]:
-    """The API of a server on the records below `root`, as a command starts one for itself."""
+def prefect_beside(root: Path) -> Iterator[Login]:
+    """What opens a server on the records below `root`, as a command starts one for itself."""
     before = dict(os.environ)
     try:
         for name in [name for name in before if name.startswith(OURS)]:
@@ -57,7 +57,7 @@ def prefect_beside(root: Path) -> Iterator[str]:
         os.environ.update(before)
     try:
         server.process.wait()
-        yield server.api_url
+        yield server.login
     finally:
         server.process.stop()
 

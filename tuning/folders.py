@@ -31,6 +31,10 @@ CONVERGENCE = "convergence.png"
 LEDGER = "ledger.jsonl"
 
 
+OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
+"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
+
+
 class OutputError(TilewrightError):
     """An output folder that cannot be used."""
 
@@ -53,6 +57,24 @@ def check_folder(folder: Path) -> None:
             problem = f"{existing}: {(error.strerror or str(error)).lower()}"
     if problem:
         raise OutputError(f"cannot write to {folder}: {problem}; choose another folder with --out")
+
+
+def below_root(folder: Path, root: str) -> Path:
+    """The folder, which counts from `root`; with no root, as it is. Raises `OutputError` if it
+    leaves it, be it by a link."""
+    if not root:
+        return folder
+    try:
+        place, limit = (Path(root) / folder).resolve(), Path(root).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
+        raise OutputError(f"out {str(folder)!r} is no folder below {root}: {error}") from None
+    if not place.is_relative_to(limit):
+        raise OutputError(
+            f"out {folder} is {place}, which lies outside of {limit}, where runs of this "
+            "deployment keep their results; choose a folder below, or start 'tilewright serve' "
+            "with another --root"
+        )
+    return folder if limit == Path.cwd() else place
 
 
 def check_files(folder: Path) -> None:

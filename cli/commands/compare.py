@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,8 +141,9 @@ def _enumerated(
 def _record(compared: Comparison, folder: Path, console: Console) -> None:
     """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
     from services.home import use_home
+    from services.mlflow_server import mlflow_login
 
-    use_home()
+    os.environ |= mlflow_login(use_home())
     from cli.views.comparison import recording, show_recorded
     from evaluation.compare.comparison import COMPARISON
     from reports.compare.report import REPORT

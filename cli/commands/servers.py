@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,12 +64,16 @@ def serve(
     every: Annotated[
         float | None, typer.Option(help="Run every so many seconds instead.", min=1)
     ] = None,
+    root: Annotated[
+        Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
+    ] = Path(),
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
     from services.addresses import PREFECT, port_or_last
     from services.ports import check_ports
     from tuning.checks import check
+    from tuning.folders import below_root
     from tuning.options import parse_options
 
     prefect = port_or_last(prefect_port, PREFECT)
@@ -77,18 +82,20 @@ def serve(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch,
     )  # fmt: skip
-    check(options)
+    check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
     from flows.deployment import check_cron, serve_tuning
 
     if every is None:
         check_cron(cron)
-    serve_tuning(options, cron=cron, every_seconds=every, port=prefect, emit=typer.echo)
+    serve_tuning(
+        options, root=root.resolve(), cron=cron, every_seconds=every, port=prefect, emit=typer.echo
+    )
 
 
 def _warn_if_open(host: str) -> None:
     if host not in (LOOPBACK, "localhost", "::1"):
         typer.echo(
-            f"warning: the pages have no password; everyone who reaches {host} can read and "
-            "change these runs",
+            f"warning: everyone who has one of the links below, and reaches {host}, can read and "
+            "change these runs; nothing is encrypted on the way there",
             err=True,
         )

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from services.credentials import Credentials
+from services.home import Home
+from services.prefect_server import Login
+from services.secret_file import home_secret
 from tests.sharing import OURS, made_once
 
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
@@ -23,13 +27,18 @@ class Place:
     """A folder to run commands in, with records of its own, or Prefect's on a `server`."""
 
     folder: Path
-    server: str = ""
+    server: Login | None = None
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        named = {"PREFECT_API_URL": self.server} if self.server else {}
+        named = self.server.settings if self.server else {}
         return kept | named | {"TILEWRIGHT_HOME": str(self.folder / "home")}
+
+    def login(self, api_url: str) -> Login:
+        """What opens a server of this place's own."""
+        home = Home(self.folder / "home")
+        return Login(api_url, Credentials(home_secret(home)))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`tilewright …` to its end."""
@@ -58,7 +67,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def guest(tmp_path: Path, prefect_server: str) -> Place:
+def guest(tmp_path: Path, prefect_server: Login) -> Place:
     return Place(tmp_path, prefect_server)
 
 

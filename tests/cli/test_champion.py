@@ -11,6 +11,7 @@ import pytest
 
 from models import make_explorer
 from search import tune
+from services.prefect_server import Login
 from targets import make_target
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
@@ -35,7 +36,7 @@ class Logged:
 
 
 @pytest.fixture(scope="module")
-def logged(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Logged:
+def logged(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Logged:
     place = Place(tmp_path_factory.mktemp("champion"), prefect_server)
     done = place.run(
         "compare", "--tuners", ",".join(TUNERS), "--network", "digits_cnn", "--workloads", "1",

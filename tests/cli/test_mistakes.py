@@ -172,7 +172,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    server = request.getfixturevalue("prefect_server") if mistake in LATE else ""
+    server = request.getfixturevalue("prefect_server") if mistake in LATE else None
     place = Place(tmp_path, server)
     arguments = mistake(place.folder)
     before = {path for path in place.folder.rglob("*") if "home" not in path.parts}

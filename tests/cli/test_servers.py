@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -26,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900  # a machine that compiles and serves others meanwhile is slow
 
 
-def post(url: str, document: object) -> Any:
+def post(url: str, document: object, headers: Mapping[str, str]) -> Any:
     request = urllib.request.Request(
-        url, json.dumps(document).encode(), {"Content-Type": "application/json"}
+        url, json.dumps(document).encode(), {"Content-Type": "application/json"} | dict(headers)
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
         return json.loads(reply.read())
@@ -43,6 +46,11 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
         if text in line:
             return seen
     raise AssertionError(seen)
+
+
+def printed_links(printed: str) -> dict[str, str]:
+    """The addresses of pages by what they show."""
+    return dict(re.findall(r"^(\w+) +(http\S+)$", printed, re.MULTILINE))
 
 
 def listening(pid: int) -> set[str]:
@@ -63,11 +71,13 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
     pages = place.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
     try:
         printed = read_until(pages, "Ctrl-C")
-        assert f"http://{LOOPBACK}:{prefect}" in printed
-        assert f"http://{LOOPBACK}:{mlflow}/#/experiments?workflowType=machine_learning" in printed
-        assert answers(f"http://{LOOPBACK}:{prefect}/api/health")
-        assert answers(f"http://{LOOPBACK}:{mlflow}/")
+        links = printed_links(printed)
+        assert links["Prefect"].startswith(f"http://{LOOPBACK}:{prefect}/?key=")
+        assert links["MLflow"].startswith(f"http://{LOOPBACK}:{mlflow}/?key=")
+        assert links["MLflow"].endswith("#/experiments?workflowType=machine_learning")
+        _open_in_a_browser(links)
         assert "warning" not in printed
+        assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
         assert listening(pages.pid) == {LOOPBACK}
         _deploy_and_list(place, f"http://{LOOPBACK}:{prefect}/api")
     finally:
@@ -80,11 +90,36 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
     }  # fmt: skip
 
 
+def _open_in_a_browser(links: dict[str, str]) -> None:
+    """One click opens both: pages, what they are made of, and what they ask for."""
+    with httpx.Client() as browser:
+        opened = browser.get(links["Prefect"])
+        assert opened.status_code == 303
+        assert opened.headers["Location"] == "/"
+        prefect, mlflow = (links[name].partition("?")[0] for name in ("Prefect", "MLflow"))
+        browser.headers["Accept"] = "text/html"
+        for pages in prefect, mlflow:
+            page = browser.get(pages, follow_redirects=True)
+            assert page.status_code == 200
+            script = re.search(r'src="([^"]+\.js)"', page.text)
+            assert script is not None
+            assert browser.get(page.url.join(script[1])).status_code == 200
+        browser.headers["Accept"] = "application/json"
+        settings = browser.get(f"{prefect}ui-settings").json()
+        assert (settings["api_url"], settings["auth"]) == ("/api", None)
+        assert browser.post(f"{prefect}api/flow_runs/filter", json={}).json() == []
+        asked = {"max_results": 5}
+        found = browser.post(f"{mlflow}ajax-api/2.0/mlflow/experiments/search", json=asked).json()
+        assert [each["name"] for each in found["experiments"]] == ["Default"]
+
+
 def _deploy_and_list(place: Place, api: str) -> None:
     """The deployment file is accepted, listed, and its form refuses nonsense."""
-    environment = place.environment | {"PREFECT_API_URL": api, "DO_NOT_TRACK": "true"}
+    login = place.login(api)
+    environment = place.environment | login.settings | {"DO_NOT_TRACK": "true"}
     program = Path(sys.executable).with_name("prefect")
-    post(f"{api}/work_pools/", {"name": "tilewright", "type": "process"})
+    pool, headers = {"name": "tilewright", "type": "process"}, login.credentials.headers
+    post(f"{api}/work_pools/", pool, headers)
     done = subprocess.run(
         [str(program), "--no-prompt", "deploy", "--all", "--prefect-file",
          "deployments/prefect.yaml"],
@@ -92,13 +127,13 @@ def _deploy_and_list(place: Place, api: str) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    (nightly,) = post(f"{api}/deployments/filter", {})
+    (nightly,) = post(f"{api}/deployments/filter", {}, headers)
     assert nightly["name"] == "nightly"
-    (flow,) = post(f"{api}/flows/filter", {})
+    (flow,) = post(f"{api}/flows/filter", {}, headers)
     assert flow["name"] == "tune_network"
     bad = {"parameters": {"options": {"trials": 0}}}
     with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{api}/deployments/{nightly['id']}/create_flow_run", bad)
+        post(f"{api}/deployments/{nightly['id']}/create_flow_run", bad, headers)
     assert 400 <= refused.value.code < 500
     assert "options.trials" in refused.value.read().decode()
 
@@ -110,17 +145,47 @@ def test_serve_executes_a_scheduled_run(place: Place) -> None:
         "--prefect-port", str(port), "--out", "out",
     )  # fmt: skip
     try:
-        read_until(server, "serving")
+        printed = read_until(server, "serving")
+        assert f"http://{LOOPBACK}:{port}/?key=" in printed
+        headers = place.login(f"http://{LOOPBACK}:{port}/api").credentials.headers
         deadline = time.monotonic() + LIMIT_SECONDS
         done: list[Any] = []
         while not done and time.monotonic() < deadline:
             time.sleep(1)
             states = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}}
-            runs = post(f"http://{LOOPBACK}:{port}/api/flow_runs/filter", states)
+            runs = post(f"http://{LOOPBACK}:{port}/api/flow_runs/filter", states, headers)
             done = [run for run in runs if run["auto_scheduled"]]
         assert done, "no scheduled run ended in time"
         assert {run["state_type"] for run in done} == {"COMPLETED"}
         summary = place.json("out/summary.json")
         assert summary["prefect_flow_run_id"] in {run["id"] for run in done}
+        _leave_the_root(place, f"http://{LOOPBACK}:{port}/api", headers)
     finally:
         stop(server)
+
+
+def _leave_the_root(place: Place, api: str, headers: Mapping[str, str]) -> None:
+    """Runs on request whose results would go elsewhere, straight and through a link."""
+    elsewhere = place.folder.with_name(f"{place.folder.name}-elsewhere")
+    elsewhere.mkdir()
+    (place.folder / "link").symlink_to(elsewhere)
+    (deployment,) = post(f"{api}/deployments/filter", {}, headers)
+    wanted = deployment["parameters"]["options"]
+    create, runs = f"{api}/deployments/{deployment['id']}/create_flow_run", {}
+    post(f"{api}/deployments/{deployment['id']}/pause_deployment", {}, headers)
+    for out in str(elsewhere), "link/x":
+        asked = {"parameters": {"options": wanted | {"out": out}}}
+        runs[post(create, asked, headers)["id"]] = out
+    deadline = time.monotonic() + LIMIT_SECONDS
+    ended: list[Any] = []
+    while len(ended) < len(runs) and time.monotonic() < deadline:
+        time.sleep(1)
+        asked = {"flow_runs": {"id": {"any_": list(runs)}}}
+        found = post(f"{api}/flow_runs/filter", asked, headers)
+        ended = [run for run in found if run["state_type"] in ("FAILED", "COMPLETED", "CRASHED")]
+    assert [run["state_type"] for run in ended] == ["FAILED"] * len(runs)
+    for run in ended:
+        message = run["state"]["message"]
+        assert f"out {runs[run['id']]} is {elsewhere}" in message
+        assert f"lies outside of {place.folder}" in message
+    assert list(elsewhere.iterdir()) == []

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from search import read
+from services.prefect_server import Login
 from targets import make_target
 from targets.workload import parse_workload
 from tests.cli.conftest import TUNE, Place, Tuned
@@ -201,7 +202,7 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Place:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Place:
     """The same command once more, in another folder."""
     place = Place(tmp_path_factory.mktemp("elsewhere"), prefect_server)
     done = place.run(*TUNE, "--out", "other")

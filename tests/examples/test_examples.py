@@ -14,17 +14,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from services.prefect_server import Login
 from targets.workload import parse_workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 
-def run(folder: Path, *command: str, packages: Path | None = None, server: str = "") -> str:
+def run(
+    folder: Path, *command: str, packages: Path | None = None, server: Login | None = None
+) -> str:
     drop = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
     paths = [str(packages)] * bool(packages) + [kept.get("PYTHONPATH", "")]
-    named = {"PREFECT_API_URL": server} if server else {}
+    named = server.settings if server else {}
     environment = (
         kept
         | named
@@ -81,7 +84,7 @@ def ideal(text: str) -> float:
 @pytest.mark.parametrize("bare", [True, False])
 @pytest.mark.slow(seconds=38)
 def test_a_target_of_another_package_is_tuned(
-    tmp_path: Path, bare: bool, prefect_server: str
+    tmp_path: Path, bare: bool, prefect_server: Login
 ) -> None:
     packages = installed("roofline", tmp_path)
     assert "roofline" in run(tmp_path, str(TILEWRIGHT), "targets", packages=packages)

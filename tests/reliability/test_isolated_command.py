@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from search import read
+from services.prefect_server import Login
 from targets import make_target
 from targets.vta.faulty import make_vta
 from targets.workload import parse_workload
@@ -32,7 +33,7 @@ TYPED = {"crash": "run_error", "hang": "timeout", "nonsense": "wrong_result", "r
 
 
 def test_a_simulator_that_misbehaves_does_not_end_the_command(
-    tmp_path: Path, prefect_server: str
+    tmp_path: Path, prefect_server: Login
 ) -> None:
     place = Place(tmp_path, prefect_server)
     done = subprocess.run(

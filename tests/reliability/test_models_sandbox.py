@@ -14,6 +14,7 @@ from networks import zoo
 from networks.errors import DynamicShapeError, ModelFileError
 from networks.network import Network
 from networks.sandbox import SandboxedSource
+from services.prefect_server import Login
 from targets.rpc_process import Limits
 from tests.cli.conftest import Place
 
@@ -91,7 +92,9 @@ def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> N
 
 
 @pytest.mark.slow(seconds=15)
-def test_modules_lying_in_the_folder_are_not_imported(tmp_path: Path, prefect_server: str) -> None:
+def test_modules_lying_in_the_folder_are_not_imported(
+    tmp_path: Path, prefect_server: Login
+) -> None:
     """Somebody who sends a model may send a `numpy.py` with it."""
     place = Place(tmp_path, prefect_server)
     (tmp_path / "digits.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from services.home import Home
+from services.prefect_server import Login
+from services.secret_file import home_secret
 from services.server_process import listening_socket
 from tasks.store import Store
 from tests.cli.conftest import TILEWRIGHT, Place
@@ -20,7 +23,7 @@ DAMAGES = ("truncated", "flipped", "replaced")
 @pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("turn", range(len(DAMAGES)))
 def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
-    tmp_path: Path, whole: Whole, turn: int, prefect_server: str
+    tmp_path: Path, whole: Whole, turn: int, prefect_server: Login
 ) -> None:
     """In three turns each file of the cache, models included, suffers each damage, the ledger too:
     what it still says is kept, the rest is measured again."""
@@ -77,6 +80,8 @@ def test_no_file_of_a_run_holds_a_variable_of_the_environment(tmp_path: Path) ->
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"prefect.db", "mlflow.db", "tilewright.log", "summary.json"} <= {f.name for f in files}
     assert [path for path in files if b"hush-7f3a" in path.read_bytes()] == []
+    secret = home_secret(Home(tmp_path / "home")).encode()
+    assert [path.name for path in files if secret in path.read_bytes()] == ["secret"]
 
 
 def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
@@ -85,7 +90,8 @@ def test_opening_the_pages_to_others_is_warned_of(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = Place(tmp_path).run("ui", "--host", "0.0.0.0", "--prefect-port", port)
     warning, error = done.stderr.splitlines()
-    assert warning.startswith("warning: the pages have no password; everyone who reaches 0.0.0.0")
+    assert warning.startswith("warning: everyone who has one of the links below, and reaches 0.0.0")
+    assert "nothing is encrypted" in warning
     assert error.startswith(f"error: cannot listen on 0.0.0.0:{port}: ")
 
 

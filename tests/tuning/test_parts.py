@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tuning
+from services.prefect_server import Login
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
 from tuning.network import Extracted, Subgraph, UnknownLayer, those_of
@@ -44,7 +45,7 @@ def test_layers_get_the_schedules_they_get_in_the_whole_network(
 
 @pytest.mark.slow(seconds=40)
 def test_the_commands_do_what_the_library_call_does(
-    whole: list[dict[str, object]], tmp_path: Path, prefect_server: str
+    whole: list[dict[str, object]], tmp_path: Path, prefect_server: Login
 ) -> None:
     place = Place(tmp_path, prefect_server)
     for flags in (("--bare",), ()):

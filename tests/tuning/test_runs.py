@@ -13,6 +13,7 @@ import pytest
 
 import tuning
 from search import read
+from services.prefect_server import Login
 from targets.workload import parse_workload
 from tests.cli.conftest import Place
 from tuning.events import Event, RoundDone, WorkloadTuned
@@ -37,7 +38,7 @@ def left(out: Path) -> list[bytes]:
 
 @pytest.mark.slow(seconds=38)
 def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
-    library: Path, tmp_path: Path, prefect_server: str
+    library: Path, tmp_path: Path, prefect_server: Login
 ) -> None:
     for flags in (("--bare",), ()):
         folder = tmp_path / ("bare" if flags else "flow")

@@ -1,0 +1,259 @@
+"""Another user of the machine, and a folder that one of them prepared, against real commands.
+
+The other user is a child of this process that gave up its rights, so it needs root here; without it
+those tests are skipped.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from services.home import Home
+from services.secret_file import home_secret, secret_path
+from services.server_process import LOOPBACK
+from tests.cli.conftest import Place
+from tests.cli.test_servers import printed_links, read_until, stop
+from tests.reliability.commands import TUNE, servers, wait_for
+from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
+from tests.sharing import free_port
+
+pytestmark = pytest.mark.attack
+AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+
+NOBODY = 65534
+METHODS = ("GET", "POST", "PUT", "DELETE", "OPTIONS")
+
+
+def as_nobody(act: Callable[[], Any]) -> Any:
+    """What a process of another user finds out, as JSON. It is a fork: the files of an interpreter
+    may be closed to others."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.write(writer, json.dumps(act()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "here").mkdir()
+    return Place(tmp_path / "here")
+
+
+@pytest.fixture
+def public() -> Iterator[Place]:
+    """A place in a folder that every user can look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Place(Path(folder))
+
+
+def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, int]]:
+    """The answers other than 401."""
+    found = []
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
+    for method, route in routes:
+        connection.request(method, route, b"{}", {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        reply.read()
+        if reply.status != 401:
+            found.append((method, route, reply.status))
+    connection.close()
+    return found
+
+
+def start_a_run(port: int) -> list[int]:
+    """What was possible: a flow, a deployment of it, and a run that writes where it likes."""
+    answers = []
+    for route, body in (
+        ("/api/flows/", {"name": "tune_network"}),
+        ("/api/deployments/", {"name": "x", "entrypoint": "os.system"}),
+        ("/api/flow_runs/", {"parameters": {"options": {"out": "/tmp/planted"}}}),
+    ):
+        for kind in "application/json", "text/plain":
+            connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
+            connection.request("POST", route, json.dumps(body), {"Content-Type": kind})
+            answers.append(connection.getresponse().status)
+            connection.close()
+    return answers
+
+
+def spied(pids: list[int], home: Path) -> dict[str, Any]:
+    """What another user reads of processes and files."""
+    arguments, environments = [], 0
+    for pid in pids:
+        arguments.append(Path(f"/proc/{pid}/cmdline").read_text())
+        with suppress(PermissionError):
+            environments += len(Path(f"/proc/{pid}/environ").read_bytes())
+    readable = []
+    for path in home.rglob("*"):
+        try:
+            readable.append(path.read_text(errors="replace"))
+        except OSError:
+            continue
+    try:
+        secret = (home / "secret").read_text()
+    except PermissionError:
+        secret = ""
+    return {"read": "".join(arguments + readable), "environments": environments, "secret": secret}
+
+
+def family(pid: int) -> list[int]:
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def ports(pid: int) -> set[int]:
+    """On which a process and its children listen."""
+    entries = [e for one in family(pid) for e in psutil.Process(one).net_connections("inet")]
+    return {entry.laddr.port for entry in entries if entry.status == psutil.CONN_LISTEN}
+
+
+@AS_ANOTHER
+@pytest.mark.slow(seconds=20)
+def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
+    prefect, mlflow = free_port(), free_port()
+    pages = public.start("ui", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow))
+    home = public.folder / "home"
+    try:
+        link = printed_links(read_until(pages, "Ctrl-C"))["Prefect"]
+        secret = home_secret(Home(home))
+        schema = httpx.get(f"http://{LOOPBACK}:{prefect}/openapi.json", auth=("", secret)).json()
+        known = [(method.upper(), route.replace("{", "").replace("}", ""))
+                 for route, methods in schema["paths"].items() for method in methods]  # fmt: skip
+        assert len(known) > 150
+        more = [(method, route) for method in METHODS for route in PREFECT_ROUTES + MLFLOW_ROUTES]
+        assert as_nobody(lambda: statuses(prefect, known + more)) == []
+        assert as_nobody(lambda: statuses(mlflow, more)) == []
+        assert as_nobody(lambda: start_a_run(prefect)) == [401, 415] * 3
+        assert ports(pages.pid) == {prefect, mlflow}
+        seen = as_nobody(lambda: spied(family(pages.pid), home))
+    finally:
+        assert stop(pages) == 0
+    assert "services.prefect_server" in seen["read"]
+    assert secret not in seen["read"]
+    assert link.partition("key=")[2] not in seen["read"]
+    assert (seen["environments"], seen["secret"]) == (0, "")
+
+
+@AS_ANOTHER
+@pytest.mark.slow(seconds=15)
+def test_another_user_gets_nothing_from_a_run(public: Place) -> None:
+    command = public.start(*TUNE)
+    try:
+        wait_for(lambda: bool(servers(command.pid)) and bool(ports(command.pid)), command)
+        (port,) = ports(command.pid)
+        routes = [(method, route) for method in METHODS for route in PREFECT_ROUTES]
+        assert as_nobody(lambda: statuses(port, routes)) == []
+        assert as_nobody(lambda: start_a_run(port)) == [401, 415] * 3
+        seen = as_nobody(lambda: spied(family(command.pid), public.folder / "home"))
+        secret = home_secret(Home(public.folder / "home"))
+    finally:
+        printed, _ = command.communicate(timeout=300)
+    assert command.returncode == 0, printed
+    assert "services.prefect_server" in seen["read"]
+    assert secret not in seen["read"] + printed
+    assert (seen["environments"], seen["secret"]) == (0, "")
+
+
+# -- a folder from a stranger ------------------------------------------------------------------
+
+ECHO = """
+import http.server, sys
+seen = open(sys.argv[1], "a")
+class Echo(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(self.requestline, self.headers, file=seen, flush=True)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"true")
+    do_POST = do_GET
+server = http.server.HTTPServer(("127.0.0.1", 0), Echo)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def listener(seen: Path) -> Iterator[int]:
+    """A server of the stranger's on this machine, which says that all is well; its port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ECHO, str(seen)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_folder_from_a_stranger_names_neither_secret_nor_server(
+    tmp_path: Path, place: Place
+) -> None:
+    """It brings a secret that the stranger knows, and the address of the stranger's server."""
+    prepared = Home(tmp_path / "prepared")
+    (prepared.root / "prefect").mkdir(parents=True)
+    planted = home_secret(prepared)
+    with listener(tmp_path / "seen") as port:
+        address = f"http://{LOOPBACK}:{port}"
+        (prepared.root / "prefect" / "server.json").write_text(
+            json.dumps({"api_url": f"{address}/api"})
+        )
+        shutil.copytree(prepared.root, place.folder / "home")
+        assert secret_path(Home(place.folder / "home")).read_text() == planted
+        done = place.run(*TUNE)
+    assert done.returncode == 0, done.stderr
+    assert home_secret(Home(place.folder / "home")) != planted
+    seen = (tmp_path / "seen").read_text()
+    assert seen.count("/api/") == 1, "a look at who is there, and no more"
+    assert "Authorization" not in seen
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_server_that_the_user_names_is_told_no_secret(tmp_path: Path, place: Place) -> None:
+    with listener(tmp_path / "seen") as port:
+        named = {"PREFECT_API_URL": f"http://{LOOPBACK}:{port}/api",
+                 "MLFLOW_TRACKING_URI": f"http://{LOOPBACK}:{port}",
+                 "PREFECT_CLIENT_MAX_RETRIES": "0"}  # fmt: skip
+        program = (
+            "from services.embedded import embedded\n"
+            "import os, urllib.request\n"
+            "with embedded():\n"
+            "    from prefect import get_client\n"
+            "    with get_client(sync_client=True) as client: client._client.get('/flows/1')\n"
+            "    print([name for name in os.environ if 'AUTH' in name or 'PASSWORD' in name])"
+        )
+        root = str(Path(__file__).parents[2])
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program], cwd=place.folder, capture_output=True, text=True,
+            env=place.environment | named | {"PYTHONPATH": root},
+        )  # fmt: skip
+    seen = (tmp_path / "seen").read_text()
+    assert "/api/flows/1" in seen, done.stderr
+    assert "Authorization" not in seen
+    assert done.stdout.strip().endswith("[]")
+    assert home_secret(Home(place.folder / "home")) not in seen

@@ -1,0 +1,152 @@
+"""A home's secret is known to its user alone, and nobody can bring one along."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.home import Home, HomeError
+from services.secret_file import SecretError, home_secret, secret_path
+
+pytestmark = pytest.mark.attack
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    (tmp_path / "home").mkdir()
+    return Home(tmp_path / "home")
+
+
+def test_it_is_made_once_for_its_user_alone(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        secret = home_secret(home)
+    finally:
+        os.umask(before)
+    assert len(bytes.fromhex(secret)) == 32
+    assert home_secret(home) == secret
+    state = secret_path(home).lstat()
+    assert stat.filemode(state.st_mode) == "-rw-------"
+    assert state.st_uid == os.geteuid()
+    assert len(list(home.root.iterdir())) == 2
+
+
+@pytest.mark.slow(seconds=2)
+def test_commands_that_start_at_once_know_the_same(home: Home) -> None:
+    program = (
+        "import sys; from pathlib import Path; from services.home import Home\n"
+        "from services.secret_file import home_secret\n"
+        "sys.stdin.read(); print(home_secret(Home(Path(sys.argv[1]))))"
+    )
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", program, str(home.root)], cwd=ROOT, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(8)
+    ]  # fmt: skip
+    for command in commands:
+        assert command.stdin is not None
+        command.stdin.close()
+    found = {command.stdout.read() for command in commands if command.stdout is not None}
+    assert [command.wait() for command in commands] == [0] * 8
+    assert found == {home_secret(home) + "\n"}
+
+
+def _copied(home: Home, there: Path) -> None:
+    shutil.copytree(home.root, there)
+
+
+def _unpacked(home: Home, there: Path) -> None:
+    with tarfile.open(there.with_suffix(".tar"), "w") as archive:
+        archive.add(home.root, there.name)
+    with tarfile.open(there.with_suffix(".tar")) as archive:
+        archive.extractall(there.parent, filter="tar")
+
+
+@pytest.mark.parametrize("bring", [_copied, _unpacked])
+def test_one_that_came_with_a_folder_is_not_believed(
+    home: Home, tmp_path: Path, bring: Callable[[Home, Path], None]
+) -> None:
+    planted = home_secret(home)
+    bring(home, tmp_path / "brought")
+    brought = Home(tmp_path / "brought")
+    assert secret_path(brought).read_text() == planted
+    assert stat.S_IMODE(secret_path(brought).stat().st_mode) == 0o600
+    assert home_secret(brought) != planted
+    assert home_secret(brought) == home_secret(brought)
+    assert home_secret(home) == planted
+
+
+@pytest.mark.parametrize("text", ["", "0" * 63, "0" * 64, "z" * 64, "0" * 10_000])
+def test_one_that_was_edited_is_made_anew(home: Home, text: str) -> None:
+    secret = home_secret(home)
+    secret_path(home).write_text(text)
+    assert home_secret(home) not in (secret, text)
+
+
+def _link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def _hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def _pipe(path: Path, victim: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _folder(path: Path, victim: Path) -> None:
+    path.mkdir(0o700)
+
+
+def _readable(path: Path, victim: Path) -> None:
+    path.write_text("0" * 64)
+    path.chmod(0o640)
+
+
+def _writable(path: Path, victim: Path) -> None:
+    path.write_text("0" * 64)
+    path.chmod(0o602)
+
+
+def _foreign(path: Path, victim: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path.write_text("0" * 64)
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize("name", ["secret", "secret.seal"])
+@pytest.mark.parametrize("lay", [_link, _hard_link, _pipe, _folder, _readable, _writable, _foreign])
+def test_what_others_may_know_is_one_message(
+    home: Home, tmp_path: Path, lay: Callable[[Path, Path], None], name: str
+) -> None:
+    home_secret(home)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    victim.chmod(0o600)
+    (home.root / name).unlink()
+    lay(home.root / name, victim)
+    with pytest.raises(SecretError, match=rf"{name} is not fit .*; remove it and repeat"):
+        home_secret(home)
+    assert victim.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HomeError, match="cannot keep a secret"):
+        home_secret(Home(tmp_path / "file"))
