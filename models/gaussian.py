@@ -16,6 +16,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
 from models.fitted import Fitted
+from models.npz_file import read_numbers
 from search.acquisition import log_expected_improvement
 from targets.features import Features
 
@@ -122,10 +123,19 @@ class GaussianProcess(Fitted):
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as data:
-            self.x, self.weights, self.factor = data["x"], data["weights"], data["factor"]
-            self.lengths = data["lengths"]
-            self.mean, self.scale, self.noise, self.linear = map(float, data["facts"])
+        found = read_numbers(path, {"x": 2, "weights": 1, "factor": 2, "lengths": 1, "facts": 1})
+        points, width = len(found["weights"]), len(found["lengths"])
+        shapes = {"x": (points, width), "factor": (points, points), "facts": (4,)}
+        if any(found[name].shape != shape for name, shape in shapes.items()):
+            raise ValueError("its arrays do not belong together")
+        if points and not (found["factor"].diagonal() != 0).all():
+            raise ValueError("its factor cannot be solved for")
+        if not (found["lengths"] > 0).all() or not (found["facts"][1:] > 0).all():
+            raise ValueError("its lengths and shares are not positive")
+        self.x, self.weights, self.factor = found["x"], found["weights"], found["factor"]
+        self.lengths = found["lengths"]
+        self.mean, self.scale, self.noise, self.linear = map(float, found["facts"])
+        self.width = width if points else None
 
     def _posterior(self, scaled: Matrix) -> tuple[Vector, Matrix]:
         """Variance of scaled rows (n,), and what is known of them: (points, n)."""

@@ -95,7 +95,21 @@ class Store:
             raise DamagedFile(
                 f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
             )
-        thing = decode(data)
+        try:
+            thing = decode(data)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            MemoryError,
+            TilewrightError,
+        ) as error:
+            # written as it is, but by somebody else: its digest is right
+            raise DamagedFile(
+                f"{self._data(name)} holds not what it is kept for ({str(error)[:200]}); repeat "
+                "the command with --fresh, or remove the folder 'cache'"
+            ) from None
         self._keep(name, thing)
         return thing
 

@@ -20,7 +20,6 @@ from targets.errors import TilewrightError, WorkloadError
 from tuning.outcome import TRIAL, Schedule
 from tuning.study import Study
 
-
 NOISE = 2.0
 """How much longer than it was recorded a winner may take on a target that gives other numbers each
 time."""
