@@ -21,7 +21,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
-from yaml import YAMLError
 
 from models import LEARNERS
 from models.learners import build, load_model
@@ -113,14 +112,7 @@ def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[st
                 artifact_uri=f"models:/{name}/{registered.version}", dst_path=folder
             )
             about, data = champion_file(Path(local))
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            RecursionError,
-            YAMLError,
-            MlflowException,
-        ) as error:
+        except (OSError, ValueError, MlflowException) as error:
             raise _damaged(workload, error) from None
         if registered.tags.get(DIGEST) != digest_of(about, data):
             raise _damaged(workload, "it is not the file that was registered")
@@ -174,9 +166,12 @@ class About(BaseModel):
 
 
 def champion_file(folder: Path) -> tuple[About, bytes]:
-    """What a logged model's metadata say, and the bytes of its file. Raises `OSError`,
-    `ValueError`, and what YAML and MLflow raise for metadata that cannot be read."""
-    metadata = Model.load(str(folder)).metadata
+    """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
+    `ValueError` for metadata that cannot be read."""
+    try:
+        metadata = Model.load(str(folder)).metadata
+    except Exception as error:  # YAML and MLflow fail in ways of their own
+        raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
         raise ValueError("it says nothing of itself")
     try:

@@ -60,7 +60,8 @@ def filter_candidates(
 
     def work() -> Made:
         kept = stages.filter_candidates(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, study, history),
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
             read_candidates(cache, study, named), n,
         )  # fmt: skip
         return (
@@ -89,7 +90,8 @@ def lower_candidates(
             study.target, study.problem, read_candidates(cache, study, kept)
         )
         batch = stages.choose_candidates(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, study, history),
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
             lowered, n,
         )  # fmt: skip
         return (

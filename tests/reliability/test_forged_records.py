@@ -1,4 +1,4 @@
-"""Records with valid checks that cannot be true: set aside in one message each, the rest is used."""
+"""Records with valid checks that cannot be true are set aside in one message, the rest is used."""
 
 from __future__ import annotations
 
