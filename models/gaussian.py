@@ -26,6 +26,7 @@ Matrix = NDArray[np.float64]
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
+_LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers, and of its factor's diagonal
 
 
 class GaussianProcess(Fitted):
@@ -128,7 +129,9 @@ class GaussianProcess(Fitted):
         shapes = {"x": (points, width), "factor": (points, points), "facts": (4,)}
         if any(found[name].shape != shape for name, shape in shapes.items()):
             raise ValueError("its arrays do not belong together")
-        if points and not (found["factor"].diagonal() != 0).all():
+        if any(np.abs(array).max(initial=0) > _LARGEST for array in found.values()):
+            raise ValueError("a number is larger than any that is learned")
+        if (np.abs(found["factor"].diagonal()) < _SMALLEST).any():
             raise ValueError("its factor cannot be solved for")
         if not (found["lengths"] > 0).all() or not (found["facts"][1:] > 0).all():
             raise ValueError("its lengths and shares are not positive")

@@ -1,4 +1,4 @@
-"""The arrays of a model that is plain numbers, as NPZ: all of them, of the right type, and finite."""
+"""The arrays of a model that is plain numbers, as NPZ: all there, of the right type and finite."""
 
 from __future__ import annotations
 

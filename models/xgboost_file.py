@@ -18,7 +18,7 @@ MAX_FEATURES = 100_000
 MAX_TREES = 100_000
 OBJECTIVES = {"reg:squarederror", "binary:logistic"}
 ATTRIBUTES = {"threshold", "best_iteration", "best_score"}
-_ROOT = 2**31 - 1  # what XGBoost calls the parent of a root
+_ROOT = _DELETED = 2**31 - 1  # the parent of a root; the feature of a node that was pruned
 _NODE_LISTS = {
     "base_weights": "f4", "default_left": "u1", "left_children": "i4", "loss_changes": "f4",
     "parents": "i4", "right_children": "i4", "split_conditions": "f4", "split_indices": "i4",
@@ -104,8 +104,8 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
         tree["tree_param"], {"num_deleted", "num_feature", "num_nodes", "size_leaf_vector"}
     )
     nodes = _count(facts["num_nodes"], 1 << 24)
-    said = (facts["num_deleted"], facts["num_feature"], facts["size_leaf_vector"], tree["id"])
-    if said != ("0", str(features), "1", place):
+    said = (facts["num_feature"], facts["size_leaf_vector"], tree["id"])
+    if said != (str(features), "1", place):
         raise ValueError("a tree is not of this model")
     if any(len(_list(tree[name])) for name in _EMPTY):
         raise ValueError("a tree knows categories")
@@ -118,11 +118,16 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
     left, right, split = lists["left_children"], lists["right_children"], lists["split_indices"]
     inner = np.flatnonzero(left != -1)
     children = np.concatenate([left[inner], right[inner]])
-    parents = np.full(nodes, _ROOT)
+    cut = split == _DELETED  # a leaf that pruning took from its parent
+    cut[0] = False
+    parents = np.where(cut, lists["parents"], _ROOT)
     sound = (
         np.array_equal(right != -1, left != -1)
-        and np.array_equal(np.sort(children), np.arange(1, nodes))
+        and np.array_equal(np.sort(children), np.flatnonzero(~cut)[1:])
         and (children > np.concatenate([inner, inner])).all()
+        and not np.isin(inner, np.flatnonzero(cut)).any()
+        and ((parents >= 0) & (parents < nodes))[cut].all()
+        and int(cut.sum()) == _count(facts["num_deleted"], nodes, least=0)
     )
     if not sound:
         raise ValueError("a tree is no tree")
@@ -131,7 +136,7 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
         raise ValueError("a tree is no tree")
     if lists["split_type"].any() or lists["default_left"].max(initial=0) > 1:
         raise ValueError("a tree splits by categories")
-    if not ((split >= 0) & (split < features)).all():
+    if not (cut | ((split >= 0) & (split < features))).all():
         raise ValueError("a tree asks for a feature that there is not")
     if not np.isfinite(lists["split_conditions"]).all():
         raise ValueError("a tree splits at no number")
