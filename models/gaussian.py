@@ -26,7 +26,7 @@ Matrix = NDArray[np.float64]
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
-_LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers, and of its factor's diagonal
+_LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers; of lengths, and its factor's diagonal
 
 
 class GaussianProcess(Fitted):
@@ -133,7 +133,7 @@ class GaussianProcess(Fitted):
             raise ValueError("a number is larger than any that is learned")
         if (np.abs(found["factor"].diagonal()) < _SMALLEST).any():
             raise ValueError("its factor cannot be solved for")
-        if not (found["lengths"] > 0).all() or not (found["facts"][1:] > 0).all():
+        if (found["lengths"] < _SMALLEST).any() or (found["facts"][1:] <= 0).any():
             raise ValueError("its lengths and shares are not positive")
         self.x, self.weights, self.factor = found["x"], found["weights"], found["factor"]
         self.lengths = found["lengths"]

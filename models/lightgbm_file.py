@@ -30,7 +30,7 @@ _TREE = (
 _BY_LEAF = ("leaf_weight", "leaf_count")
 _BY_NODE = ("split_gain", "internal_value", "internal_weight", "internal_count")
 _NUMBERS = re.compile(r"[-+0-9.einfa ]*")
-_NAMES = re.compile(r"[^\s=]+( [^\s=]+)*")
+_NAMES = re.compile(r"[!-<>-~]+( [!-<>-~]+)*")
 _INFO = re.compile(r"none|\[-?[-+0-9.einf]+:-?[-+0-9.einf]+\]")
 
 

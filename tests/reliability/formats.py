@@ -1,8 +1,9 @@
 """Every format that is read from disk, with a file of it and the code that reads it.
 
 `python -m tests.reliability.formats KIND COUNT SEED` reads so many mutants of one in this process,
-which may crash: `test_fuzz.py` starts it and looks at how it ends. Its last line is figures, as a
-JSON object. Every input is to end in an answer or a typed error, in time and in bounded memory.
+which may crash: `test_fuzz.py` starts it and looks at how it ends. It prints figures, as a JSON
+object; `all` takes every kind in turn. Every input is to end in an answer or a typed error, in time
+and in bounded memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from types import FrameType
 import numpy as np
 
 from targets.errors import TilewrightError
-from tests.reliability.mutants import archive_mutant, checked_line, json_mutant, mutant
+from tests.reliability.mutants import (
+    archive_mutant,
+    checked_line,
+    json_mutant,
+    mutant,
+    onnx_mutant,
+)
 
 HANG_SECONDS = 60
 MORE_BYTES = 4 << 30
@@ -398,17 +405,26 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
 
 
 def _models(folder: Path) -> tuple[Draw, Read]:
-    import networks
+    """As a command reads them: in a child, whose death is an answer, too."""
     from networks import zoo
+    from networks.errors import ModelFileError
+    from networks.sandbox import READING
+    from targets.rpc_process import RpcDied, RpcProcess
 
-    whole = zoo.build("digits_cnn", weights=False).SerializeToString()
-    path = folder / "model.onnx"
+    model = zoo.build("digits_cnn", weights=True)
+    path, child = folder / "model.onnx", RpcProcess("networks.sandbox", [], READING)
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return networks.load(path)
+        try:
+            reply, _ = child.call({"path": str(path), "shapes": {}}, seconds=HANG_SECONDS)
+        except RpcDied as error:
+            raise ModelFileError(str(error)) from None
+        if "error" in reply:
+            raise ModelFileError(str(reply["message"]))
+        return reply["examined"]
 
-    return lambda rng: mutant(whole, rng), read_it
+    return lambda rng: onnx_mutant(model, rng), read_it
 
 
 def _streams(folder: Path) -> tuple[Draw, Read]:
@@ -457,7 +473,7 @@ FORMATS = {
     "champions": Format(_champions),
     "specifications": Format(_specifications),
     "replay tables": Format(_tables),
-    "ONNX models": Format(_models, share=0.1),
+    "ONNX models": Format(_models, share=0.5),
     "instruction streams": Format(_streams),
 }  # fmt: skip
 
@@ -467,8 +483,9 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         draw, read = FORMATS[kind].make(Path(name))
         rng, answers, slowest = random.Random(seed), 0, 0.0
-        with contextlib.suppress(TilewrightError):
-            read(draw(random.Random(-1)))  # what is compiled or imported at first use
+        for _ in range(10):  # what is compiled or imported at first use
+            with contextlib.suppress(TilewrightError):
+                read(draw(rng))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         _limit_memory()
         signal.signal(signal.SIGALRM, _late)
@@ -500,7 +517,8 @@ def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
 def _limit_memory() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MORE_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -509,4 +527,7 @@ def _late(_: int, __: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(fuzz(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    kinds = sorted(FORMATS) if sys.argv[1] == "all" else [sys.argv[1]]
+    for each in kinds:
+        some = max(1, int(int(sys.argv[2]) * FORMATS[each].share))
+        print(json.dumps(fuzz(each, some, int(sys.argv[3]))), flush=True)

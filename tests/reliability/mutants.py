@@ -134,6 +134,48 @@ def archive_mutant(whole: bytes, rng: random.Random) -> bytes:
     return buffer.getvalue()
 
 
+_OPERATORS = ["Conv", "Gemm", "Reshape", "Loop", "If", "Einsum", "Resize", "Concat", "Slice", "No"]
+_SIZES = [0, -1, 1, 3, 1 << 20, 1 << 31, 1 << 62, -(1 << 63)]
+
+
+def onnx_mutant(model: Any, rng: random.Random) -> bytes:
+    """A model whose nodes, names, sizes and weights were changed, or its bytes."""
+    if rng.random() < 0.3:
+        return mutant(model.SerializeToString(), rng)
+    copy = type(model)()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    names = [name for node in graph.node for name in (*node.input, *node.output)] + ["", "x"]
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        node, action = rng.choice(graph.node), rng.randrange(9)
+        if action == 0 and node.input:
+            node.input[rng.randrange(len(node.input))] = rng.choice(names)
+        elif action == 1 and node.output:
+            node.output[rng.randrange(len(node.output))] = rng.choice(names)
+        elif action == 2:
+            node.op_type = rng.choice(_OPERATORS)
+        elif action == 3 and node.attribute:
+            attribute = rng.choice(node.attribute)
+            attribute.i = rng.choice(_SIZES)
+            for place in range(len(attribute.ints)):
+                attribute.ints[place] = rng.choice([*_SIZES, attribute.ints[place]])
+        elif action == 4 and graph.initializer:
+            tensor = rng.choice(graph.initializer)
+            tensor.dims[:] = [rng.choice([*_SIZES, *tensor.dims]) for _ in tensor.dims]
+        elif action == 5 and graph.initializer:
+            tensor = rng.choice(graph.initializer)
+            tensor.raw_data = tensor.raw_data[: rng.randrange(len(tensor.raw_data) + 1)]
+        elif action == 6:
+            for value in (*graph.input, *graph.output):
+                for dim in value.type.tensor_type.shape.dim:
+                    dim.dim_value = rng.choice([*_SIZES, dim.dim_value, dim.dim_value])
+        elif action == 7:
+            graph.node.append(node)
+        elif len(graph.node) > 1:
+            graph.node.remove(node)
+    return bytes(copy.SerializeToString())
+
+
 def checked_line(body: bytes) -> bytes:
     """A line of a ledger with a check that is right, whatever it says."""
     check = hashlib.blake2b(body, digest_size=8).hexdigest().encode()
