@@ -150,7 +150,9 @@ def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
         crafted = good[:at] + b"\x7f\xff\xff\xf0" + good[at + 4 :]
     file.write_bytes(crafted)
     client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, crafted))
-    with pytest.raises(ChampionError, match=r"damaged .*(no tree|not those of its modules|not belong together)"):
+    with pytest.raises(
+        ChampionError, match=r"damaged .*(no tree|not those of its modules|not belong together)"
+    ):
         load()
     file.write_bytes(good)
     client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, good))
