@@ -13,8 +13,8 @@ from targets.files import unpack_arrays
 
 
 def read_numbers(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
-    """The arrays of these names and numbers of dimensions, float64 or int64, of any length. Raises
-    `OSError`, and `ValueError` if the file holds anything else."""
+    """The arrays of these names and numbers of dimensions, float64 or int64, of any shape else.
+    Raises `OSError`, and `ValueError` if the file holds anything else."""
     arrays = unpack_arrays(path.read_bytes())
     if arrays.keys() != dimensions.keys():
         raise ValueError(f"it holds not {', '.join(dimensions)}")

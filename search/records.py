@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal, NotRequired, TypeAlias, cast
@@ -169,9 +170,19 @@ def _contradiction(entry: Entry) -> str:
                 return "trial: valid, and took no time"
         elif entry["seconds"] is not None or entry["cycles"] != -1:
             return f"trial: {entry['status']}, and has a latency"
+    elif entry["kind"] == "claim":
+        if not all(_plain(value) for name, value in entry.items() if name != "configs"):
+            return "claim: a stamp that is none"
     elif entry["kind"] == "round" and len(entry["failed"]) > entry["lowered"]:
         return "round: more failed than were lowered"
     return ""
+
+
+def _plain(value: object) -> bool:
+    """Whether a value of a stamp, also one of a later version, can be written down again."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, int | str) and len(str(value)) <= 500)
 
 
 def _printable(text: str) -> str:

@@ -103,6 +103,8 @@ def test_a_trial_with_absurd_fields_is_set_aside_told_once_and_measured_again(
         '{"kind":"trial","seconds":NaN}',
         '{"kind":{"kind":[]}}',
         '{"kind":"verdict"}',
+        '{"kind":"claim","run":"r","workload":"w","target":"t","claim":"c","configs":[],"x":1e999}',
+        '{"kind":"claim","run":"r","workload":"w","target":"t","claim":"c","configs":[],"x":[[]]}',
         "null",
         '"\\ud800"',
     ],
@@ -245,6 +247,19 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     rows = summary["workloads"]
     assert sum(row["trials"] for row in rows) == 3 * RUN["trials"]
     assert [row["timed_again"] for row in rows] >= [1, 1, 1]
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
+    run = RUN | {"model": "", "workload": str(WORK), "workers": 2, "out": str(tmp_path / "out")}
+    honest = tuning.tune(**run)["workloads"][0]
+    was = _forge(tmp_path / "out", {"cycles": 1}, "slowest")
+    heard: list[Event] = []
+    again = tuning.tune_network(tuning.parse_options(**run), heard.append)["workloads"][0]
+    assert len([event for event in heard if isinstance(event, Note)]) == 1
+    for name in ("tuned_cycles", "trials", "invalid_trials"):
+        assert again[name] == honest[name]
+    assert was in read(tmp_path / "out" / "ledger.jsonl").records
 
 
 def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
