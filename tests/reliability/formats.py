@@ -248,7 +248,6 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
         named = generate_candidates(*args, 4)
         lowered = lower_candidates(target, problem, named.take(np.arange(8)))
         batch = choose_candidates(*args, lowered, 4)
-        store = Store(folder)
         whole, decode = {
             "candidates": (codecs.encode_candidates(named), codecs.decode_candidates),
             "batches": (codecs.encode_batch(batch), lambda data: codecs.decode_batch(data, work)),
@@ -266,7 +265,7 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
             try:
                 return Store(folder).get(place, decode)  # type: ignore[arg-type]
             finally:
-                store.forget(place)
+                (folder / "data" / place).unlink()
 
         return lambda rng: archive_mutant(whole, rng), read_it
 
