@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal, NotRequired, TypeAlias, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 MAX_LINE_BYTES = 16 << 20
@@ -23,11 +23,12 @@ MAX_TRIALS = 1_000_000
 MAX_ROUNDS = 10_000_000
 MAX_SECONDS = 1e9
 MAX_REASON = 20_000
+MAX_FIELDS = 100
 
 Name = Annotated[str, Field(max_length=500)]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
-Row = Annotated[list[Index], Field(min_length=1, max_length=1000)]
-Rows = Annotated[list[Row], Field(max_length=MAX_TRIALS)]
+Row = Annotated[list[Index], Field(min_length=1, max_length=1000), FailFast()]
+Rows = Annotated[list[Row], Field(max_length=MAX_TRIALS), FailFast()]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 _Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
@@ -53,12 +54,12 @@ class TrialEntry(Filed):
     round: _Round
     slot: Annotated[int, Field(ge=0, lt=MAX_TRIALS)]
     config: Row
-    knobs: Annotated[dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]], Field()]
+    knobs: dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]]
     status: Literal["valid", "compile_error", "run_error", "wrong_result", "timeout"]
     reason: Annotated[str, Field(max_length=MAX_REASON)]
     cycles: Annotated[int, Field(ge=-1, le=1 << 53)]
     seconds: Seconds | None
-    repeats: NotRequired[Annotated[list[Seconds | None], Field(max_length=MAX_TRIALS)]]
+    repeats: NotRequired[Annotated[list[Seconds | None], Field(max_length=MAX_TRIALS), FailFast()]]
 
 
 @with_config(_STRICT)
@@ -149,17 +150,25 @@ def _entry(line: bytes) -> Entry:
         raise Unusable("damaged")
     try:
         found = json.loads(body)
+        if any(isinstance(part, dict) and len(part) > MAX_FIELDS for part in _parts(found)):
+            raise Unusable(f"more than {MAX_FIELDS} fields")  # each would be an error of its own
         _adapter().validate_python(found)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Unusable(_printable(f"{where}: {first['msg']}".removeprefix(": "))) from None
+    except Unusable:
+        raise
     except (ValueError, RecursionError):
         raise Unusable("damaged") from None
     entry = cast(Entry, found)
     if why := _contradiction(entry):
         raise Unusable(why)
     return entry
+
+
+def _parts(found: object) -> tuple[object, ...]:
+    return (found, found.get("knobs")) if isinstance(found, dict) else ()
 
 
 def _contradiction(entry: Entry) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from cli.app import app
 from evaluation.explain.folder import read_folder
 from models import make_explorer
 from search import Ledger, read, tune
-from search.records import MAX_LINE_BYTES, encode
+from search.records import MAX_LINE_BYTES, decode, encode
 from targets.faulty import FaultyTarget
 from targets.workload import parse_workload
 from tuning.events import Event, Note
@@ -141,6 +142,19 @@ def test_a_round_that_claims_a_thousand_million_trials_costs_no_memory(
     assert done.returncode == 0, done.stderr
     for path in paths:
         assert len(read(path).frame()) == TRIALS
+
+
+@pytest.mark.slow(seconds=3)
+@pytest.mark.parametrize(
+    "change", [{"configs": [["x"]] * 500_000}, {"knobs": {str(k): "x" for k in range(500_000)}}]
+)
+def test_a_record_that_is_wrong_everywhere_costs_no_memory(change: dict[str, Any]) -> None:
+    """An error a value would be gigabytes."""
+    filed = {"kind": "claim" if "configs" in change else "trial", "run": "r", "workload": "w"}
+    line = forged(filed | {"target": "t", "claim": "c"} | change)[:-1]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert decode(line).problem
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
 def test_a_gigantic_line_is_set_aside(tmp_path: Path, whole: bytes) -> None:
