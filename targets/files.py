@@ -195,9 +195,17 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
         raise ValueError(f"no arrays: {error}") from None
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("no arrays: other files")
+    if not all(isinstance(array, np.ndarray) and _is_text(array) for array in arrays.values()):
+        raise ValueError("no arrays: other files, or text that is none")
     return arrays
+
+
+def _is_text(array: NDArray[Any]) -> bool:
+    """Whether all characters of an array of text are some; other arrays have none."""
+    if array.dtype.kind != "U" or not array.dtype.itemsize:
+        return True
+    codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    return bool(((codes < 0xD800) | ((codes > 0xDFFF) & (codes <= 0x10FFFF))).all())
 
 
 def _write(handle: int, data: bytes) -> None:
