@@ -235,4 +235,6 @@ def _whole(arrays: dict[str, NDArray[Any]], name: str) -> int:
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
-    return np.array([str(value) for value in values], dtype=np.str_)
+    """As text that can be read back: without halves of characters, which a path may hold."""
+    plain = [str(value).encode("utf-8", "replace").decode() for value in values]
+    return np.array(plain, dtype=np.str_)
