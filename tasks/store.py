@@ -13,6 +13,7 @@ refused (`targets.safe_files.UnsafeFile`).
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from targets.safe_files import read_plain
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
+_NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
 
 
 class DamagedFile(TilewrightError):
@@ -177,6 +179,8 @@ class Store:
 
 def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
     names = {role: as_text(name) for role, name in as_object(files).items()}
+    if not all(map(_NAME.fullmatch, names.values())):
+        raise ValueError("a file that is none of the cache's")
     return Manifest(as_text(stage), as_text(key), as_object(values), names)
 
 
