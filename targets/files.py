@@ -202,6 +202,8 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 def _is_text(array: NDArray[Any]) -> bool:
     """Whether all characters of an array of text are some; other arrays have none."""
+    import numpy as np
+
     if array.dtype.kind != "U" or not array.dtype.itemsize:
         return True
     codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
