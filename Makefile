@@ -18,7 +18,7 @@ TUNER ?= default
 TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
-FUZZ_EXAMPLES ?= 5000
+FUZZ_EXAMPLES ?= 4000
 # A worker a core, as tests/conftest.py wants its work dealt out; each takes up to a gigabyte.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

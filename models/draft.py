@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
 from models.fitted import Fitted
+from models.npz_file import read_numbers
 from targets.features import Features, Unit
 
 Vector = NDArray[np.float64]
@@ -94,9 +95,15 @@ class Draft(Fitted):
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as data:
-            self.prices, self.module = data["prices"], data["module"]
-            self.exponent, self.shift = float(data["exponent"]), float(data["shift"])
+        found = read_numbers(path, {"prices": 1, "module": 1, "exponent": 0, "shift": 0})
+        prices, module = found["prices"], found["module"]
+        if len(prices) not in (0, len(module)) or not np.isin(module, range(OPEN + 1)).all():
+            raise ValueError("its prices are not those of its modules")
+        if (prices < 0).any() or not found["exponent"] > 0:
+            raise ValueError("a price is negative")
+        self.prices, self.module = prices, module
+        self.exponent, self.shift = float(found["exponent"]), float(found["shift"])
+        self.width = len(prices) or None
 
 
 def _exponent(logarithm: float) -> float:

@@ -16,6 +16,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
 from models.fitted import Fitted
+from models.npz_file import read_numbers
 from search.acquisition import log_expected_improvement
 from targets.features import Features
 
@@ -25,6 +26,7 @@ Matrix = NDArray[np.float64]
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
+_LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers; of lengths, and its factor's diagonal
 
 
 class GaussianProcess(Fitted):
@@ -122,10 +124,21 @@ class GaussianProcess(Fitted):
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as data:
-            self.x, self.weights, self.factor = data["x"], data["weights"], data["factor"]
-            self.lengths = data["lengths"]
-            self.mean, self.scale, self.noise, self.linear = map(float, data["facts"])
+        found = read_numbers(path, {"x": 2, "weights": 1, "factor": 2, "lengths": 1, "facts": 1})
+        points, width = len(found["weights"]), len(found["lengths"])
+        shapes = {"x": (points, width), "factor": (points, points), "facts": (4,)}
+        if any(found[name].shape != shape for name, shape in shapes.items()):
+            raise ValueError("its arrays do not belong together")
+        if any(np.abs(array).max(initial=0) > _LARGEST for array in found.values()):
+            raise ValueError("a number is larger than any that is learned")
+        if (np.abs(found["factor"].diagonal()) < _SMALLEST).any():
+            raise ValueError("its factor cannot be solved for")
+        if (found["lengths"] < _SMALLEST).any() or (found["facts"][1:] <= 0).any():
+            raise ValueError("its lengths and shares are not positive")
+        self.x, self.weights, self.factor = found["x"], found["weights"], found["factor"]
+        self.lengths = found["lengths"]
+        self.mean, self.scale, self.noise, self.linear = map(float, found["facts"])
+        self.width = width if points else None
 
     def _posterior(self, scaled: Matrix) -> tuple[Vector, Matrix]:
         """Variance of scaled rows (n,), and what is known of them: (points, n)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
@@ -44,6 +46,19 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
         raise UnknownName("learner", kind, kinds())
     module, _, name = _KINDS[kind].partition(":")
     return cast(_Kind, getattr(importlib.import_module(module), name))(seed, classify, parameters)
+
+
+def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
+    """A model from its file, which may come from a stranger: what a library does not check of its
+    own format is checked here before it reads it. Raises `UnknownName`, `OSError`, and `ValueError`
+    for a file that holds no such model."""
+    model = build(kind, 0, classify, {})
+    model.load(path)
+    model.columns = tuple(columns)
+    width = getattr(model, "width", None)
+    if width is not None and len(model.columns) not in (0, width):
+        raise ValueError(f"it is asked with {width} features, and {len(model.columns)} are named")
+    return model
 
 
 class Toolbox:

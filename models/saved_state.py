@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from models.learners import build
+from models.learners import load_model
 from search.explorer import ExplorerState
 from search.learning import CostModel
 from targets.errors import TilewrightError
+from targets.files import unpack_arrays
 
 INDEX = "state.json"
 _ARRAYS = "arrays.npz"
@@ -53,9 +54,8 @@ def load_state(folder: Path) -> ExplorerState:
         index = json.loads((folder / INDEX).read_text())
         models = {role: _load(folder, entry) for role, entry in index["models"].items()}
         path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
-        with np.load(path, allow_pickle=False) as data:
-            return ExplorerState(models, {name: data[name] for name in data.files})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return ExplorerState(models, unpack_arrays(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
             f"{folder} holds no usable models ({error}); train again, or remove the folder"
         ) from None
@@ -63,10 +63,8 @@ def load_state(folder: Path) -> ExplorerState:
 
 def _load(folder: Path, entry: dict[str, Any]) -> CostModel:
     path = _checked(folder, entry["file"], entry["sha256"])
-    model = build(entry["kind"], 0, entry["classify"], {})
-    model.load(path)
-    model.columns = tuple(str(name) for name in entry["columns"])
-    return model
+    columns = [str(name) for name in entry["columns"]]
+    return load_model(str(entry["kind"]), bool(entry["classify"]), columns, path)
 
 
 def _checked(folder: Path, name: str, digest: str) -> Path:

@@ -10,6 +10,8 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from models.fitted import Fitted
+from models.lightgbm_file import check_lightgbm
+from models.xgboost_file import check_xgboost
 from targets.errors import TilewrightError
 from targets.features import Features
 
@@ -101,7 +103,12 @@ class XGBoost(_Boosted):
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
-        self.booster = xgb.Booster(params={"nthread": 1}, model_file=path)
+        data = path.read_bytes()
+        self.width = check_xgboost(data)
+        try:
+            self.booster = xgb.Booster(params={"nthread": 1}, model_file=bytearray(data))
+        except xgb.core.XGBoostError as error:
+            raise ValueError(f"XGBoost cannot read it: {str(error)[:200]}") from None
 
 
 class LightGBM(_Boosted):
@@ -146,7 +153,12 @@ class LightGBM(_Boosted):
         path.write_text(self.booster.model_to_string())
 
     def load(self, path: Path) -> None:
-        self.booster = _lightgbm().Booster(model_str=path.read_text())
+        text, self.width = check_lightgbm(path.read_bytes())
+        lgb = _lightgbm()
+        try:
+            self.booster = lgb.Booster(model_str=text)
+        except lgb.basic.LightGBMError as error:
+            raise ValueError(f"LightGBM cannot read it: {str(error)[:200]}") from None
 
 
 def _lightgbm() -> Any:

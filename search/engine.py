@@ -74,8 +74,11 @@ class Proposal:
 class Record(Protocol):
     """Where the trials of a run are kept, and where those of others come from.
 
-    `claim` and `settle`, and what is asked before them, happen in a `turn`.
+    `claim` and `settle`, and what is asked before them, happen in a `turn`. `problems` tells what
+    was found in it that cannot be of this problem, and was set aside.
     """
+
+    problems: list[str]
 
     def turn(self) -> AbstractContextManager[None]:
         """Within, nobody else changes the record. Raises `LeaseHeld` if it stays taken."""
@@ -104,6 +107,11 @@ class Record(Protocol):
         and the rows that counted, shape (at most rows,)."""
         ...
 
+    def correct(self, measured: Known) -> int:
+        """Put what trials measure now in the place of what was recorded; returns of how many. In
+        no `turn`."""
+        ...
+
 
 class SoloRecord:
     """One writer, and a ledger or none."""
@@ -111,6 +119,7 @@ class SoloRecord:
     def __init__(self, setting: Setting, run: RunLedger | None) -> None:
         self.setting = setting
         self.run = run
+        self.problems = [] if run is None else run.vet(setting.problem.space)
         self._asked = False
 
     def turn(self) -> AbstractContextManager[None]:
@@ -140,6 +149,12 @@ class SoloRecord:
         if self.run is not None:
             self.run.append(self.setting.problem.space, index, batch, measured)
         return index, np.arange(len(measured))
+
+    def correct(self, measured: Known) -> int:
+        if self.run is None:
+            return 0
+        others = self.setting.target.deterministic
+        return self.run.correct(self.setting.problem.space, measured, of_others=others)
 
 
 class Session:

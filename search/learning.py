@@ -44,7 +44,8 @@ class CostModel(Protocol):
         ...
 
     def load(self, path: Path) -> None:
-        """Become the model that was saved there."""
+        """Become the model that was saved there. Raises `OSError`, and `ValueError` for a file that
+        holds none; whatever it holds, reading it ends well or in one of these."""
         ...
 
 

@@ -5,7 +5,8 @@ write and synced to disk before any of its trials counts; its last line closes t
 crash or a bad disk leaves is expected:
 
 * a torn last line was never promised to anyone: it is cut when a writer opens the file;
-* a damaged line further up is moved to `<name>.quarantine` and the rest is used.
+* a damaged line further up, or one with a record that cannot be true, is moved to
+  `<name>.quarantine` and the rest is used.
 
 Readers take no lock and change nothing. Writers hold a lease (`search.lease`).
 """
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from search.lease import Lease, lease_of
-from search.records import Record, decode, encode
+from search.records import Entry, TrialEntry, decode, encode
 from search.run_records import RunKey, RunLedger, RunRecords
 from targets.errors import TilewrightError
 from targets.files import FileChanged, append, remove, write_atomically
@@ -36,15 +37,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
+TOLD_LINES = 5
+"""Of how many lines that cannot be used each is told."""
+
+
 class LedgerError(TilewrightError):
     """A ledger that cannot be read or written."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a ledger file holds. `problems` tells of every line that could not be used."""
+    """What a ledger file holds. `problems` tells of the lines that could not be used."""
 
-    records: list[Record]
+    records: list[Entry]
     problems: list[str] = field(default_factory=list)
     damaged: list[bytes] = field(default_factory=list)
     torn: bool = False
@@ -67,10 +72,8 @@ class Contents:
             if (run, str(record["config"])) in seen:
                 continue
             seen.add((run, str(record["config"])))
-            row = {name: record[name] for name in COLUMNS if name in record}
-            row |= {"trial": count[run], "knobs": json.dumps(record["knobs"])}
+            rows.append(_row(record, count[run]))
             count[run] += 1
-            rows.append(row)
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
             {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
         )
@@ -93,11 +96,16 @@ def read(path: Path) -> Contents:
     *lines, last = data.split(b"\n")
     contents = Contents([], torn=bool(last))
     for number, line in enumerate(lines, start=1):
-        found, clean = decode(line)
-        contents.records.extend(found)
-        if not clean:
+        found = decode(line)
+        contents.records.extend(found.entries)
+        if found.problem:
             contents.damaged.append(line)
-            contents.problems.append(f"{path.name}, line {number}: damaged, set aside")
+            if len(contents.damaged) <= TOLD_LINES:
+                problem = f"{path.name}, line {number}: {found.problem}, set aside"
+                contents.problems.append(problem)
+    if len(contents.damaged) > TOLD_LINES:
+        more = len(contents.damaged) - TOLD_LINES
+        contents.problems.append(f"{path.name}: {more} more lines like these, set aside")
     if last:
         contents.problems.append(f"{path.name}: last record was torn ({len(last)} bytes), cut off")
     return contents
@@ -142,7 +150,7 @@ class Ledger:
         """Give the lease back; what was appended is on disk already."""
         self.lease.release()
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Entry]) -> None:
         """Add records in one synced write: on return they are on disk, after an error none is. May
         be called from several threads. Raises `LedgerError`, or `LeaseHeld` if another writer took
         over meanwhile."""
@@ -166,6 +174,23 @@ class Ledger:
     def run(self, key: RunKey) -> RunLedger:
         """The part of the ledger that belongs to one run on one workload and target."""
         return RunLedger(self, key)
+
+    def exchange(self, changes: Sequence[tuple[Entry, Entry | None]]) -> None:
+        """Move records that cannot be true into the quarantine; what each is paired with, if
+        anything, takes its place. Raises as `append`."""
+        instead = {id(old): new for old, new in changes}
+        try:
+            with self._writing, self.lease.renewed():
+                kept = [instead.get(id(record), record) for record in self.records]
+                records = [record for record in kept if record is not None]
+                self._set_aside(b"".join(encode(old) for old, _ in changes))
+                self._rewrite(records)
+                self.records[:] = records
+        except OSError as error:
+            raise LedgerError(
+                f"cannot repair ledger {self.path}: {error.strerror}; make room and start the "
+                "same command again"
+            ) from None
 
     def clear(self) -> None:
         """Forget everything; the file is gone on return."""
@@ -191,14 +216,23 @@ class Ledger:
 
     def _repair(self, contents: Contents) -> None:
         if contents.damaged:
-            append(
-                quarantine_of(self.path),
-                b"".join(line + b"\n" for line in contents.damaged),
-            )
+            self._set_aside(b"".join(line + b"\n" for line in contents.damaged))
         if contents.damaged or contents.torn:
             self._rewrite(contents.records)
 
-    def _rewrite(self, records: Sequence[Record]) -> None:
+    def _rewrite(self, records: Sequence[Entry]) -> None:
         data = b"".join(map(encode, records))
         write_atomically(self.path, data)
         self._length = len(data)
+
+    def _set_aside(self, lines: bytes) -> None:
+        append(quarantine_of(self.path), lines)
+
+
+def _row(trial: TrialEntry, number: int) -> dict[str, object]:
+    """A row of `Contents.frame`."""
+    about: dict[str, object] = {**trial}
+    return {name: about.get(name) for name in COLUMNS} | {
+        "trial": number,
+        "knobs": json.dumps(trial["knobs"]),
+    }

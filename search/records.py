@@ -1,67 +1,207 @@
-"""One record of a ledger as one line: `{"check":"<16 hex>","record":{…}}`, where the check is
-BLAKE2b-64 of the record's bytes."""
+"""One entry of a ledger as one line: `{"check":"<16 hex>","record":{…}}`, where the check is
+BLAKE2b-64 of the entry's bytes.
+
+Anyone can compute a check, so every field has bounds, too: what is outside of them is set aside
+like damage. What depends on the space of a workload `search.run_records` looks at.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Literal, NotRequired, TypeAlias, cast
 
-Record = dict[str, Any]
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+MAX_LINE_BYTES = 16 << 20
+MAX_TRIALS = 1_000_000
+"""In a round; a hundred times what a command may ask for."""
+MAX_ROUNDS = 10_000_000
+MAX_SECONDS = 1e9
+MAX_REASON = 20_000
+MAX_FIELDS = 100
+
+Name = Annotated[str, Field(max_length=500)]
+Index = Annotated[int, Field(ge=0, lt=1 << 31)]
+Row = Annotated[list[Index], Field(min_length=1, max_length=1000), FailFast()]
+Rows = Annotated[list[Row], Field(max_length=MAX_TRIALS), FailFast()]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
+_Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@with_config(_STRICT)
+class Filed(TypedDict):
+    """What every entry is filed under."""
+
+    run: Name
+    workload: Name
+    target: Name
+
+
+@with_config(_STRICT)
+class TrialEntry(Filed):
+    """A measured config: its knob indices, and its knobs by name. `cycles` is -1 where none were
+    counted, `seconds` null where the status is not `valid`; `repeats` are those of every
+    repetition."""
+
+    kind: Literal["trial"]
+    round: _Round
+    slot: Annotated[int, Field(ge=0, lt=MAX_TRIALS)]
+    config: Row
+    knobs: dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]]
+    status: Literal["valid", "compile_error", "run_error", "wrong_result", "timeout"]
+    reason: Annotated[str, Field(max_length=MAX_REASON)]
+    cycles: Annotated[int, Field(ge=-1, le=1 << 53)]
+    seconds: Seconds | None
+    repeats: NotRequired[Annotated[list[Seconds | None], Field(max_length=MAX_TRIALS), FailFast()]]
+
+
+@with_config(_STRICT)
+class RoundEntry(Filed):
+    """Closes a round of so many trials; `failed` are configs lowered beyond them that did not
+    compile, `lowered` counts all lowered beyond them."""
+
+    kind: Literal["round"]
+    round: _Round
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)]
+    lowered: Annotated[int, Field(ge=0, lt=1 << 31)]
+    failed: Rows
+
+
+@with_config(ConfigDict(strict=True, extra="allow", allow_inf_nan=False))
+class ClaimEntry(Filed):
+    """Configs that a process is measuring; the rest is its stamp (`search.lease`)."""
+
+    kind: Literal["claim"]
+    claim: Name
+    configs: Rows
+    pid: NotRequired[Annotated[int, Field(ge=1, lt=1 << 31)]]
+    host: NotRequired[Name]
+    seconds: NotRequired[Annotated[float, Field(ge=0, le=MAX_SECONDS)]]
+    ends: NotRequired[Moment]
+    boot: NotRequired[Name]
+    boot_ends: NotRequired[Moment]
+
+
+@with_config(_STRICT)
+class SettledEntry(Filed):
+    """Ends a claim, of which so many trials were kept."""
+
+    kind: Literal["settled"]
+    claim: Name
+    kept: Annotated[int, Field(ge=0, le=MAX_TRIALS)]
+
+
+Entry: TypeAlias = TrialEntry | RoundEntry | ClaimEntry | SettledEntry
 
 _HEAD, _MIDDLE, _TAIL = b'{"check":"', b'","record":', b"}"
 _START = len(_HEAD) + 16 + len(_MIDDLE)
-_RUN = {"run": str, "workload": str, "target": str, "round": int}
-FIELDS: dict[str, dict[str, Any]] = {
-    "trial": _RUN
-    | {"slot": int, "config": list, "knobs": dict, "status": str, "reason": str, "cycles": int}
-    | {"seconds": (int, float, type(None))},
-    "round": _RUN | {"trials": int, "lowered": int, "failed": list},
-    "claim": {"claim": str, "configs": list},
-    "settled": {"claim": str, "kept": int},
-}
-"""What a record of each kind must hold."""
 
 
-def encode(record: Record) -> bytes:
+class Unusable(ValueError):
+    """A line, or a part of one, that holds no entry; the text says why."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a line holds; `problem` says why not all of it could be used."""
+
+    entries: list[Entry] = field(default_factory=list)
+    problem: str = ""
+
+
+def encode(entry: Entry) -> bytes:
     """One line, with its newline."""
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    body = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + _check(body) + _MIDDLE + body + _TAIL + b"\n"
 
 
-def decode(line: bytes) -> tuple[list[Record], bool]:
-    """The intact records in a line, and whether the line was nothing but one of them. A damaged
-    newline leaves two records in a line; both are found."""
-    if record := _intact(line):
-        return [record], True
-    pieces = (_HEAD + piece for piece in line.split(_HEAD)[1:])
-    ends = (piece[: piece.rfind(_TAIL) + 1] for piece in pieces)
-    return [record for end in ends if (record := _intact(end))], False
+def decode(line: bytes) -> Decoded:
+    """The usable entries in a line. A damaged newline leaves two entries in a line; both are
+    found."""
+    try:
+        return Decoded([_entry(line)])
+    except Unusable as error:
+        problem = str(error)
+    pieces = line.split(_HEAD)[1:]
+    if len(pieces) < 2 and line.startswith(_HEAD) and line.endswith(_TAIL):
+        return Decoded(problem=problem)
+    found = []
+    for piece in pieces:
+        whole = _HEAD + piece
+        try:
+            found.append(_entry(whole[: whole.rfind(_TAIL) + 1]))
+        except Unusable:
+            continue
+    return Decoded(found, problem)
 
 
-def _intact(line: bytes) -> Record | None:
+def _entry(line: bytes) -> Entry:
+    if len(line) > MAX_LINE_BYTES:
+        raise Unusable(f"longer than {MAX_LINE_BYTES >> 20} MiB")
     body = line[_START : -len(_TAIL)]
     if line != _HEAD + _check(body) + _MIDDLE + body + _TAIL:
-        return None
+        raise Unusable("damaged")
     try:
-        record = json.loads(body)
+        found = json.loads(body)
+        if any(isinstance(part, dict) and len(part) > MAX_FIELDS for part in _parts(found)):
+            raise Unusable(f"more than {MAX_FIELDS} fields")  # each would be an error of its own
+        _adapter().validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Unusable(_printable(f"{where}: {first['msg']}".removeprefix(": "))) from None
+    except Unusable:
+        raise
     except (ValueError, RecursionError):
-        return None
-    return record if _well_formed(record) else None
+        raise Unusable("damaged") from None
+    entry = cast(Entry, found)
+    if why := _contradiction(entry):
+        raise Unusable(why)
+    return entry
 
 
-def _well_formed(record: object) -> bool:
-    """Whether a record has what its kind needs; a check anyone can compute proves no more."""
-    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        return False
-    fields = FIELDS.get(record["kind"], {})
-    if not all(isinstance(record.get(name), kinds) for name, kinds in fields.items()):
-        return False
-    rows = [record.get("config", []), *record.get("failed", []), *record.get("configs", [])]
-    return all(
-        isinstance(row, list) and all(type(i) is int and abs(i) < 1 << 31 for i in row)
-        for row in rows
-    )
+def _parts(found: object) -> tuple[object, ...]:
+    return (found, found.get("knobs")) if isinstance(found, dict) else ()
+
+
+def _contradiction(entry: Entry) -> str:
+    """What of an entry cannot be true beside the rest of it; empty if all can."""
+    if entry["kind"] == "trial":
+        if entry["status"] == "valid":
+            if entry["seconds"] is None or entry["cycles"] == 0:
+                return "trial: valid, and took no time"
+        elif entry["seconds"] is not None or entry["cycles"] != -1:
+            return f"trial: {entry['status']}, and has a latency"
+    elif entry["kind"] == "claim":
+        if not all(_plain(value) for name, value in entry.items() if name != "configs"):
+            return "claim: a stamp that is none"
+    elif entry["kind"] == "round" and len(entry["failed"]) > entry["lowered"]:
+        return "round: more failed than were lowered"
+    return ""
+
+
+def _plain(value: object) -> bool:
+    """Whether a value of a stamp, also one of a later version, can be written down again."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, int | str) and len(str(value)) <= 500)
+
+
+def _printable(text: str) -> str:
+    """A message that may quote what a stranger wrote."""
+    return text.encode("unicode_escape").decode("ascii")[:200]
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Entry]:
+    return TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
 
 
 def _check(body: bytes) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from search.records import Record
+from search.records import MAX_REASON, ClaimEntry, Entry, Filed, RoundEntry, TrialEntry
 from search.stages import Batch, Known, Trial, measurements_of
 from targets.base import Configs, Measurements, Space
 
@@ -31,45 +33,72 @@ class FinishedRound:
 class RunRecords:
     """Reads what a run has recorded, out of the records of a ledger that is open or was read."""
 
-    def __init__(self, records: Sequence[Record], key: RunKey) -> None:
+    def __init__(self, records: Sequence[Entry], key: RunKey) -> None:
         workload, target, run = key
         self._all = records
-        self.key = {"run": run, "workload": workload, "target": target}
+        self.key: Filed = {"run": run, "workload": workload, "target": target}
 
     def finished(self) -> Iterator[FinishedRound]:
         """The rounds that were closed, in order, up to the first that is incomplete."""
-        trials: dict[int, dict[int, Record]] = defaultdict(dict)
-        closed: dict[int, Record] = {}
+        trials: dict[int, dict[int, TrialEntry]] = defaultdict(dict)
+        closed: dict[int, RoundEntry] = {}
         for record in self.records():
             if record["kind"] == "trial":
                 trials[record["round"]][record["slot"]] = record
             elif record["kind"] == "round":
                 closed[record["round"]] = record
         index = 0
-        while index in closed and trials[index].keys() >= set(range(closed[index]["trials"])):
+        while index in closed and _complete(closed[index], trials[index]):
             slots = range(closed[index]["trials"])
             yield _finished(closed[index], [trials[index][slot] for slot in slots])
             index += 1
 
-    def records(self, kind: str = "") -> Iterator[Record]:
-        """What was recorded for this run, in order: everything, or one kind of record."""
-        for record in self._matching(self.key):
-            if not kind or record["kind"] == kind:
+    def records(self) -> Iterator[Entry]:
+        """What was recorded for this run, in order."""
+        run = self.key["run"]
+        return (record for record in self._of_workload() if record["run"] == run)
+
+    def claims(self) -> Iterator[ClaimEntry]:
+        """What processes said they would measure, in order."""
+        for record in self.records():
+            if record["kind"] == "claim":
                 yield record
+
+    def settled(self) -> set[str]:
+        """The claims that are over."""
+        return {record["claim"] for record in self.records() if record["kind"] == "settled"}
 
     def known(self, space: Space, *, of_others: bool = True) -> Known:
         """Every measurement of this workload on this target, whichever run made it; or those this
         run has made, without those `of_others`."""
-        key = {k: v for k, v in self.key.items() if not of_others or k != "run"}
-        trials = [record for record in self._matching(key) if record["kind"] == "trial"]
+        records = self._of_workload() if of_others else self.records()
+        trials = [record for record in records if record["kind"] == "trial"]
         if not trials:
             return {}
         flat = space.ravel(np.array([t["config"] for t in trials], dtype=np.int32))
         return {int(i): _trial(t) for i, t in zip(flat, trials, strict=True)}
 
-    def _matching(self, key: dict[str, str]) -> Iterator[Record]:
-        for record in self._all:
-            if all(record.get(name) == value for name, value in key.items()):
+    def unfit(self, space: Space, first: int = 0) -> list[tuple[Entry, str]]:
+        """The records of this workload on this target, whichever run made them, that cannot be of
+        its space, each with the reason; looks from record `first` of the ledger on."""
+        sizes = space.cardinalities
+        listed = None if space.listed is None else np.asarray(space.listed)
+        found, fit = [], []
+        for record in self._of_workload(first):
+            if why := _misfit(record, space, sizes, listed):
+                found.append((record, why))
+            elif record["kind"] == "trial" and record["status"] == "valid":
+                fit.append(record)
+        counted = [record for record in fit if record["cycles"] > 0]
+        if 0 < len(counted) < len(fit):  # a target counts the cycles of all or of none
+            few = min(counted, [r for r in fit if r["cycles"] < 0], key=len)
+            found += [(record, "only some valid trials have cycles") for record in few]
+        return found
+
+    def _of_workload(self, first: int = 0) -> Iterator[Entry]:
+        workload, target = self.key["workload"], self.key["target"]
+        for record in islice(self._all, first, None):
+            if record["workload"] == workload and record["target"] == target:
                 yield record
 
 
@@ -77,12 +106,21 @@ class Writable(Protocol):
     """A ledger that is open for writing, as a run sees it."""
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[Entry]:
         """All there are."""
         ...
 
-    def append(self, records: Iterable[Record]) -> None:
+    @property
+    def problems(self) -> list[str]:
+        """What was found wrong with it so far."""
+        ...
+
+    def append(self, records: Iterable[Entry]) -> None:
         """Add records in one write. Raises `LedgerError` or `LeaseHeld`."""
+        ...
+
+    def exchange(self, changes: Sequence[tuple[Entry, Entry | None]]) -> None:
+        """Set records aside, with others in their place or none. Raises as `append`."""
         ...
 
 
@@ -93,36 +131,69 @@ class RunLedger(RunRecords):
         super().__init__(ledger.records, key)
         self.ledger = ledger
 
+    def vet(self, space: Space, first: int = 0) -> list[str]:
+        """Set aside what cannot be of the space (`unfit`); returns what to say of it, which is
+        among the ledger's problems, too. Raises as `Writable.append`."""
+        unfit = self.unfit(space, first)
+        if not unfit:
+            return []
+        self.ledger.exchange([(record, None) for record, _ in unfit])
+        said = f"{len(unfit)} records of workload {self.key['workload']} set aside: {unfit[0][1]}"
+        self.ledger.problems.append(said)
+        return [said]
+
+    def correct(self, space: Space, measured: Known, *, of_others: bool = True) -> int:
+        """Put what trials measure now, by flat index, in the place of what this run recorded of
+        them, or whichever run with those `of_others`. What was recorded is set aside; returns of
+        how many. Raises as `Writable.append`."""
+        records = self._of_workload() if of_others else self.records()
+        trials = [record for record in records if record["kind"] == "trial"]
+        if not trials or not measured:
+            return 0
+        flat = space.ravel(np.array([t["config"] for t in trials], dtype=np.int32))
+        changes: list[tuple[Entry, Entry | None]] = [
+            (record, _told_anew(record, measured[int(i)]))
+            for i, record in zip(flat, trials, strict=True)
+            if int(i) in measured
+        ]
+        self.ledger.exchange(changes)
+        return len(changes)
+
     def append(
         self,
         space: Space,
         index: int,
         batch: Batch,
         measured: Measurements,
-        beside: Iterable[Record] = (),
+        beside: Iterable[Entry] = (),
     ) -> None:
         """Add the trials of a round and close it; what a torn write left of them stays as it is.
         The records `beside` go into the same write. Raises `LedgerError` or `LeaseHeld`."""
-        records = [
+        records: list[Entry] = [
             self._trial_record(space, index, slot, batch, measured) for slot in range(len(measured))
         ]
-        records.append(
-            {
-                "kind": "round", **self.key, "round": index, "trials": len(measured),
-                "lowered": batch.lowered, "failed": batch.failed.tolist(),
-            }
-        )  # fmt: skip
-        held = [record for record in self.records() if record.get("round") == index]
+        closing: RoundEntry = {
+            "kind": "round", **self.key, "round": index, "trials": len(measured),
+            "lowered": batch.lowered, "failed": batch.failed.tolist(),
+        }  # fmt: skip
+        records.append(closing)
+        held = [
+            record
+            for record in self.records()
+            if record["kind"] in ("trial", "round") and record["round"] == index
+        ]
         self.ledger.append([*(record for record in records if record not in held), *beside])
 
     def _trial_record(
         self, space: Space, index: int, slot: int, batch: Batch, measured: Measurements
-    ) -> Record:
+    ) -> TrialEntry:
         config = batch.rows.configs[slot].tolist()
-        record: Record = {
-            "kind": "trial", **self.key, "round": index, "slot": slot,
+        key = self.key
+        record: TrialEntry = {
+            "kind": "trial", "run": key["run"], "workload": key["workload"],
+            "target": key["target"], "round": index, "slot": slot,
             "config": config, "knobs": space.describe(config),
-            "status": str(measured.status[slot]), "reason": str(measured.reason[slot]),
+            "status": measured.status[slot], "reason": _plain(str(measured.reason[slot])),
             "cycles": int(measured.cycles[slot]),
             "seconds": _or_none(float(measured.seconds[slot])),
         }  # fmt: skip
@@ -131,7 +202,43 @@ class RunLedger(RunRecords):
         return record
 
 
-def _finished(closing: Record, trials: list[Record]) -> FinishedRound:
+def _complete(closing: RoundEntry, trials: Mapping[int, TrialEntry]) -> bool:
+    """Whether all trials of a closed round are there. A record can claim more than there are."""
+    count = closing["trials"]
+    return len(trials) >= count and all(slot in trials for slot in range(count))
+
+
+def _misfit(
+    record: Entry,
+    space: Space,
+    sizes: NDArray[np.int64],
+    listed: NDArray[np.int64] | None,
+) -> str:
+    """Why a record cannot be of the space; empty if it can."""
+    if record["kind"] == "settled":
+        return ""
+    if record["kind"] == "trial":
+        rows, what = [record["config"]], "a config"
+    elif record["kind"] == "round":
+        rows, what = record["failed"], "a config that failed"
+    else:
+        rows, what = record["configs"], "a claimed config"
+    if not rows:
+        return ""
+    if any(len(row) != len(sizes) for row in rows):
+        return f"{what} has not the {len(sizes)} knobs of space {space.name}"
+    configs = np.array(rows, dtype=np.int64)
+    if (configs >= sizes).any():
+        return f"{what} is out of the range of space {space.name}"
+    flat = space.ravel(configs.astype(np.int32))
+    if listed is not None and not np.isin(flat, listed).all():
+        return f"{what} is none of those listed in space {space.name}"
+    if record["kind"] == "trial" and record["knobs"] != space.describe(record["config"]):
+        return "the knobs of a trial are not those of its config"
+    return ""
+
+
+def _finished(closing: RoundEntry, trials: list[TrialEntry]) -> FinishedRound:
     configs = np.array([t["config"] for t in trials], dtype=np.int32)
     return FinishedRound(
         index=closing["round"],
@@ -142,11 +249,27 @@ def _finished(closing: Record, trials: list[Record]) -> FinishedRound:
     )
 
 
-def _trial(record: Record) -> Trial:
+def _trial(record: TrialEntry) -> Trial:
     repeats = tuple(_seconds(each) for each in record.get("repeats", ()))
     return Trial(
         record["status"], record["reason"], record["cycles"], _seconds(record["seconds"]), repeats
     )
+
+
+def _told_anew(record: TrialEntry, trial: Trial) -> TrialEntry:
+    """A trial as it measures now."""
+    anew = record.copy()
+    anew.update({"status": trial.status, "reason": _plain(trial.reason), "cycles": trial.cycles})
+    anew["seconds"] = _or_none(trial.seconds)
+    anew.pop("repeats", None)
+    if trial.repeats:
+        anew["repeats"] = [_or_none(each) for each in trial.repeats]
+    return anew
+
+
+def _plain(text: str) -> str:
+    """Text that can be read back: not endless, and without halves of characters."""
+    return text[:MAX_REASON].encode("utf-8", "replace").decode()
 
 
 def _or_none(number: float) -> float | None:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from search.lease import LeaseHeld, remaining, stamp
 from search.ledger import Ledger
 from search.loop import run_id
 from search.performers import Setting, setting_of
-from search.records import Record
+from search.records import ClaimEntry, SettledEntry
 from search.run_records import FinishedRound, RunKey, RunLedger
 from search.stages import Batch, Known
 from targets.base import Configs, Measurements, Target
@@ -72,13 +73,17 @@ class SharedRecord:
         self.path = path
         self.key = key
         self.claim_seconds = claim_seconds
+        self.problems: list[str] = []
         self._claim = ""
+        self._vetted = 0
         self._open: RunLedger | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         with _turn(self.path) as ledger:
             self._open = ledger.run(self.key)
+            self.problems += self._open.vet(self.setting.problem.space, self._vetted)
+            self._vetted = len(ledger.records)
             try:
                 yield
             finally:
@@ -88,15 +93,20 @@ class SharedRecord:
         return enough(self._run.finished(), first, trials)
 
     def pending(self) -> Configs:
-        settled = {record["claim"] for record in self._run.records("settled")}
+        settled = self._run.settled()
         claimed = [
             config
-            for record in self._run.records("claim")
+            for record in self._run.claims()
             if record["claim"] not in settled and remaining(record, self.claim_seconds) > 0
             for config in record["configs"]
         ]
         knobs = len(self.setting.problem.space.knobs)
         return np.array(claimed, dtype=np.int32).reshape(-1, knobs)
+
+    def correct(self, measured: Known) -> int:
+        with self.turn():
+            others = self.setting.target.deterministic
+            return self._run.correct(self.setting.problem.space, measured, of_others=others)
 
     def known(self) -> Known:
         others = self.setting.target.deterministic
@@ -104,8 +114,9 @@ class SharedRecord:
 
     def claim(self, batch: Batch) -> None:
         self._claim = uuid.uuid4().hex
-        record = self._record("claim") | {"configs": batch.rows.configs.tolist()}
-        self._run.ledger.append([record | stamp(self.claim_seconds)])
+        about = {"claim": self._claim, "configs": batch.rows.configs.tolist()}
+        record = {"kind": "claim", **self._run.key, **about, **stamp(self.claim_seconds)}
+        self._run.ledger.append([cast(ClaimEntry, record)])
 
     def settle(
         self, index: int, batch: Batch, measured: Measurements
@@ -113,27 +124,26 @@ class SharedRecord:
         index = sum(1 for _ in self._run.finished())
         lost = self._lost()
         keep = np.flatnonzero([row.tobytes() not in lost for row in batch.rows.configs])
-        settled = [self._record("settled") | {"kept": len(keep)}]
+        settled: SettledEntry = {
+            "kind": "settled", **self._run.key, "claim": self._claim, "kept": len(keep),
+        }  # fmt: skip
         if len(keep):
             kept = Batch(batch.rows.rows(keep), {}, batch.failed, batch.lowered)
             space = self.setting.problem.space
-            self._run.append(space, index, kept, measured.rows(keep), settled)
+            self._run.append(space, index, kept, measured.rows(keep), [settled])
         else:
-            self._run.ledger.append(settled)
+            self._run.ledger.append([settled])
         return index, keep
 
     def _lost(self) -> set[bytes]:
         """Configs that were claimed by others after our claim: it was believed dead."""
         lost: set[bytes] = set()
         since = False
-        for record in self._run.records("claim"):
+        for record in self._run.claims():
             if since:
                 lost |= {np.array(config, np.int32).tobytes() for config in record["configs"]}
             since = since or record["claim"] == self._claim
         return lost
-
-    def _record(self, kind: str) -> Record:
-        return {"kind": kind, **self._run.key, "claim": self._claim}
 
     @property
     def _run(self) -> RunLedger:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from search.explorer import Candidates, Choice, Explorer, ExplorerState, History
 from search.problem import Problem
 from search.threads import one_thread
-from targets.base import Configs, Lowered, Measurements, Ragged, Target
+from targets.base import Configs, Lowered, Measurements, Ragged, Status, Target
 from targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
 from targets.workload import Workload
 
@@ -27,7 +27,7 @@ class Trial(NamedTuple):
     """A measurement at hand. `seconds` is NaN where it is not valid; `repeats` are those of every
     repetition, where there were any."""
 
-    status: str
+    status: Status
     reason: str
     cycles: int
     seconds: float
@@ -129,6 +129,15 @@ def measure_batch(target: Target, problem: Problem, rows: Lowered, known: Known)
     if not fresh.any():
         return held
     return _merged(fresh, target.measure(rows.rows(fresh)), held)
+
+
+def trial_at(measured: Measurements, row: int) -> Trial:
+    """One row of measurements."""
+    repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
+    return Trial(
+        measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),
+        float(measured.seconds[row]), repeats,
+    )  # fmt: skip
 
 
 def measurements_of(trials: Sequence[Trial]) -> Measurements:

@@ -178,4 +178,5 @@ def _settings(home: Home) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
         "MLFLOW_TRACKING_URI": home.mlflow_address,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     }

@@ -27,6 +27,7 @@ Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 `as_object`, `as_list` and their like."""
 
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
+MAX_UNPACKED_BYTES = 1 << 30
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -182,11 +183,31 @@ def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects."""
+    """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
+    what is none, and for more than `MAX_UNPACKED_BYTES`."""
     import numpy as np
 
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            if sum(entry.file_size for entry in packed.infolist()) > MAX_UNPACKED_BYTES:
+                raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
+        raise ValueError(f"no arrays: {error}") from None
+    if not all(isinstance(array, np.ndarray) and _is_text(array) for array in arrays.values()):
+        raise ValueError("no arrays: other files, or text that is none")
+    return arrays
+
+
+def _is_text(array: NDArray[Any]) -> bool:
+    """Whether all characters of an array of text are some; other arrays have none."""
+    import numpy as np
+
+    if array.dtype.kind != "U" or not array.dtype.itemsize:
+        return True
+    codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    return bool(((codes < 0xD800) | ((codes > 0xDFFF) & (codes <= 0x10FFFF))).all())
 
 
 def _write(handle: int, data: bytes) -> None:

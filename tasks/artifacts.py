@@ -112,6 +112,7 @@ def log_artifacts(
         "lowered": row["lowered"],
         "failed_compiles": row["failed_compiles"],
         "reused_trials": row["reused_trials"],
+        "timed_again": row["timed_again"],
         "wall_seconds": row["wall_seconds"],
     }
     tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))

@@ -3,7 +3,9 @@
 Each tuner has one registered model a role of a workload on a target and space; the alias `champion`
 names the version in force, on the models of the best tuner alone. What lies there are native files
 (XGBoost's UBJSON, LightGBM's text, NPZ); they are read as such, and nothing in the registry chooses
-what code reads them. `tasks.crowning` puts them there.
+what code reads them. Each version has a digest, which is checked first; and a file that is as it
+was registered is still held against its format before a library reads it (`models.learners`).
+`tasks.crowning` puts them there.
 """
 
 from __future__ import annotations
@@ -12,19 +14,22 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import mlflow.artifacts
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
+from pydantic import BaseModel, ConfigDict, Field
 
 from models import LEARNERS
-from models.learners import build
+from models.learners import build, load_model
 from search import ExplorerState, Problem, problem_of
 from search.explorer import ROLES
 from search.learning import CostModel
 from targets.base import Target
-from targets.errors import TilewrightError
+from targets.errors import TilewrightError, UnknownName
 from targets.files import canonical, digest
 from targets.workload import DEFAULT_EPILOGUE, Workload
 from tasks.flavours import file_of
@@ -32,6 +37,7 @@ from tasks.flavours import file_of
 ALIAS = "champion"
 PREFIX = "tilewright"
 ABOUT = "tilewright"  # key of what the model's metadata say
+DIGEST = "sha256"
 CHAMPION_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
 
 
@@ -100,25 +106,86 @@ def _plain(text: str) -> str:
 
 def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[str, CostModel]:
     """A model and its role."""
-    version = MlflowClient().get_model_version_by_alias(name, ALIAS).version
-    uri = f"models:/{name}/{version}"
-    about = dict(Model.load(uri).metadata or {}).get(ABOUT, {})
-    if about.get("tuner") != tuner:
+    registered = MlflowClient().get_model_version_by_alias(name, ALIAS)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            local = mlflow.artifacts.download_artifacts(
+                artifact_uri=f"models:/{name}/{registered.version}", dst_path=folder
+            )
+            about, data = champion_file(Path(local))
+        except (OSError, ValueError, MlflowException) as error:
+            raise _damaged(workload, error) from None
+        if registered.tags.get(DIGEST) != digest_of(about, data):
+            raise _damaged(workload, "it is not the file that was registered")
+        _check_meant_for(about, target, workload, tuner)
+        path = Path(folder) / f"model{Path(about.file).suffix}"
+        path.write_bytes(data)
+        try:
+            return about.role, load_model(about.kind, about.classify, about.columns, path)
+        except (OSError, ValueError, TilewrightError) as error:
+            raise _damaged(workload, error) from None
+
+
+def _damaged(workload: Workload, why: object) -> ChampionError:
+    said = " ".join(str(why).split())[:200]
+    return ChampionError(
+        f"the champion for {workload} is damaged or from another version ({said}); repeat "
+        "'tilewright compare', or leave out --warm-start"
+    )
+
+
+def _check_meant_for(about: About, target: Target, workload: Workload, tuner: str) -> None:
+    if about.tuner != tuner:
         raise ChampionError(
-            f"the champion for {workload} was learned by '{about.get('tuner')}', whose models "
-            f"'{tuner}' cannot use; add --tuner {about.get('tuner')}, or compare again"
+            f"the champion for {workload} was learned by '{about.tuner}', whose models "
+            f"'{tuner}' cannot use; add --tuner {about.tuner}, or compare again"
         )
-    if about.get("features") != features_of(target, problem_of(target, workload, 0)):
+    if about.features != features_of(target, problem_of(target, workload, 0)):
         raise ChampionError(
             f"the champion for {workload} was learned from other features than this version of "
             "tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
         )
-    model = build(str(about["kind"]), 0, bool(about["classify"]), {})
-    with tempfile.TemporaryDirectory() as folder:
-        local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
-        model.load(Path(local) / file_of(model))
-    model.columns = tuple(str(name) for name in about["columns"])
-    return str(about["role"]), model
+
+
+class About(BaseModel):
+    """What a champion's metadata say: who learned it from what, and how its file is read."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    tuner: Annotated[str, Field(max_length=200)]
+    role: Literal["P", "V", "A", "draft"]
+    kind: Annotated[str, Field(max_length=100)]
+    classify: bool
+    columns: list[str]
+    features: Annotated[str, Field(max_length=100)]
+
+    @property
+    def file(self) -> str:
+        """Where the model's own file is, below the folder of the logged model. Raises
+        `UnknownName`."""
+        return file_of(build(self.kind, 0, self.classify, {}))
+
+
+def champion_file(folder: Path) -> tuple[About, bytes]:
+    """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
+    `ValueError` for metadata that cannot be read."""
+    try:
+        metadata = Model.load(str(folder)).metadata
+    except Exception as error:  # YAML and MLflow fail in ways of their own
+        raise ValueError(f"its metadata cannot be read: {error}") from None
+    if not isinstance(metadata, dict):
+        raise ValueError("it says nothing of itself")
+    try:
+        about = About.model_validate(metadata.get(ABOUT))
+        return about, (folder / about.file).read_bytes()
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+
+
+def digest_of(about: About, data: bytes) -> str:
+    """Of a champion's metadata and file: what the registry keeps as the tag `DIGEST` of a version.
+    It carries no secret: it tells damage, not forgery."""
+    return digest(canonical([about.model_dump(mode="json"), digest(data)]))
 
 
 def features_of(target: Target, problem: Problem) -> str:

@@ -1,4 +1,8 @@
-"""What passes between stages as bytes: arrays as NPZ, learned models in native formats."""
+"""What passes between stages as bytes: arrays as NPZ, learned models in native formats.
+
+What is read is held against its shape: every decoder raises `ValueError` or `KeyError` for bytes
+that its encoder cannot have written, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,15 @@ from numpy.typing import NDArray
 
 from models import load_state, save_state
 from search import Batch, Candidates, ExplorerState, History
-from targets.base import Lowered, Measurements
-from targets.features import Feature, Features
-from targets.files import pack_arrays, pack_files, unpack_arrays
+from targets.base import STATUSES, Configs, Lowered, Measurements
+from targets.features import Features, read_columns
+from targets.files import (
+    MAX_UNPACKED_BYTES,
+    pack_arrays,
+    pack_files,
+    read_json,
+    unpack_arrays,
+)
 from targets.worker import read_programs, write_programs
 from targets.workload import Workload
 
@@ -36,7 +46,10 @@ def encode_candidates(candidates: Candidates) -> bytes:
 def decode_candidates(data: bytes) -> Candidates:
     """What `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
-    return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
+    scores, rows = _named(arrays, _SCORE), _configs(arrays, "configs")
+    for values in scores.values():
+        _column(values, "f", len(rows))
+    return Candidates(rows, scores, _whole(arrays, "vetoed"))
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -61,18 +74,24 @@ def encode_batch(batch: Batch) -> bytes:
 def decode_batch(data: bytes, workload: Workload) -> Batch:
     """`workload` is what the batch was lowered for."""
     arrays = unpack_arrays(data)
+    configs, scores = _configs(arrays, "configs"), _named(arrays, _SCORE)
+    programs, rows = read_programs(arrays), len(configs)
+    for values in scores.values():
+        _column(values, "f", rows)
+    if any(len(part) != rows for part in programs.values()):
+        raise ValueError("programs of another batch")
     return Batch(
         rows=Lowered(
             workload=workload,
-            configs=arrays["configs"],
-            failures=arrays["failures"].astype(object),
-            reasons=arrays["reasons"].astype(object),
-            hidden=_hidden(arrays),
-            programs=read_programs(arrays),
+            configs=configs,
+            failures=_column(arrays["failures"], "U", rows).astype(object),
+            reasons=_column(arrays["reasons"], "U", rows).astype(object),
+            hidden=_hidden(arrays, rows),
+            programs=programs,
         ),
-        scores=_named(arrays, _SCORE),
-        failed=arrays["failed"],
-        lowered=int(arrays["lowered"]),
+        scores=scores,
+        failed=_configs(arrays, "failed", configs.shape[1]),
+        lowered=_whole(arrays, "lowered"),
     )
 
 
@@ -95,13 +114,19 @@ def encode_measurements(measured: Measurements) -> bytes:
 def decode_measurements(data: bytes) -> Measurements:
     """What `encode_measurements` wrote."""
     arrays = unpack_arrays(data)
+    rows, counters = arrays["status"].size, _named(arrays, _COUNTER)
+    repeats = read_programs(arrays).get(_REPEATS)
+    for values in counters.values():
+        _column(values, "i", rows)
+    if repeats is not None and (len(repeats) != rows or repeats.values.dtype.kind != "f"):
+        raise ValueError("repeats of another batch")
     return Measurements(
-        status=arrays["status"].astype(object),
-        reason=arrays["reason"].astype(object),
-        cycles=arrays["cycles"],
-        seconds=arrays["seconds"],
-        counters=_named(arrays, _COUNTER),
-        repeats=read_programs(arrays).get(_REPEATS),
+        status=_statuses(arrays, rows),
+        reason=_column(arrays["reason"], "U", rows).astype(object),
+        cycles=_column(arrays["cycles"], "i", rows),
+        seconds=_column(arrays["seconds"], "f", rows),
+        counters=counters,
+        repeats=repeats,
     )
 
 
@@ -125,16 +150,18 @@ def encode_history(history: History) -> bytes:
 def decode_history(data: bytes) -> History:
     """What `encode_history` wrote."""
     arrays = unpack_arrays(data)
+    configs = _configs(arrays, "configs")
+    rows, knobs = configs.shape
     return History(
-        configs=arrays["configs"],
-        status=arrays["status"].astype(object),
-        cycles=arrays["cycles"],
-        seconds=arrays["seconds"],
-        rounds=arrays["rounds"],
-        hidden=_hidden(arrays),
-        failed=arrays["failed"],
-        round=int(arrays["round"]),
-        pending=arrays.get("pending"),
+        configs=configs,
+        status=_statuses(arrays, rows),
+        cycles=_column(arrays["cycles"], "i", rows),
+        seconds=_column(arrays["seconds"], "f", rows),
+        rounds=_column(arrays["rounds"], "i", rows),
+        hidden=_hidden(arrays, rows),
+        failed=_configs(arrays, "failed", knobs),
+        round=_whole(arrays, "round"),
+        pending=_configs(arrays, "pending", knobs) if "pending" in arrays else None,
     )
 
 
@@ -146,11 +173,17 @@ def encode_state(state: ExplorerState) -> bytes:
 
 
 def decode_state(data: bytes) -> ExplorerState:
-    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`."""
+    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`, too."""
     with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in archive.namelist():
-                (Path(folder) / Path(name).name).write_bytes(archive.read(name))
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                entries = archive.infolist()
+                if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+                    raise ValueError("it is too large")
+                for entry in entries:
+                    (Path(folder) / Path(entry.filename).name).write_bytes(archive.read(entry))
+        except Exception as error:  # ZIP and zlib fail in ways of their own
+            raise ValueError(f"no models: {error}") from None
         return load_state(Path(folder))
 
 
@@ -163,10 +196,45 @@ def _features(features: Features) -> dict[str, NDArray[Any]]:
     return {"hidden": features.matrix, "columns": np.array(about)}
 
 
-def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
-    columns = json.loads(str(arrays["columns"]))
-    return Features(arrays["hidden"], tuple(Feature(**column) for column in columns))
+def _hidden(arrays: dict[str, NDArray[Any]], rows: int) -> Features:
+    columns = read_columns(read_json(str(arrays["columns"])))
+    hidden = arrays["hidden"]
+    if hidden.dtype != np.float64 or hidden.shape != (rows, len(columns)):
+        raise ValueError("hidden features of another batch")
+    return Features(hidden, columns)
+
+
+def _configs(arrays: dict[str, NDArray[Any]], name: str, knobs: int | None = None) -> Configs:
+    found = arrays[name]
+    if found.dtype != np.int32 or found.ndim != 2 or knobs not in (None, found.shape[1]):
+        raise ValueError(f"{name} are no configs")
+    if found.size and found.min() < 0:
+        raise ValueError(f"{name} are below their range")
+    return found
+
+
+def _column(values: NDArray[Any], kind: str, rows: int) -> NDArray[Any]:
+    """An entry a row: of text (`U`), whole numbers (`i`) or others (`f`)."""
+    if values.dtype.kind != kind or values.shape != (rows,) or values.dtype.itemsize > 1 << 20:
+        raise ValueError("a column of another batch")
+    return values
+
+
+def _statuses(arrays: dict[str, NDArray[Any]], rows: int) -> NDArray[np.object_]:
+    found = _column(arrays["status"], "U", rows).astype(object)
+    if not set(found) <= set(STATUSES):
+        raise ValueError("a status that nobody knows")
+    return found
+
+
+def _whole(arrays: dict[str, NDArray[Any]], name: str) -> int:
+    found = arrays[name]
+    if found.shape != () or found.dtype.kind != "i" or not 0 <= int(found) < 1 << 31:
+        raise ValueError(f"{name} is no count")
+    return int(found)
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
-    return np.array([str(value) for value in values], dtype=np.str_)
+    """As text that can be read back: without halves of characters, which a path may hold."""
+    plain = [str(value).encode("utf-8", "replace").decode() for value in values]
+    return np.array(plain, dtype=np.str_)

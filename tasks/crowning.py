@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlflow.artifacts
 import numpy as np
 import pandas as pd
 from mlflow.entities import LoggedModelStatus
@@ -28,8 +29,11 @@ from tasks.champion import (
     ABOUT,
     ALIAS,
     CHAMPION_ROLES,
+    DIGEST,
     ModelPlace,
+    champion_file,
     champions,
+    digest_of,
     features_of,
 )
 from tasks.comparison_records import LoggedComparison
@@ -128,7 +132,7 @@ def _register(
             f"space {test_bed.space}, learned by tuner {tuner}."
         )
         _provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
-        version = _new_version(client, name, model_id, run_id)
+        version = _new_version(client, name, model_id, run_id, _digest(model_id))
         crowned.append(Crowned(role, job.workload, name, version))
     return crowned
 
@@ -177,10 +181,18 @@ def _provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -
             raise
 
 
-def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str) -> str:
+def _digest(model_id: str) -> str:
+    """Of a model as it was logged."""
+    with tempfile.TemporaryDirectory() as folder:
+        uri = f"models:/{model_id}"
+        local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
+        return digest_of(*champion_file(Path(local)))
+
+
+def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
     """Put a logged model into the registry, as the champion."""
-    source = f"models:/{model_id}"
-    made = client.create_model_version(name, source, run_id=run_id, model_id=model_id)
+    source, tags = f"models:/{model_id}", {DIGEST: digest}
+    made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
     client.set_registered_model_alias(name, ALIAS, made.version)
     return str(made.version)
 

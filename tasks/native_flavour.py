@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from models.learners import build
+from models.learners import load_model
 from search.learning import CostModel
 from targets.features import Features
 
@@ -31,6 +31,4 @@ class Predictor:
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    model = build(Path(path).stem, 0, False, {})
-    model.load(Path(path))
-    return Predictor(model)
+    return Predictor(load_model(Path(path).stem, False, (), Path(path)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from targets.capabilities import Blocks
-from targets.files import Json
+from targets.files import Json, as_text
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning import network
@@ -46,11 +46,12 @@ def extract_subgraphs(
 
 
 def read_model(manifest: Manifest) -> Model:
-    """What `import_model` found."""
-    values = manifest.values
-    return Model(str(values["source"]), str(values["name"]), str(values["digest"]))
+    """What `import_model` found. Raises `DamagedFile`."""
+    return manifest.read(
+        lambda values: Model(*(as_text(values[name]) for name in ("source", "name", "digest")))
+    )
 
 
 def read_extracted(manifest: Manifest) -> Extracted:
-    """What `extract_subgraphs` found."""
-    return Extracted.from_json(manifest.values)
+    """What `extract_subgraphs` found. Raises `DamagedFile`."""
+    return manifest.read(Extracted.from_json)

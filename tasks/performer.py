@@ -47,7 +47,7 @@ class CachedStages:
             self.cache, self.study, history.round, self.manifest_of(state), self._history(history),
             n,
         )  # fmt: skip
-        return self._took(done, rounds.read_candidates(self.cache, done.manifest))
+        return self._took(done, rounds.read_candidates(self.cache, self.study, done.manifest))
 
     def filter(
         self, state: ExplorerState, history: History, named: Candidates, n: int
@@ -57,7 +57,7 @@ class CachedStages:
             self.cache, self.study, history.round, self.manifest_of(state), self._history(history),
             self._known(named), n,
         )  # fmt: skip
-        return self._took(done, rounds.read_candidates(self.cache, done.manifest))
+        return self._took(done, rounds.read_candidates(self.cache, self.study, done.manifest))
 
     def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
         self.emit(StageBegan("lower_candidates"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from search import Batch, Candidates, ExplorerState, History, Known, stages
-from targets.base import Measurements
+from targets.base import Configs, Measurements
 from targets.files import Json, digest
 from tasks import codecs
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
@@ -28,7 +28,11 @@ def generate_candidates(
 
     def work() -> Made:
         named = stages.generate_candidates(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, history), n
+            study.explorer,
+            study.problem,
+            read_state(cache, state),
+            _history(cache, study, history),
+            n,
         )
         return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
@@ -56,8 +60,9 @@ def filter_candidates(
 
     def work() -> Made:
         kept = stages.filter_candidates(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, history),
-            read_candidates(cache, named), n,
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
+            read_candidates(cache, study, named), n,
         )  # fmt: skip
         return (
             {"kept": len(kept), "vetoed": kept.vetoed},
@@ -81,9 +86,12 @@ def lower_candidates(
     """Compile what is left and let Model A choose the batch."""
 
     def work() -> Made:
-        lowered = stages.lower_candidates(study.target, study.problem, read_candidates(cache, kept))
+        lowered = stages.lower_candidates(
+            study.target, study.problem, read_candidates(cache, study, kept)
+        )
         batch = stages.choose_candidates(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, history),
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
             lowered, n,
         )  # fmt: skip
         return (
@@ -128,7 +136,7 @@ def retrain_models(
 
     def work() -> Made:
         learned = stages.retrain(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, history)
+            study.explorer, study.problem, read_state(cache, state), _history(cache, study, history)
         )
         return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
 
@@ -159,16 +167,26 @@ def keep_history(cache: CacheUse, history: History) -> Manifest:
     return _of_content("history", cache.store.put(history, codecs.encode_history, ".npz"))
 
 
-def read_candidates(cache: CacheUse, manifest: Manifest) -> Candidates:
+def read_candidates(cache: CacheUse, study: Study, manifest: Manifest) -> Candidates:
     """What `generate_candidates` and `filter_candidates` left. Raises `DamagedFile`."""
-    return cache.store.get(manifest.files["candidates"], codecs.decode_candidates)
+
+    def decode(data: bytes) -> Candidates:
+        found = codecs.decode_candidates(data)
+        _check_configs(study, found.configs)
+        return found
+
+    return cache.store.get(manifest.files["candidates"], decode)
 
 
 def read_batch(cache: CacheUse, study: Study, manifest: Manifest) -> Batch:
     """What `lower_candidates` left. Raises `DamagedFile`."""
-    return cache.store.get(
-        manifest.files["batch"], lambda data: codecs.decode_batch(data, study.workload)
-    )
+
+    def decode(data: bytes) -> Batch:
+        found = codecs.decode_batch(data, study.workload)
+        _check_configs(study, found.rows.configs, found.failed)
+        return found
+
+    return cache.store.get(manifest.files["batch"], decode)
 
 
 def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
@@ -181,8 +199,20 @@ def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
     return cache.store.get(manifest.files["state"], codecs.decode_state)
 
 
-def _history(cache: CacheUse, manifest: Manifest) -> History:
-    return cache.store.get(manifest.files["history"], codecs.decode_history)
+def _history(cache: CacheUse, study: Study, manifest: Manifest) -> History:
+    def decode(data: bytes) -> History:
+        found = codecs.decode_history(data)
+        _check_configs(study, found.configs, found.failed)
+        return found
+
+    return cache.store.get(manifest.files["history"], decode)
+
+
+def _check_configs(study: Study, *configs: Configs) -> None:
+    """Raises `ValueError` for configs that are not of the study's space."""
+    sizes = study.problem.space.cardinalities
+    if any(each.shape[1] != len(sizes) or (each >= sizes).any() for each in configs):
+        raise ValueError("configs of another space")
 
 
 def _put_candidates(cache: CacheUse, candidates: Candidates) -> str:

@@ -43,9 +43,13 @@ def verify_schedule(cache: CacheUse, study: Study, chosen: Schedule) -> Result:
 
 
 def read_default(manifest: Manifest) -> Schedule | None:
-    """What `measure_default` found."""
-    values = manifest.values["schedule"]
-    return None if values is None else schedule_from_json(as_object(values))
+    """What `measure_default` found. Raises `DamagedFile`."""
+
+    def decode(found: dict[str, Json]) -> Schedule | None:
+        values = found["schedule"]
+        return None if values is None else schedule_from_json(as_object(values))
+
+    return manifest.read(decode)
 
 
 def _repeatable(cache: CacheUse, study: Study) -> CacheUse:

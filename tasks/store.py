@@ -13,6 +13,7 @@ refused (`targets.safe_files.UnsafeFile`).
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from targets.errors import TilewrightError
-from targets.files import Json, canonical, digest, write_atomically
+from targets.files import Json, as_object, as_text, canonical, digest, write_atomically
 from targets.safe_files import read_plain
 
 T = TypeVar("T")
 KEPT_OBJECTS = 64
+_NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
 
 
 class DamagedFile(TilewrightError):
@@ -45,6 +47,17 @@ class Manifest:
     key: str
     values: dict[str, Json] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+
+    def read(self, decode: Callable[[dict[str, Json]], T]) -> T:
+        """What the values mean. Raises `DamagedFile` if they mean nothing."""
+        try:
+            return decode(self.values)
+        except (KeyError, TypeError, ValueError, TilewrightError) as error:
+            raise DamagedFile(
+                f"the cache holds of stage {self.stage} not what it is kept for "
+                f"({str(error)[:200]}); repeat the command with --fresh, or remove the folder "
+                "'cache'"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,21 @@ class Store:
             raise DamagedFile(
                 f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
             )
-        thing = decode(data)
+        try:
+            thing = decode(data)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            MemoryError,
+            TilewrightError,
+        ) as error:
+            # written as it is, but by somebody else: its digest is right
+            raise DamagedFile(
+                f"{self._data(name)} holds not what it is kept for ({str(error)[:200]}); repeat "
+                "the command with --fresh, or remove the folder 'cache'"
+            ) from None
         self._keep(name, thing)
         return thing
 
@@ -115,8 +142,8 @@ class Store:
             body = found["manifest"]
             if found["check"] != digest(canonical(body)):
                 return None
-            manifest = Manifest(**body)
-        except (OSError, ValueError, KeyError, TypeError):
+            manifest = _manifest(**as_object(body))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         if (manifest.stage, manifest.key) != (stage, key):
             return None
@@ -148,6 +175,13 @@ class Store:
 
     def _manifest(self, stage: str, key: str) -> Path:
         return self.root / "manifests" / stage / f"{key}.json"
+
+
+def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
+    names = {role: as_text(name) for role, name in as_object(files).items()}
+    if not all(map(_NAME.fullmatch, names.values())):
+        raise ValueError("a file that is none of the cache's")
+    return Manifest(as_text(stage), as_text(key), as_object(values), names)
 
 
 def cache_key(stage: str, version: int, fingerprint: str, inputs: Mapping[str, Json]) -> str:

@@ -56,6 +56,7 @@ class WorkloadRow(TypedDict):
     lowered: int
     failed_compiles: int
     reused_trials: int
+    timed_again: int
     wall_seconds: float
 
 
@@ -76,7 +77,8 @@ class TunedWorkload:
     """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where the
     target has none, `chosen` is None where neither a trial nor the untuned schedule is valid.
     `lowered` counts configs that were compiled beyond the trials, `invalid_trials` the trials that
-    did not end in a valid measurement."""
+    did not end in a valid measurement, `timed_again` what was measured beside them, to make sure of
+    the winner."""
 
     study: Study
     count: int
@@ -90,6 +92,7 @@ class TunedWorkload:
     lowered: int
     failed_compiles: int
     reused_trials: int
+    timed_again: int
     wall_seconds: float
 
     @property
@@ -123,6 +126,7 @@ class TunedWorkload:
             "lowered": self.lowered,
             "failed_compiles": self.failed_compiles,
             "reused_trials": self.reused_trials,
+            "timed_again": self.timed_again,
             "wall_seconds": round(self.wall_seconds, 3),
         }
 

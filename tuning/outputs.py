@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import pandas as pd
 
 from search import Contents, RunKey, read
-from search.records import Record
+from search.records import Entry
 from targets.base import Target
 from targets.capabilities import HasSpecification, capability
 from targets.files import Json, write_atomically
@@ -151,7 +151,7 @@ def write_outputs(
 
 def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
     """The trials of these runs, one row each, in the order of the network."""
-    by_run: dict[RunKey, list[Record]] = defaultdict(list)
+    by_run: dict[RunKey, list[Entry]] = defaultdict(list)
     for record in read(folder / LEDGER).records:
         by_run[record["workload"], record["target"], record["run"]].append(record)
     tables = [Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned]

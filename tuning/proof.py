@@ -1,15 +1,28 @@
-"""The two steps around the rounds of a workload: the schedule a user has without tuning, and the
-proof that the chosen one computes the right numbers."""
+"""The steps around the rounds of a workload: the schedule a user has without tuning, and the proof
+that the chosen one takes as long as the record says and computes the right numbers.
+
+A record is a file, and so is the cache of finished stages: whoever writes them can claim any
+latency. So what wins is timed anew by the target itself before it is reported. That is no trial.
+"""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from search import History, Known, Trial
+from search.engine import latency_at
+from search.stages import trial_at
 from targets.base import Lowered
 from targets.capabilities import Baseline, Bound, Latency, Roofline, Verifies, capability
 from targets.errors import TilewrightError, WorkloadError
 from tuning.outcome import TRIAL, Schedule
 from tuning.study import Study
+
+NOISE = 2.0
+"""How much longer than it was recorded a winner may take on a target that gives other numbers each
+time."""
 
 
 class WrongSchedule(TilewrightError):
@@ -57,6 +70,41 @@ def verify(study: Study, chosen: Schedule) -> int | None:
             "please report this, with the seed and the target's specification"
         )
     return wrong
+
+
+def wrong_winners(study: Study, history: History, timed: dict[int, Trial]) -> Known:
+    """Times the fastest trial again, then the next fastest, until one `holds`. Returns those that
+    did not as they measure now, by flat index; all that was measured is added to `timed`, and what
+    that holds already is believed."""
+    space, wrong = study.problem.space, {}
+    for row in history.fastest(len(history)):
+        config = history.configs[row : row + 1]
+        flat = int(space.ravel(config)[0])
+        if flat in timed:
+            break
+        measured = study.target.measure(study.target.lower(study.workload, config))
+        timed[flat] = trial_at(measured, 0)
+        claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
+        if claimed is not None and found is not None and holds(study, claimed, found):
+            break
+        wrong[flat] = timed[flat]
+    return wrong
+
+
+def holds(study: Study, claimed: Latency, found: Latency) -> bool:
+    """Whether a latency that was recorded may stand beside what the target gives now: it is equal
+    where measuring repeats, at least half of it elsewhere."""
+    if study.target.deterministic:
+        near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
+        return claimed.cycles == found.cycles and near
+    if claimed.cycles > 0 and found.cycles > 0:
+        return found.cycles <= NOISE * claimed.cycles
+    return found.seconds <= NOISE * claimed.seconds
+
+
+def latency_of_trial(trial: Trial) -> Latency | None:
+    """None unless it is valid."""
+    return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
 
 
 def _lowered(study: Study, chosen: Schedule) -> Lowered:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from search import ExplorerState, Round, Session, Setting, Stages, rounds
+from search import ExplorerState, Known, Record, Round, Session, Setting, Stages, Trial, rounds
 from targets.base import Target
 from targets.errors import TilewrightError
 from targets.registry import target_remarks
@@ -24,6 +24,7 @@ from tuning.events import (
     NetworkFound,
     Note,
     RoundDone,
+    StageBegan,
     WorkloadBegan,
     WorkloadFound,
     WorkloadTuned,
@@ -34,7 +35,7 @@ from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, choose_schedule
 from tuning.outputs import Part, Summary
-from tuning.proof import bound_of, roofline_of
+from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
 from tuning.run_file import replaced, write_run
 from tuning.study import Study, study_of, target_of
 from tuning.workers import helping
@@ -179,16 +180,20 @@ def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Net
 
 
 def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
-    """Tune one workload: rounds until the trials are spent, then the proof. Raises as
-    `tune_network`."""
+    """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
+    Raises as `tune_network`."""
     begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
     default, roofline = steps.untuned_schedule(study), roofline_of(study)
     before = None if default is None else default.latency
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
-    setting = study.setting
-    session = Session(setting, job.state, steps.stages(study, setting))
-    done = list(_rounds(job, session, steps))
+    timed: dict[int, Trial] = {}
+    session, done = _trials(job, steps)
+    while wrong := _wrong_winners(job, session, timed):
+        job.record_of(study, session.setting).correct(wrong)
+        session, done = _trials(job, steps)
     chosen = choose_schedule(study, session.history, default)
+    if chosen is not None and chosen is default:
+        chosen = default = _default_again(job, default)
     if chosen is not None:
         steps.verify(study, chosen)
     tuned = TunedWorkload(
@@ -204,6 +209,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         lowered=sum(each.lowered for each in done),
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
+        timed_again=len(timed),
         wall_seconds=time.perf_counter() - begin,
     )
     steps.finish(tuned, session)
@@ -211,9 +217,49 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     return tuned
 
 
-def _rounds(job: Job, session: Session, steps: WorkloadSteps) -> list[Round]:
+def _wrong_winners(job: Job, session: Session, timed: dict[int, Trial]) -> Known:
+    """Trials that were recorded faster than they are, by flat index; a session built on them is to
+    be repeated, from a record that is put right. `timed` gathers all that was measured for it."""
+    job.emit(StageBegan("time_again"))
+    wrong = wrong_winners(job.study, session.history, timed)
+    if wrong:
+        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
+        job.emit(
+            Note(
+                f"{job.study.workload}: {many} recorded with another latency than "
+                f"{job.study.target_name} gives now; set aside, and what it gives now recorded"
+            )
+        )
+    return wrong
+
+
+def _default_again(job: Job, default: Schedule) -> Schedule | None:
+    """The untuned schedule, which won, as it is timed now: what was kept of it may be wrong."""
+    again = untuned_schedule(job.study)
+    if again is not None and holds(job.study, default.latency, again.latency):
+        return default
+    job.emit(
+        Note(
+            f"{job.study.workload}: the untuned schedule was kept with another latency than "
+            f"{job.study.target_name} gives now, which is taken instead"
+        )
+    )
+    return again
+
+
+def _trials(job: Job, steps: WorkloadSteps) -> tuple[Session, list[Round]]:
+    """All rounds of a workload: those of the record first."""
+    setting = job.study.setting
+    session = Session(setting, job.state, steps.stages(job.study, setting))
+    record = job.record_of(job.study, setting)
+    done = _rounds(job, session, record, steps)
+    for problem in record.problems:
+        job.emit(Note(problem))
+    return session, done
+
+
+def _rounds(job: Job, session: Session, record: Record, steps: WorkloadSteps) -> list[Round]:
     options, trials, found = job.options, 0, []
-    record = job.record_of(job.study, session.setting)
     for done in rounds(session, record, trials=options.trials, batch=options.batch):
         found.append(done)
         trials += len(done.configs)

@@ -13,8 +13,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from targets.errors import TilewrightError
 from targets.files import as_object, canonical, digest, read_json, remove, write_atomically
@@ -78,15 +82,15 @@ def read_run(folder: Path) -> RunFile | None:
     """The run of a folder; None where there is none, or none that can be read. Raises `UnsafeFile`
     for anything but a file."""
     try:
-        found = as_object(read_json(read_plain(folder / RUN)))
-        if found["version"] != VERSION or not set(found) >= RunFile.__required_keys__:
-            return None
-        origins = [as_object(found["network"]), as_object(found["target"])]
-    except (OSError, ValueError, KeyError, RecursionError):
+        found = _run_files().validate_python(read_json(read_plain(folder / RUN)), strict=True)
+    except (OSError, ValueError, RecursionError):
         return None
-    if not all(set(each) >= Origin.__required_keys__ for each in origins):
-        return None
-    return cast(RunFile, found)
+    return found if found["version"] == VERSION else None
+
+
+@lru_cache(maxsize=1)
+def _run_files() -> TypeAdapter[RunFile]:
+    return TypeAdapter(RunFile)
 
 
 def is_complete(folder: Path) -> bool:

@@ -25,7 +25,7 @@ def explain(
     seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
 ) -> None:
     """Show which features drove Models P, V and A, how right they were, and what to do next."""
-    from cli.views.explanation import explaining, show, warn_if_changed
+    from cli.views.explanation import explaining, show, tell_problems, warn_if_changed
     from cli.views.terminal import Terminal
     from evaluation.explain.advice import advice_of
     from evaluation.explain.folder import read_folder
@@ -39,6 +39,7 @@ def explain(
     warn_if_changed(run, console)
     with explaining(run, console) as progress:
         explained = explain_run(run, samples, seed, progress)
+    tell_problems(run, console)
     advice = advice_of(run, explained)
     write_explanation(run, explained, advice, place)
     show(explained, advice, place, console)

@@ -38,6 +38,12 @@ def warn_if_changed(folder: TunedFolder, console: Console) -> None:
         console.print(CHANGED, style="yellow", highlight=False)
 
 
+def tell_problems(folder: TunedFolder, console: Console) -> None:
+    """What of the ledger could not be used."""
+    for problem in folder.problems:
+        console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
+
+
 def show(
     explained: Sequence[Explained], advice: Sequence[Advice], out: Path, console: Console
 ) -> None:

@@ -40,6 +40,7 @@ STAGES = {
     "lower_candidates": "lowering, Model A re-ranks",
     "simulate_batch": "simulating a batch",
     "retrain_models": "retraining the models",
+    "time_again": "timing the winner again",
     "verify_schedule": "verifying the schedule",
 }
 

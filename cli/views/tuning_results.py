@@ -38,7 +38,7 @@ def show_results(
         + headline(summary)
         + "\n"
         + _reused(summary, reused_stages)
-        + f"every schedule verified bit for bit; {summary['wall_seconds']:.0f} s\n"
+        + f"every schedule timed again and verified bit for bit; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + ("\n'tilewright ui' shows this run:" * bool(links)),
     )

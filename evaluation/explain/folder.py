@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +41,8 @@ class TunedFolder:
     batch: int
     counts: Mapping[str, int]
     """Calls of each workload an inference, by its id."""
+    problems: list[str] = field(default_factory=list)
+    """What of the ledger could not be used, as far as it was looked at."""
 
     @property
     def changed(self) -> bool:
@@ -48,23 +50,37 @@ class TunedFolder:
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """The run's rounds on a workload. Raises `FolderError` if the ledger has none."""
+        """The run's rounds on a workload. Raises `FolderError` if the ledger has none, and
+        `WorkloadError` if the target has no schedule for it."""
+        contents = self._fitting(workload)
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
         others = {
-            str(record["run"])
-            for record in self._contents.records
+            record["run"]
+            for record in contents.records
             if (record["workload"], record["target"]) == (workload.id, self.recorded_on)
         }
         # A run that did not start cold has a name of its own.
         for name in (cold, *sorted(others - {cold})):
-            found = list(self._contents.run((workload.id, self.recorded_on, name)).finished())
+            found = list(contents.run((workload.id, self.recorded_on, name)).finished())
             if found:
                 return found
         raise FolderError(f"{self.path / LEDGER} has no trial of {workload}; tune again")
 
+    def _fitting(self, workload: Workload) -> Contents:
+        """The ledger without what cannot be of the workload's space."""
+        space = self.target.space(workload)
+        unfit = self._contents.run((workload.id, self.recorded_on, "")).unfit(space)
+        said = f"{LEDGER}: {len(unfit)} records of {workload} left out: {unfit and unfit[0][1]}"
+        if unfit and said not in self.problems:
+            self.problems.append(said)
+        left_out = {id(record) for record, _ in unfit}
+        return Contents([each for each in self._contents.records if id(each) not in left_out])
+
     @cached_property
     def _contents(self) -> Contents:
-        return read(self.path / LEDGER)
+        contents = read(self.path / LEDGER)
+        self.problems.extend(contents.problems)
+        return contents
 
 
 class _WrittenTarget(BaseModel):

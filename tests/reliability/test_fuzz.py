@@ -1,6 +1,8 @@
 """Bytes from strangers: every input ends in an answer or in a typed error, and in time.
 
-The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few.
+The number of inputs is `FUZZ_EXAMPLES` for each kind (`make fuzz` sets it); without it a few. Files
+of every format are read in processes of their own (`formats.py`): one that crashes, hangs or grows
+is a failed test.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +34,12 @@ from targets.vta.program import Program, words_of
 from targets.vta.spec import VtaSpec, preset_files
 from targets.vta.timing import simulate_program
 from targets.workload import parse_epilogue, parse_workload
+from tests.reliability.formats import FORMATS
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 HANG_SECONDS = 60
+MORE_MIB = 2048
+"""How much more memory a process may come to use while it reads one format."""
 TRIED: Counter[str] = Counter()
 
 fuzzed = settings(
@@ -67,7 +74,7 @@ def _expecting_an_end(kind: str) -> Iterator[None]:
 def _figures() -> Iterator[None]:
     yield
     tried = ", ".join(f"{count:,} {kind}" for kind, count in sorted(TRIED.items()))
-    print(f"\nfuzzed: {tried}; each ended")
+    print(f"\nfuzzed: {tried}; {sum(TRIED.values()):,} inputs, each ended")
 
 
 def _edited(whole: bytes) -> st.SearchStrategy[bytes]:
@@ -81,6 +88,30 @@ def _edited(whole: bytes) -> st.SearchStrategy[bytes]:
         return bytes(data[:kept])
 
     return st.builds(edit, edits, st.integers(0, len(whole)) | st.just(len(whole)))
+
+
+FEW = "FUZZ_EXAMPLES" not in os.environ
+SEED = os.environ.get("FUZZ_SEED", "0")
+
+
+@pytest.mark.attack
+@pytest.mark.slow(seconds=60)
+@pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
+def test_files_of_every_format(kind: str) -> None:
+    count = 20 if FEW else EXAMPLES
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.formats", kind, str(count), SEED],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{kind}: status {done.returncode}\n{done.stderr[-4000:]}"
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        TRIED[found["kind"]] += found["inputs"]
+        print(
+            f"\n{found['kind']}: {found['inputs']:,} inputs in {found['seconds']:.0f} s, the "
+            f"slowest {found['slowest']:.1f} s, {found['more_mib']} MiB more", end="",
+        )  # fmt: skip
+        assert found["more_mib"] < MORE_MIB
 
 
 JSON = st.recursive(

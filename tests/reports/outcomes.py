@@ -43,7 +43,7 @@ def outcome(
         chosen=schedule("trial", round(1000 * scale)) if chosen else None,
         roofline=latency(400),
         bound=None if bound is None else latency(bound),
-        trials=8, invalid_trials=2, lowered=8, failed_compiles=0, reused_trials=0,
+        trials=8, invalid_trials=2, lowered=8, failed_compiles=0, reused_trials=0, timed_again=1,
         wall_seconds=1.0,
     )  # fmt: skip
 

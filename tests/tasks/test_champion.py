@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,10 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 
     with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
         champion.load_champion(target, "template", workload, "p")
+    for each in crowned:
+        _refuses_changed_files(each.name, lambda: champion.load_champion(
+            target, "template", workload, name
+        ))  # fmt: skip
     assert champion.load_champion(target, "extended", workload, name) is None
 
 
@@ -110,6 +114,49 @@ def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Pat
     logged = log_comparison(what, results, runs, [])
     assert len(logged.seeds) == 4
     assert crown(what, results, standings(results), logged) == []
+
+
+def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
+    """Damage by its digest; what has a digest that is right, since anyone can compute one, by its
+    content. Each in one message."""
+    from mlflow.artifacts import download_artifacts
+    from mlflow.tracking import MlflowClient
+
+    from targets.files import pack_arrays, unpack_arrays
+    from tasks.champion import ALIAS, DIGEST, ChampionError, champion_file, digest_of
+
+    client = MlflowClient()
+    version = client.get_model_version_by_alias(model, ALIAS)
+    folder = Path(download_artifacts(f"models:/{model}/{version.version}"))
+    logged = client.get_logged_model(version.source.removeprefix("models:/"))
+    place = logged.artifact_location.removeprefix("file://")
+    about, good = champion_file(folder)
+    for file in (Path(place) / about.file, Path(place) / "MLmodel"):
+        whole = file.read_bytes()
+        said = f"features: {about.features}".encode()
+        middle = whole.index(said) + 12 if said in whole else len(whole) // 2
+        file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        with pytest.raises(ChampionError, match=r"damaged .*repeat 'tilewright compare'"):
+            load()
+        file.write_bytes(whole)
+    file = Path(place) / about.file
+    crafted = good.replace(b"left_child=", b"left_child=9", 1)  # LightGBM's text
+    if about.file.endswith(".npz"):  # a draft, a Gaussian process
+        arrays = unpack_arrays(good)
+        part = "module" if about.kind == "draft" else "weights"
+        crafted = pack_arrays(arrays | {part: arrays[part][:-1]})
+    elif crafted == good:
+        at = good.index(b"left_children[$l#L") + 26  # XGBoost's UBJSON: a child far outside
+        crafted = good[:at] + b"\x7f\xff\xff\xf0" + good[at + 4 :]
+    file.write_bytes(crafted)
+    client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, crafted))
+    with pytest.raises(
+        ChampionError, match=r"damaged .*(no tree|not those of its modules|not belong together)"
+    ):
+        load()
+    file.write_bytes(good)
+    client.set_model_version_tag(model, version.version, DIGEST, digest_of(about, good))
+    assert load() is not None
 
 
 def _plan(tuners: str, trials: int) -> ComparisonPlan:

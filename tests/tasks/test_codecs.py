@@ -9,6 +9,7 @@ from models import make_explorer
 from search import Batch, History, Session, setting_of, tune
 from search.stages import choose_candidates, generate_candidates, lower_candidates
 from targets import make_target
+from targets.files import pack_arrays, unpack_arrays
 from targets.workload import parse_workload
 from tasks import codecs
 
@@ -84,3 +85,10 @@ def test_equal_runs_give_equal_bytes() -> None:
         return codecs.encode_measurements(done.measured)
 
     assert last() == last()
+
+
+@pytest.mark.parametrize("code", [0xD800, 0x110000, 0xFFFFFFFF])
+def test_text_of_characters_that_do_not_exist_is_refused(code: int) -> None:
+    text = np.array([code], dtype=np.uint32).view("<U1")
+    with pytest.raises(ValueError, match="text that is none"):
+        unpack_arrays(pack_arrays({"status": text}))

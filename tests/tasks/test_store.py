@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from tasks import codecs
+from tasks.schedules import read_default
 from tasks.store import DamagedFile, Manifest, Store, cache_key
 
 KEY = "0" * 32
@@ -86,3 +89,21 @@ def test_the_key_depends_on_stage_version_target_and_each_input() -> None:
     ]
     assert len({base, *others}) == 1 + len(others)
     assert cache_key("retrain_models", 1, "pynq", json.loads(json.dumps(inputs))) == base
+
+
+@pytest.mark.attack
+def test_a_forged_file_or_manifest_is_one_message(tmp_path: Path) -> None:
+    """Everybody can compute the digests."""
+    store = Store(tmp_path)
+    for decode in (codecs.decode_state, codecs.decode_history, codecs.decode_candidates):
+        name = store.put(b"PK\x05\x06 and no more", bytes, ".npz")
+        with pytest.raises(DamagedFile, match="holds not what it is kept for"):
+            Store(tmp_path).get(name, decode)
+    for values in ({}, {"schedule": 5}, {"schedule": {"source": "trial"}}):
+        store.save(Manifest("measure_default", KEY, values))
+        found = store.find("measure_default", KEY)
+        assert found is not None
+        with pytest.raises(DamagedFile, match="of stage measure_default not what it is kept for"):
+            read_default(found)
+    store.save(Manifest("measure_default", KEY, cast(Any, []), cast(Any, {"batch": 5})))
+    assert store.find("measure_default", KEY) is None

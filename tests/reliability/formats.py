@@ -1,0 +1,532 @@
+"""Every format that is read from disk, with a file of it and the code that reads it.
+
+`python -m tests.reliability.formats KIND COUNT SEED` reads so many mutants of one in this process,
+which may crash: `test_fuzz.py` starts it and looks at how it ends. It prints figures, as a JSON
+object; `all` takes every kind in turn. Every input is to end in an answer or a typed error, in time
+and in bounded memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from targets.errors import TilewrightError
+from tests.reliability.mutants import (
+    archive_mutant,
+    checked_line,
+    json_mutant,
+    mutant,
+    onnx_mutant,
+)
+
+HANG_SECONDS = 60
+MORE_BYTES = 4 << 30
+"""Of address space, beyond what the process has once it is warm."""
+LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
+DATA = Path(__file__).parents[1] / "data"
+
+Draw = Callable[[random.Random], bytes]
+Read = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Format:
+    """`draw` makes an input, `read` reads it; `share` is how many inputs it gets for each of a
+    format that is cheap to read."""
+
+    make: Callable[[Path], tuple[Draw, Read]]
+    share: float = 1.0
+
+
+class Hang(BaseException):
+    """An input that took too long."""
+
+
+# -- ledgers, run folders ----------------------------------------------------------------------
+
+
+def _ledgers(folder: Path) -> tuple[Draw, Read]:
+    from models import make_explorer
+    from search import LeaseHeld, Ledger, read, tune
+    from targets.faulty import FaultyTarget
+    from targets.workload import parse_workload
+
+    path, target, work = folder / "ledger.jsonl", FaultyTarget({}), parse_workload(LAYER)
+    explorer, space = make_explorer("random", {}), target.space(work)
+    with Ledger(path) as ledger:
+        for _ in tune(target, work, explorer, trials=6, batch=3, ledger=ledger):
+            pass
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    record = json.loads(lines[0])["record"]
+    filed = {name: record[name] for name in ("run", "workload", "target")}
+    claim = {"kind": "claim", **filed, "claim": "c", "configs": [record["config"]], "pid": 7,
+             "host": "h", "seconds": 9.0, "ends": 1e9, "boot": "b", "boot_ends": 9.0}  # fmt: skip
+    settled = {"kind": "settled", **filed, "claim": "c", "kept": 1}
+    records = [*(json.loads(line)["record"] for line in lines), claim, settled]
+    key = (record["workload"], record["target"], record["run"])
+
+    def draw(rng: random.Random) -> bytes:
+        if rng.random() < 0.2:
+            return mutant(whole, rng)
+        mine = list(lines)
+        for _ in range(rng.choice((1, 1, 3))):
+            place = rng.randrange(len(records))
+            line = checked_line(json_mutant(records[place], rng))
+            mine[place : place + 1] = [line]
+        return b"".join(mine)
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        contents = read(path)
+        contents.frame()
+        contents.run(key).unfit(space)
+        with contextlib.suppress(LeaseHeld), Ledger(path) as ledger:
+            run = ledger.run(key)
+            run.vet(space)
+            list(run.finished()), run.known(space), list(run.claims()), run.settled()
+            ledger.frame()
+        assert read(path).problems == []
+        assert read(path).run(key).unfit(space) == []
+        return None
+
+    return draw, read_it
+
+
+def _summaries(folder: Path) -> tuple[Draw, Read]:
+    import tuning
+    from evaluation.explain.folder import read_folder
+
+    out = folder / "out"
+    tuning.tune(workload=LAYER, tuner="random", trials=2, batch=2, out=str(out))
+    whole = {name: (out / name).read_bytes() for name in ("summary.json", "schedules.json")}
+    documents = {name: json.loads(data) for name, data in whole.items()}
+
+    def draw(rng: random.Random) -> bytes:
+        name = rng.choice(sorted(documents))
+        return name.encode() + b"\n" + json_mutant(documents[name], rng)
+
+    def read_it(data: bytes) -> object:
+        name, _, text = data.partition(b"\n")
+        for other, before in whole.items():
+            (out / other).write_bytes(before)
+        (out / name.decode()).write_bytes(text)
+        run = read_folder(out)
+        return [run.rounds(workload) for workload in run.workloads]
+
+    return draw, read_it
+
+
+def _run_files(folder: Path) -> tuple[Draw, Read]:
+    import io
+
+    from rich.console import Console
+
+    import tuning
+    from cli.views.trials import show_trials
+    from search import read
+    from tuning.run_file import check_vacant, read_run, replaced
+
+    out = folder / "out"
+    options = tuning.parse_options(
+        workload=LAYER, tuner="random", trials=2, batch=2, out=str(out), seed=5
+    )
+    tuning.tune_network(options)
+    document, frame = (
+        json.loads((out / "run.json").read_bytes()),
+        read(out / "ledger.jsonl").frame(),
+    )
+
+    def read_it(data: bytes) -> object:
+        (out / "run.json").write_bytes(data)
+        run = read_run(out)
+        names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+        show_trials(frame, names, None, Console(file=io.StringIO()))
+        replaced(options), check_vacant(options)
+        return run
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
+def _comparisons(folder: Path) -> tuple[Draw, Read]:
+    from evaluation.compare.kept_runs import KeptRuns, _read
+    from evaluation.compare.plan import parse_tuner_configs, plan
+    from evaluation.compare.processes import run_jobs
+    from evaluation.compare.test_bed import recorded_test_bed
+
+    bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
+    what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
+    kept = KeptRuns(folder, what)
+    for run in run_jobs(what, what.jobs, 1):
+        kept.add(run)
+    document = json.loads(kept.path.read_bytes())
+
+    def read_it(data: bytes) -> object:
+        kept.path.write_bytes(data)
+        _read(kept.path)
+        return [KeptRuns(folder, what).find(job) for job in what.jobs]
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
+# -- the home ----------------------------------------------------------------------------------
+
+
+def _pages(folder: Path) -> tuple[Draw, Read]:
+    import os
+
+    from services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
+    from services.home import Home, current_home
+
+    os.environ["TILEWRIGHT_HOME"] = str(folder)
+    home: Home = current_home()
+    remember(home, **{PREFECT: "http://127.0.0.1:4200", MLFLOW: "http://127.0.0.1:5000"})
+    document = json.loads((folder / "pages.json").read_bytes())
+
+    def read_it(data: bytes) -> object:
+        (folder / "pages.json").write_bytes(data)
+        remember(home, **{PREFECT: "http://127.0.0.1:4300"})
+        return [(page_address(name), port_or_last(None, name)) for name in (PREFECT, MLFLOW)]
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
+def _stages(folder: Path) -> tuple[Draw, Read]:
+    """Manifests of finished stages: what a check of their own does not prove."""
+    from targets.files import canonical, digest
+    from tasks.store import Store
+
+    store = Store(folder)
+    body = {"stage": "measure_default", "key": "0" * 32, "values": {"schedule": None, "n": 3},
+            "files": {"batch": "0" * 64 + ".npz"}}  # fmt: skip
+    path = folder / "manifests" / body["stage"] / f"{body['key']}.json"  # type: ignore[operator]
+    path.parent.mkdir(parents=True)
+
+    def draw(rng: random.Random) -> bytes:
+        changed = json_mutant(body, rng)
+        with contextlib.suppress(ValueError, RecursionError):
+            again = json.loads(changed)
+            return canonical({"manifest": again, "check": digest(canonical(again))})
+        return b'{"manifest":' + changed + b',"check":"00"}'
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        return store.find("measure_default", "0" * 32)
+
+    return draw, read_it
+
+
+def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
+    def make(folder: Path) -> tuple[Draw, Read]:
+        from models import make_explorer
+        from search import Session, setting_of
+        from search.stages import choose_candidates, generate_candidates, lower_candidates
+        from targets import make_target
+        from targets.files import digest
+        from targets.workload import parse_workload
+        from tasks import codecs
+        from tasks.store import Store
+
+        target, work = make_target("vta-pynq"), parse_workload(LAYER)
+        session = Session(setting_of(target, work, make_explorer("ml2tuner"), 0))
+        session.advance(12), session.advance(12)
+        problem, state = session.setting.problem, session.state
+        args = (session.setting.explorer, problem, state, session.history)
+        named = generate_candidates(*args, 4)
+        lowered = lower_candidates(target, problem, named.take(np.arange(8)))
+        batch = choose_candidates(*args, lowered, 4)
+        whole, decode = {
+            "candidates": (codecs.encode_candidates(named), codecs.decode_candidates),
+            "batches": (codecs.encode_batch(batch), lambda data: codecs.decode_batch(data, work)),
+            "measurements": (
+                codecs.encode_measurements(target.measure(batch.rows)), codecs.decode_measurements
+            ),
+            "histories": (codecs.encode_history(session.history), codecs.decode_history),
+            "states": (codecs.encode_state(state), codecs.decode_state),
+        }[name]  # fmt: skip
+        (folder / "data").mkdir(exist_ok=True)
+
+        def read_it(data: bytes) -> object:
+            place = f"{digest(data)}.npz"
+            (folder / "data" / place).write_bytes(data)
+            try:
+                return Store(folder).get(place, decode)  # type: ignore[arg-type]
+            finally:
+                (folder / "data" / place).unlink()
+
+        return lambda rng: archive_mutant(whole, rng), read_it
+
+    return make
+
+
+def _oracles(folder: Path) -> tuple[Draw, Read]:
+    from targets import make_target
+    from targets.oracle import oracle_path, oracle_table, read_oracle
+    from targets.workload import parse_workload
+
+    target, work = make_target("vta-pynq", "template"), parse_workload("dense:n=1,c=16,o=16")
+    oracle_table(target, work, folder)
+    path = oracle_path(target, work, folder)
+    whole = path.read_bytes()
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        return read_oracle(path, target, work)
+
+    return lambda rng: mutant(whole, rng), read_it
+
+
+# -- learned models ----------------------------------------------------------------------------
+
+
+def _learned(kind: str, classify: bool = False) -> Callable[[Path], tuple[Draw, Read]]:
+    def make(folder: Path) -> tuple[Draw, Read]:
+        from models.learners import build, load_model
+        from models.saved_state import save_state
+        from search import ExplorerState
+        from targets.features import Features
+
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(40, 5))
+        features = Features.of(rows, [f"f{k}" for k in range(5)])
+        parameters: dict[str, float] = {"rounds": 4, "trees": 4, "num_leaves": 8, "points": 12}
+        if kind in ("validity", "xgboost"):
+            parameters = {"rounds": 4}
+        if kind == "gaussian":
+            parameters = {"points": 12, "steps": 2}
+        model = build(kind, 0, classify, parameters)
+        goal = rows[:, 0] + rows[:, 1] ** 2
+        model.fit(features, (goal > 0.5).astype(float) if classify else goal)
+        far = 1e3 if model.suffix == ".npz" else 1e30  # distances are squared
+        asked = Features.of(np.concatenate([rows, rows * far, rows * np.nan]), features.names)
+        path = folder / f"model{model.suffix}"
+        model.save(path)
+        whole = path.read_bytes()
+
+        def read_it(data: bytes) -> object:
+            path.write_bytes(data)
+            try:
+                found = load_model(kind, classify, features.names, path)
+            except ValueError:
+                return None
+            with np.errstate(all="ignore"):
+                found.predict(asked), found.spread(asked)
+                getattr(found, "threshold", 0.0)
+            save_state(ExplorerState({"P": found}), folder / "again")
+            return found
+
+        if model.suffix == ".npz":
+            return lambda rng: archive_mutant(whole, rng), read_it
+        return lambda rng: mutant(whole, rng), read_it
+
+    return make
+
+
+def _champions(folder: Path) -> tuple[Draw, Read]:
+    """What MLflow writes beside a model, which says how its file is read."""
+    from tasks.champion import champion_file, digest_of
+
+    about = (
+        b"artifact_path: models\nflavors:\n  xgboost:\n    data: model.ubj\n    model_format: ubj\n"
+        b"metadata:\n  tilewright:\n    classify: false\n    columns:\n    - f0\n    - f1\n"
+        b"    features: 0123456789abcdef\n    kind: xgboost\n    options: {}\n    role: P\n"
+        b"    target: vta-pynq\n    tuner: ml2tuner\nmodel_uuid: m-0123\nrun_id: '0123'\n"
+        b"utc_time_created: '2026-01-01 00:00:00.000000'\n"
+    )
+    (folder / "model.ubj").write_bytes(b"x")
+
+    def read_it(data: bytes) -> object:
+        (folder / "MLmodel").write_bytes(data)
+        try:
+            return digest_of(*champion_file(folder))
+        except (ValueError, OSError):
+            return None
+
+    return lambda rng: mutant(about, rng), read_it
+
+
+# -- what a user names -------------------------------------------------------------------------
+
+
+def _specifications(folder: Path) -> tuple[Draw, Read]:
+    from targets.vta.spec import VtaSpec, preset_files
+
+    path = folder / "spec.json"
+    document = json.loads(preset_files()["vta-pynq"].read_text())
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        return VtaSpec.load(str(path)).machine
+
+    return lambda rng: json_mutant(document, rng), read_it
+
+
+def _tables(folder: Path) -> tuple[Draw, Read]:
+    import gzip
+
+    from targets.vta.recorded import recorded_target
+
+    source = DATA / "tvm-vta"
+    text = gzip.decompress((source / "C10.csv.gz").read_bytes())
+    some = b"\n".join(text.split(b"\n")[:30]) + b"\n"
+    layers = json.loads((source / "reference.json").read_text())
+    layer = next(each for each in layers if each["layer"] == "C10")
+
+    def draw(rng: random.Random) -> bytes:
+        if rng.random() < 0.3:
+            return b"reference.json\n" + json_mutant([layer], rng)
+        if rng.random() < 0.2:
+            return b"C10.csv.gz\n" + mutant(gzip.compress(some, mtime=0), rng)
+        return b"C10.csv\n" + mutant(some, rng)
+
+    def read_it(data: bytes) -> object:
+        name, _, rest = data.partition(b"\n")
+        (folder / "C10.csv").write_bytes(some)
+        (folder / "reference.json").write_text(json.dumps([layer]))
+        (folder / name.decode()).write_bytes(rest)
+        table = "C10.csv.gz" if name.endswith(b"gz") else "C10.csv"
+        return recorded_target([folder / table]).fingerprint
+
+    return draw, read_it
+
+
+def _models(folder: Path) -> tuple[Draw, Read]:
+    """As a command reads them: in a child, whose death is an answer, too."""
+    from networks import zoo
+    from networks.errors import ModelFileError
+    from networks.sandbox import READING
+    from targets.rpc_process import RpcDied, RpcProcess
+
+    model = zoo.build("digits_cnn", weights=True)
+    path, child = folder / "model.onnx", RpcProcess("networks.sandbox", [], READING)
+
+    def read_it(data: bytes) -> object:
+        path.write_bytes(data)
+        try:
+            reply, _ = child.call({"path": str(path), "shapes": {}}, seconds=HANG_SECONDS)
+        except RpcDied as error:
+            raise ModelFileError(str(error)) from None
+        if "error" in reply:
+            raise ModelFileError(str(reply["message"]))
+        return reply["examined"]
+
+    return lambda rng: onnx_mutant(model, rng), read_it
+
+
+def _streams(folder: Path) -> tuple[Draw, Read]:
+    from targets.vta.lint import lint
+    from targets.vta.listing import assemble, disassemble
+    from targets.vta.program import Program, words_of
+    from targets.vta.spec import VtaSpec
+    from targets.vta.timing import simulate_program
+
+    spec = VtaSpec.load("vta-pynq")
+
+    def draw(rng: random.Random) -> bytes:
+        rows = []
+        for _ in range(rng.randrange(1, 25)):
+            word = bytearray(rng.randbytes(16) if rng.random() < 0.5 else bytes(16))
+            word[0] = (word[0] & 0xF8) | rng.randrange(8)
+            rows.append(mutant(bytes(word), rng)[:16])
+        return b"".join(rows)
+
+    def read_it(data: bytes) -> object:
+        words = words_of(data)
+        assert assemble(disassemble(words, spec), spec) is not None
+        lint(Program.from_bytes(data, bytes(4096), 0x1000), spec)
+        return simulate_program(words, spec)
+
+    return draw, read_it
+
+
+FORMATS = {
+    "ledgers": Format(_ledgers),
+    "run folders": Format(_summaries),
+    "run.json": Format(_run_files),
+    "comparison records": Format(_comparisons),
+    "pages.json": Format(_pages),
+    "cached stages": Format(_stages),
+    **{f"cached {name}": Format(_cached(name)) for name in
+       ("candidates", "batches", "measurements", "histories", "states")},
+    "oracle tables": Format(_oracles),
+    "XGBoost models": Format(_learned("xgboost")),
+    "XGBoost classifiers": Format(_learned("validity", True)),
+    "XGBoost rankers": Format(_learned("autotvm-ranker")),
+    "XGBoost forests": Format(_learned("forest")),
+    "LightGBM models": Format(_learned("lightgbm")),
+    "Gaussian processes": Format(_learned("gaussian")),
+    "drafts": Format(_learned("draft")),
+    "champions": Format(_champions),
+    "specifications": Format(_specifications),
+    "replay tables": Format(_tables),
+    "ONNX models": Format(_models, share=0.5),
+    "instruction streams": Format(_streams),
+}  # fmt: skip
+
+
+def fuzz(kind: str, count: int, seed: int) -> dict[str, object]:
+    """Read so many mutants. Raises whatever is not a typed error."""
+    with tempfile.TemporaryDirectory() as name:
+        draw, read = FORMATS[kind].make(Path(name))
+        rng, answers, slowest = random.Random(seed), 0, 0.0
+        for _ in range(10):  # what is compiled or imported at first use
+            with contextlib.suppress(TilewrightError):
+                read(draw(rng))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        _limit_memory()
+        signal.signal(signal.SIGALRM, _late)
+        begin = time.monotonic()
+        for number in range(count):
+            data = draw(rng)
+            signal.alarm(HANG_SECONDS)
+            start = time.monotonic()
+            try:
+                read(data)
+                answers += 1
+            except TilewrightError:
+                pass
+            except BaseException as error:
+                kept = Path(tempfile.gettempdir()) / f"fuzzed-{seed}-{number}.bin"
+                kept.write_bytes(data)
+                error.add_note(f"{kind}, seed {seed}, input {number}, kept as {kept}")
+                raise
+            finally:
+                signal.alarm(0)
+            slowest = max(slowest, time.monotonic() - start)
+        more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        return {
+            "kind": kind, "inputs": count, "answers": answers, "slowest": round(slowest, 3),
+            "seconds": round(time.monotonic() - begin, 1), "more_mib": more >> 10,
+        }  # fmt: skip
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MORE_BYTES
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _late(_: int, __: FrameType | None) -> None:
+    raise Hang(f"no end after {HANG_SECONDS} s")
+
+
+if __name__ == "__main__":
+    kinds = sorted(FORMATS) if sys.argv[1] == "all" else [sys.argv[1]]
+    for each in kinds:
+        some = max(1, int(int(sys.argv[2]) * FORMATS[each].share))
+        print(json.dumps(fuzz(each, some, int(sys.argv[3]))), flush=True)

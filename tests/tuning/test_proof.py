@@ -1,0 +1,43 @@
+"""What a recorded winner must show when it is timed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from targets.capabilities import Latency
+from tuning.proof import holds
+from tuning.study import Study
+
+
+@dataclass(frozen=True)
+class Clock:
+    """All of a target that matters here."""
+
+    deterministic: bool
+
+
+def study(deterministic: bool) -> Study:
+    return cast(Study, SimpleNamespace(target=Clock(deterministic)))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "found", "exact", "noisy"),
+    [
+        (Latency(1e-3, 100), Latency(1e-3, 100), True, True),
+        (Latency(1e-3, 99), Latency(1e-3, 100), False, True),
+        (Latency(1e-4, 100), Latency(1e-3, 100), False, True),
+        (Latency(1e-3, 1), Latency(1e-3, 100), False, False),
+        (Latency(1e-3, -1), Latency(1.9e-3, -1), False, True),
+        (Latency(1e-3, -1), Latency(2.1e-3, -1), False, False),
+        (Latency(1e-3, -1), Latency(0.1e-3, -1), False, True),
+    ],
+)
+def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
+    claimed: Latency, found: Latency, exact: bool, noisy: bool
+) -> None:
+    got: Any = [holds(study(kind), claimed, found) for kind in (True, False)]
+    assert got == [exact, noisy]
