@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from services.embedded import API_URL, drain, login_for
@@ -18,6 +21,8 @@ from tuning.folders import OUTPUT_ROOT
 from tuning.options import TuningOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"
+END_SECONDS = 5.0
+"""For runs to end by themselves, and again once they were asked to."""
 
 
 class ScheduleError(TilewrightError):
@@ -80,6 +85,7 @@ def serve_tuning(
                 emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
             _serve(options, cron, every_seconds)
         finally:
+            _end_runs()
             drain()
 
 
@@ -106,6 +112,18 @@ def _drop_waiting_runs() -> int:
     from flows.waiting_runs import drop_waiting_runs
 
     return drop_waiting_runs(f"{FLOW}/{DEPLOYMENT}")
+
+
+def _end_runs() -> None:
+    """Runs end with the command, while the server is there: one that has to tell it something keeps
+    asking for it, for good. What they have measured is kept."""
+    runs = active_children()
+    for end in (lambda run: None, BaseProcess.terminate, BaseProcess.kill):
+        deadline = time.monotonic() + END_SECONDS
+        for run in runs:
+            end(run)
+        for run in runs:
+            run.join(max(0.0, deadline - time.monotonic()))
 
 
 def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:

@@ -20,7 +20,9 @@ import mlflow.artifacts
 import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
+from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.tracking import MlflowClient
+from mlflow.utils.yaml_utils import read_yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from models import LEARNERS
@@ -30,7 +32,7 @@ from search.explorer import ROLES
 from search.learning import CostModel
 from targets.base import Target
 from targets.errors import TilewrightError, UnknownName
-from targets.files import canonical, digest
+from targets.files import Json, canonical, digest
 from targets.workload import DEFAULT_EPILOGUE, Workload
 from tasks.flavours import file_of
 
@@ -170,7 +172,8 @@ def champion_file(folder: Path) -> tuple[About, bytes]:
     """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
     `ValueError` for metadata that cannot be read."""
     try:
-        metadata = Model.load(str(folder)).metadata
+        # not `Model.load`, which would look up the folder as a place of the tracking store
+        metadata = Model.from_dict(_yaml(folder)).metadata
     except Exception as error:  # YAML and MLflow fail in ways of their own
         raise ValueError(f"its metadata cannot be read: {error}") from None
     if not isinstance(metadata, dict):
@@ -180,6 +183,11 @@ def champion_file(folder: Path) -> tuple[About, bytes]:
         return about, (folder / about.file).read_bytes()
     except UnknownName as error:
         raise ValueError(str(error)) from None
+
+
+def _yaml(folder: Path) -> dict[str, Json]:
+    found: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
+    return found
 
 
 def digest_of(about: About, data: bytes) -> str:

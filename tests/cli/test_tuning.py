@@ -130,7 +130,8 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert parent["name"] == "digits_cnn on vta-pynq, ml2tuner"
     total = summary["total"]
     gain = total["default_cycles"] / total["tuned_cycles"]
-    assert parent["metrics"]["gain"] == pytest.approx(gain, rel=1e-5)
+    # nobody published schedules for these layers
+    assert parent["metrics"]["gain_on_guess"] == pytest.approx(gain, rel=1e-5)
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
     assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * 3

@@ -136,7 +136,8 @@ def test_a_good_model_is_read_under_a_limit_of_the_users(place: Place) -> None:
     (place.folder / "m.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     done = limited(place, 4 * GIB, "inspect", "m.onnx")
     assert done.returncode == 0, done.stderr
-    assert "hostile" not in message_of(limited(place, GIB // 2, "inspect", "m.onnx"))
+    done = limited(place, GIB // 2, "inspect", "m.onnx")  # enough or not, by what libraries take
+    assert done.returncode == 0 or "hostile" not in message_of(done)
 
 
 def test_a_reader_that_starves_says_whose_limit_it_was(place: Place) -> None:
