@@ -47,7 +47,7 @@ def test_a_run_in_a_folder_of_odd_letters_leaves_nothing_beside_it(tmp_path: Pat
     assert {path.name for path in folder.iterdir()} == {".tilewright", "out"}
     home = folder / ".tilewright"
     assert {path.name for path in home.iterdir()} == {
-        "cache", "mlflow", "prefect", "tilewright.log",
+        "cache", "mlflow", "prefect", "secret", "secret.seal", "tilewright.log",
     }  # fmt: skip
     assert {path.name for path in (home / "mlflow").iterdir()} == {"artifacts", "mlflow.db"}
     assert len(list((home / "mlflow" / "artifacts").rglob("summary.json"))) == 1
