@@ -3,13 +3,16 @@
 commands/   a module a group of commands: their options, and the order of the work
 views/      what they show: tables, progress, closing lines
 
-Heavy imports, views among them, wait until a command runs.
+Heavy imports, views among them, wait until a command runs. `services` does not: where a command
+starts processes of its own (`multiprocessing`), Python imports this module in them before anything
+else, and no library may look for settings in the working folder there either.
 """
 
 from __future__ import annotations
 
 from typing import NoReturn
 
+import services  # noqa: F401
 from cli.interrupts import end_stopped, heed_ctrl_c, was_stopped
 
 __all__ = ["command", "main"]

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers: TypeAlias = NDArray[Any]
-Ubjson: TypeAlias = "str | int | float | Numbers | list[Ubjson] | dict[str, Ubjson]"
+Values: TypeAlias = NDArray[Any]
+Ubjson: TypeAlias = "str | int | float | Values | list[Ubjson] | dict[str, Ubjson]"
 
 MAX_DEPTH = 16
 _INTEGERS = {b"i": ">i1", b"U": ">u1", b"I": ">i2", b"l": ">i4", b"L": ">i8"}
@@ -62,7 +62,7 @@ class _Reader:
         self.at += 1
         return found
 
-    def _array(self, depth: int) -> Numbers | list[Ubjson]:
+    def _array(self, depth: int) -> Values | list[Ubjson]:
         mark = self.take(1)
         if mark == b"$":
             kind = self.take(1)
@@ -76,7 +76,7 @@ class _Reader:
             raise ValueError("cut short")
         return [self.value(self.take(1), depth + 1) for _ in range(count)]
 
-    def _numbers(self, kind: bytes, count: int) -> Numbers:
+    def _numbers(self, kind: bytes, count: int) -> Values:
         dtype = np.dtype(_INTEGERS.get(kind) or _FLOATS.get(kind) or "V")
         if dtype.kind == "V":
             raise ValueError(f"a value of type {kind!r}")

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from models.ubjson import Numbers, Ubjson, read_ubjson
+from models.ubjson import Ubjson, read_ubjson
 
 MAX_FEATURES = 100_000
 MAX_TREES = 100_000
@@ -109,7 +109,7 @@ def _check_tree(tree: dict[str, Ubjson], place: int, features: int) -> None:
         raise ValueError("a tree is not of this model")
     if any(len(_list(tree[name])) for name in _EMPTY):
         raise ValueError("a tree knows categories")
-    lists: dict[str, Numbers] = {}
+    lists: dict[str, Values] = {}
     for name, kind in _NODE_LISTS.items():
         found = tree[name]
         if not isinstance(found, np.ndarray) or found.dtype != kind or len(found) != nodes:
@@ -148,13 +148,13 @@ def _object(value: Ubjson, keys: set[str]) -> dict[str, Ubjson]:
     return value
 
 
-def _list(value: Ubjson) -> Numbers | list[Ubjson]:
+def _list(value: Ubjson) -> Values | list[Ubjson]:
     if not isinstance(value, list | np.ndarray):
         raise ValueError("a list is none")
     return value
 
 
-def _whole(value: Ubjson) -> Numbers:
+def _whole(value: Ubjson) -> Values:
     found = _list(value)
     if not all(isinstance(each, int | np.integer) for each in found):
         raise ValueError("a list is not of whole numbers")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from networks import zoo
+from services.prefect_server import Login
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -62,12 +63,12 @@ def test_command_runs(command: str, workplace: Path) -> None:
 
 
 @pytest.mark.slow(seconds=15)
-def test_make_tune_tunes(workplace: Path, prefect_server: str) -> None:
+def test_make_tune_tunes(workplace: Path, prefect_server: Login) -> None:
     """The same recipe on the smallest network: setting up is done, or this test would not run."""
     done = subprocess.run(
         ["make", "--no-print-directory", "tune", "NETWORK=digits_cnn", "TRIALS=8",
          f"OUT={workplace / 'made'}"],
-        cwd=ROOT, env=_environment(workplace) | {"PREFECT_API_URL": prefect_server},
+        cwd=ROOT, env=_environment(workplace) | prefect_server.settings,
         capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.reliability.commands import Whole, killed, left
 from tests.sharing import made_once
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Whole:
     """One run for all tests of all workers: they only read it."""
 
     def tune(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
 
@@ -31,7 +32,7 @@ def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Any:
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Any:
     place = Place(tmp_path_factory.mktemp("changed"), prefect_server)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tests.reliability.changed_inputs"],

@@ -13,6 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from reports.markdown import block, code, plain
+from services.prefect_server import Login
 from targets.printable import printable
 from tests.cli.conftest import Place
 
@@ -44,7 +45,9 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.slow(seconds=25)
-def test_names_of_a_model_are_shown_escaped_everywhere(tmp_path: Path, prefect_server: str) -> None:
+def test_names_of_a_model_are_shown_escaped_everywhere(
+    tmp_path: Path, prefect_server: Login
+) -> None:
     place = Place(tmp_path, prefect_server)
     onnx.save(_model(), place.folder / FILE)
     asked = place.run("inspect", FILE)

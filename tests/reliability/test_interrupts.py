@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.prefect_server import Login
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import wait_for
 
@@ -68,7 +69,7 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
 
 
 @pytest.mark.slow(seconds=30)
-def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: str) -> None:
+def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: Login) -> None:
     place = Place(tmp_path, prefect_server)
     found = KEPT.fullmatch(stopped(place, trials_come, 1.0))
     assert found is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from services.prefect_server import Login
 from services.server_process import LOOPBACK
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.sharing import free_port
@@ -58,13 +59,13 @@ def test_a_proxy_hears_nothing_of_what_stays_here(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_proxy_that_is_down_keeps_nobody_waiting(tmp_path: Path, prefect_server: str) -> None:
+def test_a_proxy_that_is_down_keeps_nobody_waiting(tmp_path: Path, prefect_server: Login) -> None:
     """On a server of this machine that the user names."""
     done = proxied(Place(tmp_path, prefect_server), free_port())
     assert done.returncode == 0, done.stderr
 
 
-def test_a_socks_proxy_is_for_other_machines(tmp_path: Path, prefect_server: str) -> None:
+def test_a_socks_proxy_is_for_other_machines(tmp_path: Path, prefect_server: Login) -> None:
     """Which Prefect's client cannot reach through it."""
     done = proxied(Place(tmp_path, prefect_server), free_port(), "socks5")
     assert done.returncode == 0, done.stderr

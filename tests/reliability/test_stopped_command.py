@@ -17,6 +17,7 @@ import pytest
 
 from search import read
 from services.mlflow_database import provide_mlflow_database
+from services.prefect_server import Login
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.cli.test_servers import listening
 from tests.reliability.commands import (
@@ -83,7 +84,7 @@ def test_a_read_only_disk_is_refused_before_any_work(tmp_path: Path, name: str) 
 
 
 def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
-    tmp_path: Path, whole: Whole, prefect_server: str
+    tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
     """Prefect's in the middle of a run; MLflow's, which alone waits 20 s each time, before one."""
     place, other = Place(tmp_path / "prefect"), Place(tmp_path / "mlflow")
@@ -136,7 +137,7 @@ main()
 
 
 def test_a_clock_that_jumps_and_a_second_command_change_nothing(
-    tmp_path: Path, whole: Whole, prefect_server: str
+    tmp_path: Path, whole: Whole, prefect_server: Login
 ) -> None:
     """The second is refused as long as the first is at work, whatever its clock says."""
     place = Place(tmp_path, prefect_server)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from services.prefect_server import Login
 from services.server_process import LOOPBACK
 from tests.cli.conftest import Place
 from tests.cli.test_servers import read_until, stop
@@ -58,7 +59,7 @@ def listener() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_files_of_runs_and_models_stay_in_the_home(tmp_path: Path, prefect_server: str) -> None:
+def test_files_of_runs_and_models_stay_in_the_home(tmp_path: Path, prefect_server: Login) -> None:
     """A comparison and its champion, whose places are then said to be others."""
     guest = Place(tmp_path, prefect_server)
     done = guest.run(*COMPARE, "--out", "compared")

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from search import read
+from services.prefect_server import Login
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import ROOT, mlflow, recorded, wait_for
 from tests.reliability.test_ledger_faults import _whole
@@ -143,7 +144,7 @@ OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 
 @pytest.mark.alone  # nine processes at once
 @pytest.mark.slow(seconds=40)
-def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: str) -> None:
+def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_server: Login) -> None:
     """Three that are equal but for their folders, five with other seeds, on a home that none of
     them finds."""
     place = Place(tmp_path, prefect_server)
