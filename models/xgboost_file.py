@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from models.ubjson import Ubjson, read_ubjson
+from models.ubjson import Ubjson, Values, read_ubjson
 
 MAX_FEATURES = 100_000
 MAX_TREES = 100_000
