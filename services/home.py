@@ -16,6 +16,7 @@ from pathlib import Path
 from services.home_files import check_home
 from services.logins import login, without_login
 from services.mlflow_database import provide_mlflow_database
+from services.moved_home import follow_home
 from services.proxies import keep_loopback_direct
 from services.settings_files import own_settings
 from services.sqlite_address import sqlite_address, unfit_for_sqlite
@@ -106,6 +107,7 @@ def use_home(home: Home | None = None) -> Home:
         os.environ["TILEWRIGHT_HOME"] = str(home.root)
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(home.mlflow_database)
+            follow_home(home.mlflow_database, home.mlflow_artifacts)
     except OSError as error:
         raise _unusable(home.root, error.strerror or str(error)) from None
     return home

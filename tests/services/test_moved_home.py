@@ -1,0 +1,64 @@
+"""A home that was moved keeps its files where it now is."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.mlflow_database import provide_mlflow_database
+from services.moved_home import follow_home
+
+
+def _made(home: Path, place: str) -> Path:
+    """A database with an experiment, a run and a model there, and one experiment elsewhere."""
+    (home / "mlflow" / "artifacts").mkdir(parents=True)
+    database = home / "mlflow" / "mlflow.db"
+    provide_mlflow_database(database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.executemany(
+            "INSERT INTO experiments (experiment_id, name, artifact_location, workspace) "
+            "VALUES (?, ?, ?, 'default')",
+            [(7, "ours", place), (8, "other", "s3://bucket/artifacts")],
+        )
+        connection.execute(
+            "INSERT INTO runs (run_uuid, experiment_id, artifact_uri) VALUES ('r', 7, ?)",
+            (f"{place}/r/artifacts",),
+        )
+    return database
+
+
+def _places(database: Path) -> set[str]:
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute(
+            "SELECT artifact_location FROM experiments WHERE experiment_id > 6 "
+            "UNION SELECT artifact_uri FROM runs"
+        )
+        return {place for (place,) in rows}
+
+
+@pytest.mark.parametrize("how", [shutil.move, shutil.copytree])
+def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
+    old, new = tmp_path / "old", tmp_path / "new ?"
+    _made(old, (old / "mlflow" / "artifacts").as_uri())
+    assert callable(how)
+    how(old, new)
+    artifacts = new / "mlflow" / "artifacts"
+    for _ in range(2):
+        follow_home(new / "mlflow" / "mlflow.db", artifacts)
+        here = artifacts.as_uri()
+        assert _places(new / "mlflow" / "mlflow.db") == {
+            here, f"{here}/r/artifacts", "s3://bucket/artifacts",
+        }  # fmt: skip
+
+
+def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(b"no database, but long enough to be taken for one" * 100)
+    before = database.read_bytes()
+    follow_home(database, tmp_path / "artifacts")
+    assert database.read_bytes() == before
