@@ -57,9 +57,10 @@ def read_oracle(path: Path, target: Target, workload: Workload) -> Table | None:
     """The table in a file that `oracle_table` wrote; None if it is missing or damaged."""
     try:
         found = pq.read_table(path)
+        found.validate(full=True)
         table = _decoded(found, workload, target.space(workload))
         intact = found.schema.metadata[_DIGEST].decode() == table.digest
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         return None
     return table if intact else None
 
