@@ -1,0 +1,51 @@
+"""A layer of a network as an accelerator runs it: a workload, its numbers and its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.unfold import Unfold
+from targets.workload import Workload
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor between layers, by name: NCHW or any other shape, int8 with scale 2^exponent, or
+    another element type without one."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "int8"
+    exponent: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One call of a workload. Tensors are named by what holds them between layers.
+
+    `name` is that of its anchor in the source model, `names` of all operators it stands for, and
+    `operator` what the source model calls it. `data`, `residual` and `output` name activations.
+    `weight` (o, c/groups, kh, kw) int8 and `bias` (o,) int32 are as the model has them, the
+    rounding constant of the shift included in the bias; what a target makes of them to fill its
+    blocks is its own. `weight` is None for pools and where `weight_from` names an activation (rows,
+    channels) that is packed as the weights of a dense layer. `unfold` is set where `data` names a
+    tensor that is rearranged when it is packed: `workload` and `weight` are those of the
+    rearranged image then.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    operator: str
+    workload: Workload
+    data: str
+    output: str
+    residual: str | None = None
+    weight: NDArray[np.int8] | None = None
+    weight_from: str | None = None
+    bias: NDArray[np.int32] | None = None
+    unfold: Unfold | None = None
+    macs: int = 0
+    """Multiply-accumulates that the source model does here."""
