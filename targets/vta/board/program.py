@@ -32,8 +32,8 @@ PortForm = Literal["image", "column", "weights"]
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory of the driver, at most `MAX_BUFFER_BYTES`. Constants and micro-ops are filled once with
-    `bytes` bytes from `offset` on of the file of their kind; activations hold whatever."""
+    """Memory of the driver, at most `MAX_BUFFER_BYTES`. Constants and micro-ops are filled once
+    with `bytes` bytes from `offset` on of the file of their kind; activations hold whatever."""
 
     name: str
     kind: BufferKind
@@ -54,8 +54,8 @@ class Port:
     """A tensor that crosses the border between host and accelerator, and how it lies there.
 
     The host's tensor has `shape` and `dtype`; a float one is int8 times 2^exponent. It lies in
-    `buffer` from byte `offset` on. `image`: (n, c, h, w), maybe unfolded first, as (batches, blocks,
-    h, w, batch, block). `column`: rows × channels, as (blocks, batches, batch, block), the rows
+    `buffer` from byte `offset` on. `image`: (n, c, h, w), maybe unfolded first, as (batches,
+    blocks, h, w, batch, block). `column`: rows × channels, as (blocks, batches, batch, block), rows
     being whatever precedes the last axis. `weights`: rows × channels as a dense layer's weights,
     (⌈rows/block_out⌉, ⌈channels/block_in⌉, block_out, block_in).
     """
