@@ -7,12 +7,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from targets.errors import WorkloadError
 
-Operator = Literal["conv2d", "dense"]
-EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl"]
+Operator = Literal["conv2d", "dense", "max_pool"]
+EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl", "residual", "offset"]
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,17 @@ class EpilogueOp:
     """One element-wise operation on the int32 accumulator, applied in order.
 
     `bias` adds an int32 vector of one value an output channel; `add` adds an int32 tensor of the
-    output's shape (a residual); `shr`/`shl` shift arithmetically by `value` bits; `min`/`max` clip
-    from above / below with the constant `value`.
+    output's shape, `residual` an int8 tensor of that shape times 2^`value`, `offset` the constant
+    `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max` clip from above / below
+    with the constant `value`.
     """
 
     kind: EpilogueKind
     value: int = 0
 
     def __str__(self) -> str:
-        return {"shr": f">> {self.value}", "shl": f"<< {self.value}"}.get(
-            self.kind,
-            self.kind if self.kind in ("bias", "add") else f"{self.kind} {self.value}",
-        )
+        sign = {"shr": ">>", "shl": "<<", "offset": "+"}.get(self.kind, self.kind)
+        return sign if self.kind in ("bias", "add") else f"{sign} {self.value}"
 
 
 DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", 0))
@@ -41,7 +40,8 @@ DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("ma
 class Workload:
     """An operator with static shapes. Sizes in elements, NCHW/OIHW; int8 in, int32 sums, int8 out.
 
-    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. Raises
+    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A `max_pool`
+    takes the maximum of each window of a channel; pixels in the padding do not count. Raises
     `WorkloadError` for sizes that make no sense.
     """
 
@@ -78,10 +78,21 @@ class Workload:
                 f"groups={self.groups} must divide both channel counts "
                 f"({self.in_channels} in, {self.out_channels} out)"
             )
+        if self.operator == "max_pool":
+            self._check_pool()
         if self.out_height < 1 or self.out_width < 1:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
             )
+
+    def _check_pool(self) -> None:
+        """Raises `WorkloadError` for a pool that mixes channels or has windows of padding only."""
+        pads = (self.pad_top, self.pad_bottom, self.pad_left, self.pad_right)
+        sizes = (self.kernel_h, self.kernel_h, self.kernel_w, self.kernel_w)
+        if self.in_channels != self.out_channels or self.groups != self.in_channels:
+            raise WorkloadError("a max_pool keeps its channels apart: c, o and g are the same")
+        if any(pad >= size for pad, size in zip(pads, sizes, strict=True)):
+            raise WorkloadError("a max_pool's padding must be smaller than its window")
 
     @property
     def out_height(self) -> int:
@@ -97,7 +108,9 @@ class Workload:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the unpadded operator."""
+        """Multiply-accumulates of the unpadded operator; a maximum is none."""
+        if self.operator == "max_pool":
+            return 0
         return (
             self.batch * self.out_channels * self.out_height * self.out_width
             * (self.in_channels // self.groups) * self.kernel_h * self.kernel_w
@@ -139,13 +152,20 @@ class Workload:
         )
         if pads[:2] == pads[2:]:
             pads = pads[:2]
+        if self.operator == "max_pool":
+            sizes = sizes.rpartition(",")[0]
         text = (
-            f"conv2d:{sizes},k={_pair(self.kernel_h, self.kernel_w)}"
+            f"{self.operator}:{sizes},k={_pair(self.kernel_h, self.kernel_w)}"
             f",s={_pair(self.stride_h, self.stride_w)},p={_pair(*pads)}"
         )
         if (self.dilation_h, self.dilation_w) != (1, 1):
             text += f",d={_pair(self.dilation_h, self.dilation_w)}"
-        return text + (f",g={self.groups}" if self.groups > 1 else "")
+        grouped = self.groups > 1 and self.operator != "max_pool"
+        return text + (f",g={self.groups}" if grouped else "")
+
+
+_KEYS = {"conv2d": ("chwok", "nspdg"), "dense": ("co", "n"), "max_pool": ("chwk", "nspd")}
+"""By operator what its text must have and may have."""
 
 
 def _pair(*values: int) -> str:
@@ -154,10 +174,11 @@ def _pair(*values: int) -> str:
 
 def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
-    right; `d` dilation, `g` groups) or `dense:n=1,c=512,o=1000`. Raises `WorkloadError`."""
+    right; `d` dilation, `g` groups), `dense:n=1,c=512,o=1000` or
+    `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`. Raises `WorkloadError`."""
     operator, _, body = text.partition(":")
-    if operator not in ("conv2d", "dense"):
-        raise WorkloadError(f"'{text}' must begin with conv2d: or dense:")
+    if operator not in _KEYS:
+        raise WorkloadError(f"'{text}' must begin with conv2d:, dense: or max_pool:")
     values: dict[str, list[int]] = {}
     for item in body.split(","):
         key, _, value = item.strip().partition("=")
@@ -166,10 +187,11 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
                 f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
             )
         values[key] = [int(part) for part in value.split("x")]
-    known = set("nco") if operator == "dense" else set("nchwokspdg")
+    needed, optional = (set(keys) for keys in _KEYS[operator])
+    known = needed | optional
     if unknown := set(values) - known:
         raise WorkloadError(f"unknown key {sorted(unknown)[0]} in '{text}'; known: {sorted(known)}")
-    if missing := ({"c", "o"} if operator == "dense" else set("chwok")) - set(values):
+    if missing := needed - set(values):
         raise WorkloadError(f"'{text}' lacks {', '.join(sorted(missing))}")
 
     def one(key: str, default: int) -> int:
@@ -184,13 +206,14 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     top, left, bottom, right = (
         pads if len(pads) == 4 else (pads[0], pads[-1], pads[0], pads[-1])
     )  # fmt: skip
+    pool = operator == "max_pool"
     return Workload(
-        operator="dense" if operator == "dense" else "conv2d",
+        operator=cast(Operator, operator),
         batch=one("n", 1),
         in_channels=one("c", 1),
         height=one("h", 1),
         width=one("w", 1),
-        out_channels=one("o", 1),
+        out_channels=one("c" if pool else "o", 1),
         kernel_h=kernel[0],
         kernel_w=kernel[1],
         stride_h=stride[0],
@@ -201,28 +224,30 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         pad_right=right,
         dilation_h=dilation[0],
         dilation_w=dilation[1],
-        groups=one("g", 1),
-        epilogue=DEFAULT_EPILOGUE if epilogue is None else parse_epilogue(epilogue),
+        groups=one("c" if pool else "g", 1),
+        epilogue=(() if pool else DEFAULT_EPILOGUE)
+        if epilogue is None
+        else parse_epilogue(epilogue),
     )
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
-    """`>> 8, min 127, max 0`, also `bias`, `add`, `relu` (max 0), `<< N`; empty for none. Raises
-    `WorkloadError`."""
+    """`>> 8, min 127, max 0`, also `bias`, `add`, `residual N`, `+ N`, `relu` (max 0), `<< N`;
+    empty for none. Raises `WorkloadError`."""
     ops: list[EpilogueOp] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(>>|<<|min|max)\s*(-?\d+)|(bias|add|relu)", item)
+        match = re.fullmatch(r"(>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu)", item)
         if not match:
             raise WorkloadError(
                 f"cannot read epilogue step '{item}'; known: >> N, << N, min N, max N, "
-                "relu, bias, add"
+                "relu, bias, add, residual N, + N"
             )
         if match[3]:
             ops.append(EpilogueOp("max", 0) if match[3] == "relu" else EpilogueOp(match[3]))  # type: ignore[arg-type]
             continue
-        kind = {">>": "shr", "<<": "shl"}.get(match[1], match[1])
+        kind = {">>": "shr", "<<": "shl", "+": "offset"}.get(match[1], match[1])
         value = int(match[2])
-        if kind in ("shr", "shl") and not 0 <= value <= 31:
+        if kind in ("shr", "shl", "residual") and not 0 <= value <= 31:
             raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
         if not -(1 << 15) <= value < 1 << 15:
             raise WorkloadError(f"'{item}': an immediate has 16 bits, signed")

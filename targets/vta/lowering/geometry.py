@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,18 +15,24 @@ from targets.workload import Workload
 
 PAGE_BYTES = 4096
 
-EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR = 0, 1, 2
-"""What an epilogue step's second operand is: a constant, one value a channel, a whole tensor."""
+EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2, 3
+"""What an epilogue step's second operand is: a constant, one value a channel, a whole tensor, or an
+int8 tensor that comes through the GEMM core (its immediate is the power of two it is scaled by)."""
 
-_ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX,
-           "bias": ALU_ADD, "add": ALU_ADD}  # fmt: skip
+IDENTITY_BITS = 6
+"""The largest power of two that an int8 weight can be."""
+
+_ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
+           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD}  # fmt: skip
 
 
 class Geometry(NamedTuple):
     """Packed sizes (in blocks), window arithmetic (in pixels) and DRAM addresses (in elements).
 
-    Channel counts are per group; a group's channels are padded up to whole blocks. The data of
-    group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
+    Channel counts are per merged group (`merged_groups`), whose channels fill whole blocks but for
+    the last's. The data of group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
+    Where the GEMM core brings tensors to the accumulators as they are, the last element of the
+    weights is the identity that it does so by.
 
     The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
     every `batch` rows of the machine. They then share transfers, weights and instructions.
@@ -62,15 +69,39 @@ class Geometry(NamedTuple):
     bias_bytes: int
     add_bytes: int
     out_bytes: int
+    res_base: int  # of the residual, in input elements
+    res_bytes: int
+    identity_at: int  # place of the identity among the weights, -1: none
+
+
+def merged_groups(workload: Workload, machine: Machine) -> int:
+    """How many groups of a convolution are computed as one, with weights of zero between them: as
+    many as it takes for their channels to fill whole blocks, or all."""
+    if workload.groups == 1:
+        return 1
+    per_in = workload.in_channels // workload.groups
+    per_out = workload.out_channels // workload.groups
+    whole_in = machine.block_in // math.gcd(machine.block_in, per_in)
+    whole_out = machine.block_out // math.gcd(machine.block_out, per_out)
+    return min(math.lcm(whole_in, whole_out), workload.groups)
 
 
 def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
     """Pack a workload for a machine, a batched dense as a column if asked to. Raises
     `WorkloadError` for pads beyond what a LOAD can pad."""
     w = workload
-    ci = -(-(w.in_channels // w.groups) // machine.block_in)
-    co = -(-(w.out_channels // w.groups) // machine.block_out)
+    merged = merged_groups(w, machine)
+    groups = -(-w.groups // merged)
+    ci = -(-(w.in_channels // w.groups * merged) // machine.block_in)
+    co = -(-(w.out_channels // w.groups * merged) // machine.block_out)
     batches = -(-w.batch // machine.batch)
+    identity = int(_has(w, "residual") or w.operator == "max_pool")
+    if identity and machine.block_in != machine.block_out:
+        raise WorkloadError(
+            f"{w}: tensors pass through the GEMM core as they are only where its blocks are "
+            f"square; here they are {machine.block_in}×{machine.block_out}"
+        )
+    taps = 0 if w.operator == "max_pool" else w.kernel_h * w.kernel_w
     if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right) > 15:
         raise WorkloadError(
             f"{w}: a LOAD pads at most 15 rows or columns (4-bit fields); pad the image beforehand"
@@ -81,16 +112,18 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         batches, height, out_height = 1, batches, batches
     spatial_in, spatial_out = height * w.width, out_height * w.out_width
     sizes = {
-        "inp": batches * w.groups * ci * spatial_in * machine.inp_bytes,
-        "wgt": w.groups * co * ci * w.kernel_h * w.kernel_w * machine.wgt_bytes,
-        "bias": w.groups * co * machine.acc_bytes if _has(w, "bias") else 0,
-        "add": batches * w.groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
-        "out": batches * w.groups * co * spatial_out * machine.out_bytes,
+        "inp": batches * groups * ci * spatial_in * machine.inp_bytes,
+        "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
+        "bias": groups * co * machine.acc_bytes if _has(w, "bias") else 0,
+        "add": batches * groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
+        "res": batches * groups * co * spatial_out * machine.inp_bytes * _has(w, "residual"),
+        "out": batches * groups * co * spatial_out * machine.out_bytes,
         "uop": machine.uop_bytes << machine.log_uop_depth,
     }
     element = {
         "inp": machine.inp_bytes, "wgt": machine.wgt_bytes, "bias": machine.acc_bytes,
-        "add": machine.acc_bytes, "out": machine.out_bytes, "uop": machine.uop_bytes,
+        "add": machine.acc_bytes, "res": machine.inp_bytes, "out": machine.out_bytes,
+        "uop": machine.uop_bytes,
     }  # fmt: skip
     address, base = PAGE_BYTES, {}
     for name, size in sizes.items():
@@ -100,7 +133,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     if address >= 1 << 32:
         raise WorkloadError(f"{w}: its tensors need {address} bytes, beyond 32-bit addresses")
     return Geometry(
-        batches=batches, groups=w.groups, ci=ci, co=co, h=height, w=w.width,
+        batches=batches, groups=groups, ci=ci, co=co, h=height, w=w.width,
         oh=out_height, ow=w.out_width, kh=w.kernel_h, kw=w.kernel_w,
         sh=w.stride_h, sw=w.stride_w, dh=w.dilation_h, dw=w.dilation_w,
         pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
@@ -109,6 +142,8 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         insn_bytes_at=_align(address, PAGE_BYTES),
         inp_bytes=sizes["inp"], wgt_bytes=sizes["wgt"], bias_bytes=sizes["bias"],
         add_bytes=sizes["add"], out_bytes=sizes["out"],
+        res_base=base["res"], res_bytes=sizes["res"],
+        identity_at=groups * co * ci * taps if identity else -1,
     )  # fmt: skip
 
 
@@ -117,7 +152,7 @@ def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
 
     A left shift is a right shift by a negative amount, as VTA encodes it.
     """
-    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR}
+    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL}
     rows = [
         (
             operand.get(op.kind, EPILOGUE_IMMEDIATE),

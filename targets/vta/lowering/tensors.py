@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.lowering.geometry import PAGE_BYTES, Geometry
+from targets.vta.lowering.geometry import IDENTITY_BITS, PAGE_BYTES, Geometry, merged_groups
 from targets.vta.spec import Machine
 from targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
-"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw); maybe `bias` (o,), `add` (n, o, oh, ow)."""
+"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` (o,), `add` and
+`residual` (n, o, oh, ow)."""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
@@ -21,17 +22,19 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     def draw(bits: int, *shape: int) -> NDArray[np.int64]:
         return rng.integers(-(1 << bits - 1), 1 << bits - 1, size=shape, dtype=np.int64)
 
-    tensors = {
-        "data": draw(machine.inp_bits, w.batch, w.in_channels, w.height, w.width),
-        "weight": draw(
+    tensors = {"data": draw(machine.inp_bits, w.batch, w.in_channels, w.height, w.width)}
+    if w.operator != "max_pool":
+        tensors["weight"] = draw(
             machine.wgt_bits, w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w
-        ),
-    }
+        )
     kinds = {op.kind for op in w.epilogue}
     if "bias" in kinds:
         tensors["bias"] = draw(20, w.out_channels)
     if "add" in kinds:
         tensors["add"] = draw(20, w.batch, w.out_channels, w.out_height, w.out_width)
+    if "residual" in kinds:
+        shape = (w.batch, w.out_channels, w.out_height, w.out_width)
+        tensors["residual"] = draw(machine.inp_bits, *shape)
     return tensors
 
 
@@ -41,28 +44,16 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
     Sums wrap modulo 2^acc_bits, the result is truncated to the input's width, as STORE does.
     """
     w = workload
-    data = np.pad(
-        tensors["data"],
-        ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)),
-    )
-    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    total = np.zeros((w.batch, w.out_channels, w.out_height, w.out_width), np.int64)
-    rows = slice(None, (w.out_height - 1) * w.stride_h + 1, w.stride_h)
-    cols = slice(None, (w.out_width - 1) * w.stride_w + 1, w.stride_w)
-    for g in range(w.groups):
-        weight = tensors["weight"][g * per_out : (g + 1) * per_out].astype(np.float64)
-        image = data[:, g * per_in : (g + 1) * per_in]
-        for i in range(w.kernel_h):
-            for j in range(w.kernel_w):
-                window = image[:, :, i * w.dilation_h :, j * w.dilation_w :][:, :, rows, cols]
-                # float64 sums of these products are exact: far below 2^53
-                part = np.einsum("oc,nchw->nohw", weight[:, :, i, j], window, optimize=True)
-                total[:, g * per_out : (g + 1) * per_out] += part.astype(np.int64)
+    total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
     for op in w.epilogue:
         if op.kind == "bias":
             total += tensors["bias"][None, :, None, None]
         elif op.kind == "add":
             total += tensors["add"]
+        elif op.kind == "residual":
+            total += tensors["residual"] << op.value
+        elif op.kind == "offset":
+            total = total + op.value
         elif op.kind == "shr":
             total = _wrap(total, machine.acc_bits) >> op.value
         elif op.kind == "shl":
@@ -73,6 +64,44 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
             total = np.maximum(_wrap(total, machine.acc_bits), op.value)
         total = _wrap(total, machine.acc_bits)
     return _wrap(total, machine.inp_bits)
+
+
+def _windows(w: Workload, data: NDArray[np.int64], i: int, j: int) -> NDArray[np.int64]:
+    """The pixels of a padded image (n, c, …) under tap (i, j) of every window, (n, c, oh, ow)."""
+    rows = slice(None, (w.out_height - 1) * w.stride_h + 1, w.stride_h)
+    cols = slice(None, (w.out_width - 1) * w.stride_w + 1, w.stride_w)
+    return data[:, :, i * w.dilation_h :, j * w.dilation_w :][:, :, rows, cols]
+
+
+def _padded(w: Workload, data: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
+    return np.pad(data, pads, constant_values=value)
+
+
+def _maxima(w: Workload, data: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The largest pixel of every window that is no padding, (n, c, oh, ow)."""
+    padded = _padded(w, data, np.iinfo(np.int64).min)
+    taps = [_windows(w, padded, i, j) for i in range(w.kernel_h) for j in range(w.kernel_w)]
+    return np.maximum.reduce(taps)
+
+
+def _sums(w: Workload, tensors: Tensors) -> NDArray[np.int64]:
+    """The convolution without its epilogue, (n, o, oh, ow)."""
+    data, weight = _padded(w, tensors["data"], 0), tensors["weight"].astype(np.float64)
+    total = np.zeros((w.batch, w.out_channels, w.out_height, w.out_width), np.int64)
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    for i in range(w.kernel_h):
+        for j in range(w.kernel_w):
+            window, taps = _windows(w, data, i, j), weight[:, :, i, j]
+            if per_in == per_out == 1:
+                total += window * taps.astype(np.int64)[:, 0, None, None]
+                continue
+            for g in range(w.groups):
+                ins, outs = (slice(g * size, (g + 1) * size) for size in (per_in, per_out))
+                # float64 sums of these products are exact: far below 2^53
+                part = np.einsum("oc,nchw->nohw", taps[outs], window[:, ins], optimize=True)
+                total[:, outs] += part.astype(np.int64)
+    return total
 
 
 def pack_image(
@@ -88,33 +117,17 @@ def pack_image(
         at = base * element_bytes - PAGE_BYTES
         image[at : at + raw.size] = raw
 
-    data = _image(tensors["data"], m, geo)
-    data = _blocked(data, geo.batches * m.batch, w.groups, geo.ci * m.block_in)
-    data = data.reshape(geo.batches, m.batch, w.groups * geo.ci, m.block_in, geo.h, geo.w)
-    put(geo.inp_base, m.inp_bytes, data.transpose(0, 2, 4, 5, 1, 3), m.inp_bits)
-
-    per_out = w.out_channels // w.groups
-    weight = np.zeros(
-        (w.groups, geo.co * m.block_out, geo.ci * m.block_in, w.kernel_h, w.kernel_w), np.int64
-    )
-    weight[:, :per_out, : w.in_channels // w.groups] = tensors["weight"].reshape(
-        w.groups, per_out, w.in_channels // w.groups, w.kernel_h, w.kernel_w
-    )
-    weight = weight.reshape(
-        w.groups * geo.co, m.block_out, geo.ci, m.block_in, w.kernel_h, w.kernel_w
-    )
-    put(geo.wgt_base, m.wgt_bytes, weight.transpose(0, 2, 4, 5, 1, 3), m.wgt_bits)
-
+    data = packed_image(tensors["data"], m, geo, geo.ci, m.block_in)
+    put(geo.inp_base, m.inp_bytes, data, m.inp_bits)
+    put(geo.wgt_base, m.wgt_bytes, packed_weights(w, m, geo, tensors), m.wgt_bits)
     if "bias" in tensors:
-        bias = np.zeros((w.groups, geo.co * m.block_out), np.int64)
-        bias[:, :per_out] = tensors["bias"].reshape(w.groups, per_out)
-        rows = np.repeat(bias.reshape(-1, 1, m.block_out), m.batch, axis=1)
-        put(geo.bias_base, m.acc_bytes, rows, m.acc_bits)
+        put(geo.bias_base, m.acc_bytes, packed_bias(m, geo, tensors["bias"]), m.acc_bits)
     if "add" in tensors:
-        add = _image(tensors["add"], m, geo)
-        add = _blocked(add, geo.batches * m.batch, w.groups, geo.co * m.block_out)
-        add = add.reshape(geo.batches, m.batch, w.groups * geo.co, m.block_out, geo.oh, geo.ow)
-        put(geo.add_base, m.acc_bytes, add.transpose(0, 2, 4, 5, 1, 3), m.acc_bits)
+        add = packed_image(tensors["add"], m, geo, geo.co, m.block_out)
+        put(geo.add_base, m.acc_bytes, add, m.acc_bits)
+    if "residual" in tensors:
+        residual = packed_image(tensors["residual"], m, geo, geo.co, m.block_out)
+        put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
     at = geo.uop_base * m.uop_bytes - PAGE_BYTES
     image[at : at + words.size] = words
@@ -128,34 +141,69 @@ def unpack_output(
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
-    blocks = raw.reshape(geo.batches, w.groups, geo.co, geo.oh, geo.ow, m.batch, m.block_out)
+    blocks = raw.reshape(geo.batches, geo.groups, geo.co, geo.oh, geo.ow, m.batch, m.block_out)
     # Of a column, pixels belong to the batch; nothing else has both.
     order = (0, 3, 4, 5, 1, 2, 6) if geo.column else (0, 5, 1, 2, 6, 3, 4)
-    whole = blocks.transpose(order).reshape(
-        -1, w.groups, geo.co * m.block_out, w.out_height, w.out_width
-    )
-    kept = whole[: w.batch, :, : w.out_channels // w.groups]
-    return kept.reshape(w.batch, w.out_channels, w.out_height, w.out_width).astype(np.int64)
+    channels = geo.groups * geo.co * m.block_out
+    whole = blocks.transpose(order).reshape(-1, channels, w.out_height, w.out_width)
+    return whole[: w.batch, : w.out_channels].astype(np.int64)
 
 
-def _image(tensor: NDArray[np.int64], m: Machine, geo: Geometry) -> NDArray[np.int64]:
-    """A tensor (n, c, h, w) as it lies in memory: the rows of a column as the pixels of an image,
-    (batch, c, pixels, 1)."""
-    if not geo.column:
-        return tensor
-    rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
-    rows[: len(tensor)] = tensor[:, :, 0, 0]
-    return rows.reshape(geo.h, m.batch, -1).transpose(1, 2, 0)[..., None]
-
-
-def _blocked(
-    tensor: NDArray[np.int64], batch: int, groups: int, channels: int
+def packed_image(
+    tensor: NDArray[np.int64], m: Machine, geo: Geometry, blocks: int, block: int
 ) -> NDArray[np.int64]:
-    """Zero-pad the batch and each group's channels up to whole blocks."""
+    """A tensor (n, c, h, w) in blocks of so many channels, `blocks` of them a group: (batches,
+    groups·blocks, h, w, batch, block). The rows of a column are the pixels of one image."""
+    if geo.column:
+        rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
+        rows[: len(tensor)] = tensor[:, :, 0, 0]
+        tensor = rows.reshape(geo.h, m.batch, -1).transpose(1, 2, 0)[..., None]
     n, c, h, w = tensor.shape
-    out = np.zeros((batch, groups, channels, h, w), np.int64)
-    out[:n, :, : c // groups] = tensor.reshape(n, groups, c // groups, h, w)
-    return out.reshape(batch, groups * channels, h, w)
+    out = np.zeros((geo.batches * m.batch, geo.groups * blocks * block, h, w), np.int64)
+    out[:n, :c] = tensor
+    split = out.reshape(geo.batches, m.batch, geo.groups * blocks, block, h, w)
+    return split.transpose(0, 2, 4, 5, 1, 3)
+
+
+def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
+    """The weights in blocks, with zeros between the groups that are merged, and the identity behind
+    them: (elements, block_out, block_in)."""
+    parts = []
+    if "weight" in tensors:
+        merged = merged_groups(w, m)
+        per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+        taps = (w.kernel_h, w.kernel_w)
+        weight = np.zeros((geo.groups, merged, per_out, merged, per_in, *taps), np.int64)
+        own = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
+        own[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
+        own = own.reshape(geo.groups, merged, per_out, per_in, *taps)
+        for g in range(merged):
+            weight[:, g, :, g] = own[:, g]
+        whole = np.zeros((geo.groups, geo.co * m.block_out, geo.ci * m.block_in, *taps), np.int64)
+        whole[:, : merged * per_out, : merged * per_in] = weight.reshape(
+            geo.groups, merged * per_out, merged * per_in, *taps
+        )
+        whole = whole.reshape(
+            geo.groups * geo.co, m.block_out, geo.ci, m.block_in, w.kernel_h, w.kernel_w
+        )
+        parts.append(whole.transpose(0, 2, 4, 5, 1, 3).reshape(-1, m.block_out, m.block_in))
+    if geo.identity_at >= 0:
+        parts.append(identity_of(w, m)[None])
+    return np.concatenate(parts)
+
+
+def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
+    """The weights (block_out, block_in) that bring a residual to the accumulators, times as much of
+    its power of two as a weight can hold; a pool's pixels as they are."""
+    scale = next((op.value for op in workload.epilogue if op.kind == "residual"), 0)
+    return np.eye(m.block_out, dtype=np.int64) << min(scale, IDENTITY_BITS)
+
+
+def packed_bias(m: Machine, geo: Geometry, bias: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A bias (o,) in blocks, the same for every row of the batch: (blocks, batch, block_out)."""
+    whole = np.zeros(geo.groups * geo.co * m.block_out, np.int64)
+    whole[: len(bias)] = bias
+    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
 
 
 def _wrap(values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
