@@ -168,6 +168,31 @@ _KEYS = {"conv2d": ("chwok", "nspdg"), "dense": ("co", "n"), "max_pool": ("chwk"
 """By operator what its text must have and may have."""
 
 
+_USUAL_IMMEDIATE: Mapping[str, tuple[EpilogueKind, int]] = {
+    "shr": ("shr", 8), "shl": ("shr", 8), "min": ("min", 127), "max": ("max", 0),
+}  # fmt: skip
+
+
+def canonical(workload: Workload) -> Workload:
+    """The workload with the usual immediates in its epilogue: those of equal canonical form have
+    the same schedules, programs that differ in immediates alone, and equal cycles.
+
+    A left shift is a right shift by a negative amount. Of a residual's scale it matters only
+    whether 2^scale fits one weight (at most 6).
+    """
+    steps = []
+    for op in workload.epilogue:
+        name: str = op.kind
+        if name == "residual":
+            op = replace(op, value=0 if op.value <= 6 else 7)
+        elif name == "offset":
+            op = replace(op, value=128)
+        elif name in _USUAL_IMMEDIATE:
+            op = EpilogueOp(*_USUAL_IMMEDIATE[name])
+        steps.append(op)
+    return replace(workload, epilogue=tuple(steps))
+
+
 def _pair(*values: int) -> str:
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
