@@ -2,8 +2,9 @@
 
 BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
 Clip with constant bounds becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing
-can match); the integer operators of the ONNX standard and of onnxruntime become the
-dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
+can match); Gather reads no memory but its tensor's; the integer operators of the ONNX standard and
+of onnxruntime become the dequantise–compute–quantise form that QDQ models have, exact while sums
+stay below 2²⁴.
 """
 
 from __future__ import annotations
@@ -156,10 +157,32 @@ def _einsum(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.op.einsum(list(inputs), attrs["equation"].decode())
 
 
+def _gather(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Indices from outside give NaN, or of integers an element (stock: whatever lies there in
+    memory, or the end of the process); None (the stock converter) for shapes and constants."""
+    data, indices = inputs[:2]
+    shape, axis = shape_of(data), attrs.get("axis", 0)
+    if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
+        return None
+    if isinstance(data, relax.ShapeExpr) or isinstance(indices, relax.ShapeExpr):
+        return None
+    kind = str(indices.ty.dtype)
+    if isinstance(indices, GenericConst):
+        known = indices.value.numpy()
+        indices = relax.const(np.where(known < 0, known + shape[axis], known), kind)
+    else:
+        negative = bb.emit(relax.op.less(indices, relax.const(0, kind)))
+        behind = bb.emit(relax.op.add(indices, relax.const(shape[axis], kind)))
+        indices = bb.emit(relax.op.where(negative, behind, indices))
+    mode = "nan" if "float" in str(data.ty.dtype) else "clip"
+    return relax.op.take(data, indices, axis, mode=mode)
+
+
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "BatchNormalization"): _batch_norm,
     ("", "Clip"): _clip,
     ("", "Einsum"): _einsum,
+    ("", "Gather"): _gather,
     ("", "QLinearConv"): _q_linear_conv,
     ("", "ConvInteger"): _conv_integer,
     ("", "QLinearMatMul"): _q_linear_matmul,

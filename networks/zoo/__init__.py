@@ -2,7 +2,8 @@
 
 Weights are seeded noise, He-scaled, which is all that schedules depend on; `digits_cnn` alone is
 trained, so that accuracy can be checked. A new network is a function `f(Builder) -> output name` in
-its family's file and one line here.
+its family's file and one line here. A family's `INPUT` is the shape of its input, a float tensor
+`input` unless the family names another (`INPUT_NAME`, `INPUT_TYPE`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
 FAMILIES = {
     "alexnet": "alexnet",
+    "bert_tiny": "bert",
     "digits_cnn": "digits",
     "inception_v3": "inception",
     "mobilenet_v1": "mobilenet",
     "mobilenet_v2": "mobilenet",
+    "mobilenet_v3": "mobilenet",
     "resnet18": "resnet",
     "resnet34": "resnet",
     "resnet50": "resnet",
@@ -31,6 +34,7 @@ FAMILIES = {
     "vgg13": "vgg",
     "vgg16": "vgg",
     "vgg19": "vgg",
+    "vit_tiny": "vit",
 }
 
 
@@ -55,7 +59,12 @@ def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx
     if name not in FAMILIES:
         raise UnknownName("network", name, names())
     family = import_module(f"networks.zoo.{FAMILIES[name]}")
-    net = Builder(name, family.INPUT, seed, weights)
+    named = {
+        argument: getattr(family, constant)
+        for argument, constant in (("input_name", "INPUT_NAME"), ("input_type", "INPUT_TYPE"))
+        if hasattr(family, constant)
+    }
+    net = Builder(name, family.INPUT, seed, weights, **named)
     return net, net.model(getattr(family, name)(net))
 
 

@@ -26,14 +26,24 @@ Pair = int | tuple[int, int]
 class Builder:
     """A graph under construction. Methods take and return tensor names; a node is a layer.
 
-    Images are (batch, channels, height, width) in elements, kernels and strides in rows or columns.
+    Images are (batch, channels, height, width) in elements, kernels and strides in rows or columns;
+    sequences are (batch, tokens, features).
     """
 
-    def __init__(self, name: str, input_shape: Sequence[int], seed: int, weights: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        input_shape: Sequence[int],
+        seed: int,
+        weights: bool,
+        input_name: str = "input",
+        input_type: int = TensorProto.FLOAT,
+    ) -> None:
         self.name = name
         self.seed = seed
         self.weights = weights
-        self.input = "input"
+        self.input = input_name
+        self.input_type = input_type  # of ONNX's element types
         self.values: Mapping[str, NDArray[np.float32]] = {}  # trained weights by tensor name
         self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
         self._nodes: list[onnx.NodeProto] = []
@@ -42,8 +52,8 @@ class Builder:
     def model(self, output: str) -> onnx.ModelProto:
         """The finished model, with `output` as its only output."""
         info = [
-            helper.make_tensor_value_info(tensor, TensorProto.FLOAT, self.shapes[tensor])
-            for tensor in (self.input, output)
+            helper.make_tensor_value_info(tensor, kind, self.shapes[tensor])
+            for tensor, kind in ((self.input, self.input_type), (output, TensorProto.FLOAT))
         ]
         graph = helper.make_graph(self._nodes, self.name, info[:1], info[1:], self._tensors)
         opset = helper.make_opsetid("", OPSET)
@@ -98,15 +108,46 @@ class Builder:
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
+    def hard_swish(self, x: str, name: str) -> str:
+        """x · clip(x / 6 + 1/2, 0, 1)."""
+        return self._node("HardSwish", [x], name, self.shapes[x])
+
+    def hard_sigmoid(self, x: str, name: str) -> str:
+        """clip(x / 6 + 1/2, 0, 1), as PyTorch defines it; ONNX's own slope is another."""
+        return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
+
+    def gelu(self, x: str, name: str) -> str:
+        """x · (1 + erf(x / √2)) / 2, exact, in operators that every ONNX version has."""
+        root, half = (
+            self.constant(text, np.float32(value))
+            for text, value in (("sqrt_two", math.sqrt(2)), ("half", 0.5))
+        )
+        shape = self.shapes[x]
+        y = self._node("Div", [x, root], f"{name}.div", shape)
+        y = self._node("Erf", [y], f"{name}.erf", shape)
+        y = self._node("Add", [y, self.constant("one", np.float32(1))], f"{name}.add", shape)
+        y = self._node("Mul", [x, y], f"{name}.mul", shape)
+        return self._node("Mul", [y, half], f"{name}.half", shape)
+
+    def tanh(self, x: str, name: str) -> str:
+        """The hyperbolic tangent."""
+        return self._node("Tanh", [x], name, self.shapes[x])
+
+    def softmax(self, x: str, name: str) -> str:
+        """exp(x) over its sum along the last dimension."""
+        return self._node("Softmax", [x], name, self.shapes[x], axis=-1)
+
     def add(self, x: str, y: str, name: str) -> str:
-        """The sum of two tensors of one shape."""
-        return self._node("Add", [x, y], name, self.shapes[x])
+        """The sum of two tensors; their shapes broadcast."""
+        return self._elementwise("Add", x, y, name)
+
+    def multiply(self, x: str, y: str, name: str) -> str:
+        """The product of two tensors, element by element; their shapes broadcast."""
+        return self._elementwise("Mul", x, y, name)
 
     def concat(self, xs: Sequence[str], name: str) -> str:
         """Images beside each other along their channels."""
-        batch, _, height, width = self.shapes[xs[0]]
-        channels = sum(self.shapes[x][1] for x in xs)
-        return self._node("Concat", list(xs), name, (batch, channels, height, width), axis=1)
+        return self.join(xs, name, axis=1)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
         """The maximum of each window."""
@@ -132,11 +173,74 @@ class Builder:
         bias = self._normal(f"{name}.bias", (out_features,), 0.01)
         return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
 
+    def linear(self, x: str, name: str, out_features: int) -> str:
+        """x·W + b on the last dimension, two nodes as PyTorch exports it; W is (in, out), its
+        variance 1 / fan-in."""
+        features = self.shapes[x][-1]
+        size = (features, out_features)
+        weight = self._normal(f"{name}.weight", size, math.sqrt(1 / features))
+        y = self.matmul(x, weight, f"{name}.matmul")
+        bias = self._normal(f"{name}.bias", (out_features,), 0.01)
+        return self.add(y, bias, f"{name}.add")
+
+    def matmul(self, x: str, y: str, name: str) -> str:
+        """The matrix product over the last two dimensions; those of `x` before them are kept."""
+        return self._node("MatMul", [x, y], name, (*self.shapes[x][:-1], self.shapes[y][-1]))
+
+    def layer_norm(self, x: str, name: str, epsilon: float) -> str:
+        """Each vector of the last dimension to mean 0 and variance 1, then scaled and shifted."""
+        size = (self.shapes[x][-1],)
+        inputs = [
+            x,
+            self._uniform(f"{name}.weight", size, 0.75, 1.25),
+            self._normal(f"{name}.bias", size, 0.1),
+        ]
+        return self._node(
+            "LayerNormalization", inputs, name, self.shapes[x], axis=-1, epsilon=epsilon
+        )
+
+    def embedding(self, ids: str, name: str, rows: int, features: int) -> str:
+        """The rows of a learned table that integer `ids` name: (…, features)."""
+        table = self.table(name, (rows, features))
+        return self._node("Gather", [table, ids], name, (*self.shapes[ids], features), axis=0)
+
+    def table(self, name: str, shape: tuple[int, ...]) -> str:
+        """A learned tensor by itself, such as positions or a class token; deviation 0.02."""
+        return self._normal(f"{name}.weight", shape, 0.02)
+
+    def take(self, x: str, name: str, index: int, axis: int) -> str:
+        """One slice of a tensor, without the dimension it was taken along."""
+        which = self.constant(f"{name}.index", np.int64(index))
+        shape = self.shapes[x]
+        kept = (*shape[:axis], *shape[axis + 1 :])
+        return self._node("Gather", [x, which], name, kept, axis=axis)
+
+    def join(self, xs: Sequence[str], name: str, axis: int) -> str:
+        """Tensors behind each other along a dimension."""
+        shape = list(self.shapes[xs[0]])
+        shape[axis] = sum(self.shapes[x][axis] for x in xs)
+        return self._node("Concat", list(xs), name, tuple(shape), axis=axis)
+
+    def reshape(self, x: str, name: str, shape: tuple[int, ...]) -> str:
+        """The same elements in another shape."""
+        target = self.constant(f"{name}.shape", np.array(shape, np.int64))
+        return self._node("Reshape", [x, target], name, shape)
+
+    def transpose(self, x: str, name: str, order: tuple[int, ...]) -> str:
+        """Dimensions in another order."""
+        shape = tuple(self.shapes[x][axis] for axis in order)
+        return self._node("Transpose", [x], name, shape, perm=order)
+
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
         """An initializer of any shape that keeps its data; the same name gives the same tensor."""
         if all(tensor.name != name for tensor in self._tensors):
             self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
+            self.shapes[name] = np.shape(value)
         return name
+
+    def _elementwise(self, op: str, x: str, y: str, name: str) -> str:
+        shape = np.broadcast_shapes(self.shapes[x], self.shapes[y])
+        return self._node(op, [x, y], name, shape)
 
     def _pool(
         self, op: str, x: str, name: str, kernel: int, stride: int, pad: int, **attributes: int
@@ -175,6 +279,7 @@ class Builder:
 
     def _absent(self, name: str, shape: tuple[int, ...]) -> str:
         self._tensors.append(stub(name, shape, TensorProto.FLOAT))
+        self.shapes[name] = shape
         return name
 
     def _stream(self) -> np.random.Generator:

@@ -10,8 +10,8 @@ from networks.zoo import drawn
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """A network in figures: its input (batch, channels, height, width), operators, their
-    multiply-accumulates in one inference, and learned weights and biases."""
+    """A network in figures: its input, (batch, channels, height, width) of images or (batch,
+    tokens), operators, their multiply-accumulates in one inference, and learned numbers."""
 
     name: str
     input_shape: tuple[int, ...]
@@ -30,6 +30,8 @@ def facts(name: str) -> NetworkFacts:
         if node.op_type in ("Conv", "Gemm"):
             _, *taps = sizes[node.input[1]]  # output channels come first, Gemm's too
             macs += math.prod(net.shapes[node.output[0]]) * math.prod(taps)
+        elif node.op_type == "MatMul":
+            macs += math.prod(net.shapes[node.output[0]]) * net.shapes[node.input[0]][-1]
     return NetworkFacts(
         name, net.shapes[net.input], len(model.graph.node), macs, sum(map(math.prod, learned))
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 
 import networks
 from networks import zoo
 from networks.errors import InputError
 from networks.network import Network
-from networks.zoo import digits, mobilenet, resnet
+from networks.zoo import bert, digits, mobilenet, resnet
 from networks.zoo.builder import Builder
 
 
@@ -46,7 +48,7 @@ def test_arrays_that_do_not_fit_are_refused(
 
 
 @pytest.mark.slow(seconds=4)
-@pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2])
+@pytest.mark.parametrize("build", [resnet.resnet18, mobilenet.mobilenet_v2, mobilenet.mobilenet_v3])
 def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_path: Path) -> None:
     net = Builder("small", (1, 3, 32, 32), seed=0, weights=True)
     model = net.model(build(net))
@@ -56,3 +58,38 @@ def test_a_network_on_small_images_agrees(build: Callable[[Builder], str], tmp_p
     (ours,) = built.run({"input": x}).values()
     theirs = reference(model, x)
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
+def test_a_transformer_agrees(name: str) -> None:
+    model, built = zoo.build(name), networks.load(name)
+    (about,) = model.graph.input
+    shape = built.examined.inputs[about.name]
+    if name == "bert_tiny":
+        x: NDArray[Any] = np.random.default_rng(1).integers(0, bert.VOCABULARY, shape)
+    else:
+        x = normal(*shape)
+    (ours,) = built.run({about.name: x}).values()
+    theirs = reference(model, x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.slow(seconds=2)
+def test_indices_from_outside_read_no_foreign_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [4])
+    row = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [4, 3])
+    node = helper.make_node("Gather", ["table", "ids"], ["rows"], axis=0)
+    graph = helper.make_graph([node], "g", [ids], [row], [numpy_helper.from_array(table, "table")])
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "gather.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    )
+    found = networks.load(path).run({"ids": np.array([2, -1, 1 << 40, -5])})["rows"]
+    np.testing.assert_array_equal(found[:2], table[[2, 3]])
+    assert np.isnan(found[2:]).all()
+    assert "segfault" not in "".join(capfd.readouterr())

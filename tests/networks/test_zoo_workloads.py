@@ -6,6 +6,7 @@ import math
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 from onnx_graphs import reference
 
@@ -31,12 +32,15 @@ RESNET18 = {
 }
 
 # trainable parameters, billions of multiply-accumulates and convolution + dense layers as published
-# (torchvision's model cards; MobileNet v1: its paper, table 8, and Keras)
+# (torchvision's model cards; MobileNet v1: its paper, table 8, and Keras; ViT-Ti: timm and DeiT's
+# paper, with the products of attention; BERT-tiny: its model card, a head of two classes added)
 PUBLISHED = {
     "alexnet": (61_100_840, 0.714, 8),
+    "bert_tiny": (4_386_178, 0.0587, 18),
     "inception_v3": (23_834_568, 5.71, 95),
     "mobilenet_v1": (4_231_976, 0.569, 28),
     "mobilenet_v2": (3_504_872, 0.301, 53),
+    "mobilenet_v3": (5_483_032, 0.217, 64),
     "resnet18": (11_689_512, 1.814, 21),
     "resnet34": (21_797_672, 3.664, 37),
     "resnet50": (25_557_032, 4.089, 54),
@@ -44,6 +48,7 @@ PUBLISHED = {
     "vgg13": (133_047_848, 11.308, 13),
     "vgg16": (138_357_544, 15.470, 16),
     "vgg19": (143_667_240, 19.632, 19),
+    "vit_tiny": (5_717_416, 1.254, 98),
 }
 
 
@@ -56,7 +61,8 @@ def network(name: str) -> Network:
 def test_a_built_in_network_has_the_published_size(name: str) -> None:
     parameters, gmacs, layers = PUBLISHED[name]
     tensors = zoo.build(name, weights=False).graph.initializer
-    trainable = [t for t in tensors if "running" not in t.name and len(t.dims)]
+    floats = [t for t in tensors if t.data_type == onnx.TensorProto.FLOAT and len(t.dims)]
+    trainable = [t for t in floats if "running" not in t.name]
     assert sum(math.prod(t.dims) for t in trainable) == parameters
     report = network(name).report(16, 16)
     assert report.total_macs / 1e9 == pytest.approx(gmacs, rel=0.005)
@@ -151,3 +157,13 @@ def test_the_digits_network_is_trained_and_the_same_every_time() -> None:
     images, labels = digits.held_out()
     answers = [int(reference(model, image[None]).argmax()) for image in images]
     assert np.mean(np.array(answers) == labels) >= 0.95
+
+
+def test_a_transformers_products_of_tokens_are_offloaded_row_by_row() -> None:
+    found = {str(w): calls for w, calls, _ in network("vit_tiny").workloads(16, 16)}
+    assert {text: calls for text, calls in found.items() if text.startswith("dense")} == {
+        "dense:n=197,c=192,o=192": 48,
+        "dense:n=197,c=192,o=768": 12,
+        "dense:n=197,c=768,o=192": 12,
+        "dense:n=1,c=192,o=1008": 1,
+    }
