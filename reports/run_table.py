@@ -64,6 +64,7 @@ def _latencies(row: WorkloadRow | Total, untuned: str) -> Row:
         f"{untuned} ms": milliseconds(row["default_seconds"]),
         "tuned ms": milliseconds(row["tuned_seconds"]),
         "above bound": "" if bound is None else percent(bound),
+        "fallback cycles": whole(row["fallback_cycles"]),
     }
 
 

@@ -108,6 +108,15 @@ class Baseline(Protocol):
 
 
 @runtime_checkable
+class Fallback(Protocol):
+    """Knows what its stock compiler makes of a workload that no log of schedules names."""
+
+    def fallback(self, workload: Workload) -> UntunedSchedule:
+        """Raises `WorkloadError` if it makes nothing of it."""
+        ...
+
+
+@runtime_checkable
 class Roofline(Protocol):
     """A bound on latency from the workload's arithmetic and the bytes it has to move."""
 

@@ -23,10 +23,12 @@ from targets.capabilities import (
     Bound,
     Enumerates,
     Estimates,
+    Fallback,
     HasArea,
     HasBlocks,
     HasCosts,
     Roofline,
+    UntunedSchedule,
     Verifies,
     capability,
 )
@@ -184,16 +186,21 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert (wrong[measured.valid] == 0).all(), "a valid config computes wrong numbers"
         assert (wrong[~some.ok] == -1).all(), "-1 where there is no program"
     if (baseline := capability(target, Baseline)) is not None:
-        found = baseline.baseline(workload)
-        assert found.source, "a baseline says where it comes from"
-        assert len(found.lowered) == 1, "a baseline is a batch of one"
-        assert found.measured.valid.all(), "the untuned schedule is not valid"
-        values = found.space.values(found.lowered.configs)
-        assert values.shape == (1, len(found.space.knobs)), "a config of another space"
+        _is_a_schedule(baseline.baseline(workload))
+    if (fallback := capability(target, Fallback)) is not None:
+        _is_a_schedule(fallback.fallback(workload))
     if (blocks := capability(target, HasBlocks)) is not None:
         assert min(vars(blocks.blocks).values()) >= 1, "blocks have at least one element"
     if (area := capability(target, HasArea)) is not None:
         assert area.area()["total"] > 0, "hardware takes room"
+
+
+def _is_a_schedule(found: UntunedSchedule) -> None:
+    assert found.source, "an untuned schedule says where it comes from"
+    assert len(found.lowered) == 1, "an untuned schedule is a batch of one"
+    assert found.measured.valid.all(), "the untuned schedule is not valid"
+    values = found.space.values(found.lowered.configs)
+    assert values.shape == (1, len(found.space.knobs)), "a config of another space"
 
 
 def enumerates_what_it_measures(make: Make, workload: Workload) -> None:

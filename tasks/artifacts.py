@@ -157,10 +157,12 @@ def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> di
     """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
     found = {
         "untuned_cycles": row["default_cycles"],
+        "fallback_cycles": row["fallback_cycles"],
         "tuned_cycles": row["tuned_cycles"],
         "bound_cycles": row["bound_cycles"],
         "roofline_cycles": row["roofline_cycles"],
         "untuned_ms": _milli(row["default_seconds"]),
+        "fallback_ms": _milli(row["fallback_seconds"]),
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
         **gain,

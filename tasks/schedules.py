@@ -9,19 +9,31 @@ from targets.files import Json, as_object
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning import proof
-from tuning.outcome import Schedule, schedule_from_json, schedule_to_json
+from tuning.outcome import (
+    Schedule,
+    Untuned,
+    latency_from_json,
+    latency_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
 from tuning.study import Study
 
 
 @stage("untuned schedule")
 def measure_default(cache: CacheUse, study: Study) -> Result:
-    """The untuned schedule and its latency, lowered and measured like every other."""
+    """The untuned schedule and what the stock compiler does without a log, lowered and measured
+    like every other."""
 
     def work() -> Made:
-        found = proof.untuned_schedule(study)
-        return {"schedule": None if found is None else schedule_to_json(found)}, {}
+        found = proof.untuned(study)
+        default, fallback = found.default, found.fallback
+        return {
+            "schedule": None if default is None else schedule_to_json(default),
+            "fallback": None if fallback is None else latency_to_json(fallback),
+        }, {}
 
-    key = Key("measure_default", 2, study.target.fingerprint, {"workload": study.workload.id})
+    key = Key("measure_default", 3, study.target.fingerprint, {"workload": study.workload.id})
     return reuse_or_do(_repeatable(cache, study), key, work)
 
 
@@ -42,12 +54,15 @@ def verify_schedule(cache: CacheUse, study: Study, chosen: Schedule) -> Result:
     return reuse_or_do(_repeatable(cache, study), key, work)
 
 
-def read_default(manifest: Manifest) -> Schedule | None:
+def read_default(manifest: Manifest) -> Untuned:
     """What `measure_default` found. Raises `DamagedFile`."""
 
-    def decode(found: dict[str, Json]) -> Schedule | None:
-        values = found["schedule"]
-        return None if values is None else schedule_from_json(as_object(values))
+    def decode(found: dict[str, Json]) -> Untuned:
+        default, fallback = found["schedule"], found["fallback"]
+        return Untuned(
+            None if default is None else schedule_from_json(as_object(default)),
+            None if fallback is None else latency_from_json(as_object(fallback)),
+        )
 
     return manifest.read(decode)
 

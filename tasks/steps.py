@@ -27,7 +27,7 @@ from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.folders import identity
 from tuning.network import Extracted, Model
 from tuning.options import TuningOptions
-from tuning.outcome import Schedule, TunedWorkload
+from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Summary, summary_of, target_row
 from tuning.study import Study, space_of, study_of
 
@@ -131,12 +131,12 @@ class TrackedWorkload:
         self.log = log
         self.beside: dict[str, Latency | None] = {}
 
-    def untuned_schedule(self, study: Study) -> Schedule | None:
+    def untuned(self, study: Study) -> Untuned:
         self.emit(StageBegan("measure_default"))
         done = schedules.measure_default(self.cache, study)
         found = schedules.read_default(_took(done, self.emit))
         self.beside = {
-            "untuned": None if found is None else found.latency,
+            "untuned": None if found.default is None else found.default.latency,
             "bound": proof.bound_of(study),
             "roofline": proof.roofline_of(study),
         }

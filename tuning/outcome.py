@@ -44,6 +44,8 @@ class WorkloadRow(TypedDict):
     default_cycles: int | None
     default_seconds: float | None
     default_source: str | None
+    fallback_cycles: int | None
+    fallback_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
     tuned_source: str | None
@@ -73,17 +75,27 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Untuned:
+    """What a user has without tuning: the schedule, and the latency of what the stock compiler
+    makes of the workload where it has no log at all. None where the target has none."""
+
+    default: Schedule | None
+    fallback: Latency | None
+
+
+@dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `default`, the untuned schedule, `roofline` and `bound` are None where the
-    target has none, `chosen` is None where neither a trial nor the untuned schedule is valid.
-    `lowered` counts configs that were compiled beyond the trials, `invalid_trials` the trials that
-    did not end in a valid measurement, `timed_again` what was measured beside them, to make sure of
-    the winner."""
+    """A tuned workload. `default`, the untuned schedule, `fallback`, what the stock compiler does
+    without a log, `roofline` and `bound` are None where the target has none, `chosen` is None where
+    neither a trial nor the untuned schedule is valid. `lowered` counts configs that were compiled
+    beyond the trials, `invalid_trials` the trials that did not end in a valid measurement,
+    `timed_again` what was measured beside them, to make sure of the winner."""
 
     study: Study
     count: int
     names: tuple[str, ...]
     default: Schedule | None
+    fallback: Latency | None
     chosen: Schedule | None
     roofline: Latency | None
     bound: Latency | None
@@ -114,6 +126,8 @@ class TunedWorkload:
             "default_cycles": cycles_of(before),
             "default_seconds": seconds_of(before),
             "default_source": default.source if default else None,
+            "fallback_cycles": cycles_of(self.fallback),
+            "fallback_seconds": seconds_of(self.fallback),
             "tuned_cycles": cycles_of(after),
             "tuned_seconds": seconds_of(after),
             "tuned_source": chosen.source if chosen else None,
@@ -186,12 +200,21 @@ def seconds_of(latency: Latency | None) -> float | None:
     return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
 
 
+def latency_to_json(latency: Latency) -> dict[str, Json]:
+    """What `latency_from_json` reads."""
+    return {"cycles": latency.cycles, "seconds": latency.seconds}
+
+
+def latency_from_json(values: dict[str, Json]) -> Latency:
+    """Raises `KeyError` or `ValueError` if it was not written by `latency_to_json`."""
+    return Latency(as_number(values["seconds"]), as_int(values["cycles"]))
+
+
 def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
     """What `schedule_from_json` reads."""
     return {
         "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
-        "knobs": schedule.knobs, "cycles": schedule.latency.cycles,
-        "seconds": schedule.latency.seconds,
+        "knobs": schedule.knobs, **latency_to_json(schedule.latency),
     }  # fmt: skip
 
 
@@ -202,5 +225,5 @@ def schedule_from_json(values: dict[str, Json]) -> Schedule:
         as_text(values["space"]),
         tuple(map(as_int, as_list(values["config"]))),
         {name: as_int(value) for name, value in as_object(values["knobs"]).items()},
-        Latency(as_number(values["seconds"]), as_int(values["cycles"])),
+        latency_from_json(values),
     )

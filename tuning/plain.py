@@ -16,7 +16,7 @@ from tuning import proof, run
 from tuning.events import Listener, StageBegan, ignore
 from tuning.network import Extracted, Model
 from tuning.options import OptionsError, TuningOptions
-from tuning.outcome import Schedule, TunedWorkload
+from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
 from tuning.study import Study
 
@@ -83,9 +83,9 @@ class PlainWorkload:
 
     emit: Listener
 
-    def untuned_schedule(self, study: Study) -> Schedule | None:
+    def untuned(self, study: Study) -> Untuned:
         self.emit(StageBegan("measure_default"))
-        return proof.untuned_schedule(study)
+        return proof.untuned(study)
 
     def stages(self, study: Study, setting: Setting) -> Stages:
         return AnnouncedStages(InProcess(setting), self.emit)

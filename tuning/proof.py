@@ -15,9 +15,17 @@ from search import History, Known, Trial
 from search.engine import latency_at
 from search.stages import trial_at
 from targets.base import Lowered
-from targets.capabilities import Baseline, Bound, Latency, Roofline, Verifies, capability
+from targets.capabilities import (
+    Baseline,
+    Bound,
+    Fallback,
+    Latency,
+    Roofline,
+    Verifies,
+    capability,
+)
 from targets.errors import TilewrightError, WorkloadError
-from tuning.outcome import TRIAL, Schedule
+from tuning.outcome import TRIAL, Schedule, Untuned
 from tuning.study import Study
 
 NOISE = 2.0
@@ -27,6 +35,11 @@ time."""
 
 class WrongSchedule(TilewrightError):
     """A schedule that runs well and computes wrong numbers."""
+
+
+def untuned(study: Study) -> Untuned:
+    """All that a user has without tuning."""
+    return Untuned(untuned_schedule(study), fallback_of(study))
 
 
 def untuned_schedule(study: Study) -> Schedule | None:
@@ -43,6 +56,19 @@ def untuned_schedule(study: Study) -> Schedule | None:
         return None
     knobs = found.space.describe(found.config)
     return Schedule(found.source, found.space.name, found.config, knobs, found.latency)
+
+
+def fallback_of(study: Study) -> Latency | None:
+    """What the stock compiler makes of the workload without a log; None if the target knows no such
+    rule, or what it gives does not run."""
+    fallback = capability(study.target, Fallback)
+    if fallback is None:
+        return None
+    try:
+        found = fallback.fallback(study.workload)
+    except WorkloadError:
+        return None
+    return found.latency if found.measured.valid[0] else None
 
 
 def roofline_of(study: Study) -> Latency | None:

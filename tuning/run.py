@@ -33,7 +33,7 @@ from tuning.fitting import check_fits
 from tuning.ledgers import RecordOf, trials_of_folder
 from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
-from tuning.outcome import Schedule, TunedWorkload, choose_schedule
+from tuning.outcome import Schedule, TunedWorkload, Untuned, choose_schedule
 from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
 from tuning.run_file import replaced, write_run
@@ -77,8 +77,8 @@ class Job:
 class WorkloadSteps(Protocol):
     """Performs what is done for one workload."""
 
-    def untuned_schedule(self, study: Study) -> Schedule | None:
-        """The schedule a user has without tuning (`tuning.proof`)."""
+    def untuned(self, study: Study) -> Untuned:
+        """What a user has without tuning (`tuning.proof`)."""
         ...
 
     def stages(self, study: Study, setting: Setting) -> Stages:
@@ -183,7 +183,8 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
     Raises as `tune_network`."""
     begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
-    default, roofline = steps.untuned_schedule(study), roofline_of(study)
+    untuned, roofline = steps.untuned(study), roofline_of(study)
+    default = untuned.default
     before = None if default is None else default.latency
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
     timed: dict[int, Trial] = {}
@@ -201,6 +202,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         count=subgraph.count,
         names=subgraph.names,
         default=default,
+        fallback=untuned.fallback,
         chosen=chosen,
         roofline=roofline,
         bound=bound_of(study),

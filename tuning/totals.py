@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tuning.outcome import WorkloadRow
 
 Figure = Literal[
-    "default_cycles", "default_seconds", "tuned_cycles", "tuned_seconds", "roofline_cycles",
-    "roofline_seconds", "bound_cycles", "bound_seconds",
+    "default_cycles", "default_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
+    "tuned_seconds", "roofline_cycles", "roofline_seconds", "bound_cycles", "bound_seconds",
 ]  # fmt: skip
 
 
@@ -42,6 +42,8 @@ class Total(TypedDict):
 
     default_cycles: int | None
     default_seconds: float | None
+    fallback_cycles: int | None
+    fallback_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
     roofline_cycles: int | None
@@ -59,6 +61,8 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
     return {
         "default_cycles": _cycles(rows, "default_cycles"),
         "default_seconds": _sum(rows, "default_seconds"),
+        "fallback_cycles": _cycles(rows, "fallback_cycles"),
+        "fallback_seconds": _sum(rows, "fallback_seconds"),
         "tuned_cycles": _cycles(rows, "tuned_cycles"),
         "tuned_seconds": _sum(rows, "tuned_seconds"),
         "roofline_cycles": _cycles(rows, "roofline_cycles"),

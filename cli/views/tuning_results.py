@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cli.views.latency import as_latency, cost, cycles_text, time_text
+from cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
 from cli.views.terminal import ruled_table, say
 from reports.figures import percent, speedup, whole
 from targets.capabilities import is_published
@@ -37,6 +37,7 @@ def show_results(
         _part(summary)
         + headline(summary)
         + "\n"
+        + _without_a_log(summary)
         + _reused(summary, reused_stages)
         + f"every schedule timed again and verified bit for bit; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
@@ -140,6 +141,18 @@ def _part(summary: Summary) -> str:
         f"a part: {len(summary['workloads'])} of the network's {part['workloads_of_network']} "
         "workloads, counted as often as an inference runs them\n"
     )
+
+
+def _without_a_log(summary: Summary) -> str:
+    """What the stock compiler itself makes of these layers, in a line; nothing where no rule of it
+    is known."""
+    total = summary["total"]
+    fallback = as_latency(total["fallback_seconds"], total["fallback_cycles"])
+    if fallback is None:
+        return ""
+    ratio = speedup(cost(fallback), cost(as_latency(total["tuned_seconds"], total["tuned_cycles"])))
+    tuned = f", {ratio} the tuned time" if ratio else ""
+    return f"without a log of schedules the stock compiler takes {latency_text(fallback)}{tuned}\n"
 
 
 def _reused(summary: Summary, stages: int) -> str:

@@ -17,7 +17,7 @@ from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
 from targets.features import Features
 from targets.files import Json
 from targets.vta.area import area_of
-from targets.vta.baseline import baseline_of
+from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles
 from targets.vta.estimates import ESTIMATES, OF_SPACE
 from targets.vta.functional.semantics import SemanticsName
@@ -120,15 +120,12 @@ class VtaTarget:
     def baseline(self, workload: Workload) -> UntunedSchedule:
         """What a user of the stock stack gets without tuning, see `targets.vta.baseline`. Raises
         `WorkloadError`."""
-        found = baseline_of(workload, self.spec)
-        template = VtaTarget(self.spec, "template", found.lowering.stock)
-        space = found.lowering.space
-        config = [
-            knob.values.index(int(value))
-            for knob, value in zip(space.knobs, found.values, strict=True)
-        ]
-        lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
-        return UntunedSchedule(found.source, space, lowered, template.measure(lowered))
+        return self._untuned(baseline_of(workload, self.spec))
+
+    def fallback(self, workload: Workload) -> UntunedSchedule:
+        """What the stock compiler does without a log, see `targets.vta.baseline`. Raises
+        `WorkloadError`."""
+        return self._untuned(fallback_of(workload, self.spec))
 
     def roofline(self, workload: Workload) -> Latency:
         """See `targets.vta.bounds.roofline_cycles`."""
@@ -172,6 +169,16 @@ class VtaTarget:
 
     def _bind(self, workload: Workload) -> Lowering:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
+
+    def _untuned(self, found: Baseline) -> UntunedSchedule:
+        template = VtaTarget(self.spec, "template", found.lowering.stock)
+        space = found.lowering.space
+        config = [
+            knob.values.index(int(value))
+            for knob, value in zip(space.knobs, found.values, strict=True)
+        ]
+        lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
+        return UntunedSchedule(found.source, space, lowered, template.measure(lowered))
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)

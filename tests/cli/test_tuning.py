@@ -57,8 +57,10 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
         assert (
             row["default_cycles"] == target.baseline(workload).latency.cycles >= row["tuned_cycles"]
         )
+        assert row["fallback_cycles"] == target.fallback(workload).latency.cycles
+        assert row["fallback_cycles"] >= row["default_cycles"]
         assert row["trials"] == 40
-    for name in ("default_cycles", "tuned_cycles", "roofline_cycles"):
+    for name in ("default_cycles", "fallback_cycles", "tuned_cycles", "roofline_cycles"):
         weighed = sum(row["count"] * row[name] for row in summary["workloads"])
         assert summary["total"][name] == weighed
     assert summary["total"]["tuned_cycles"] < summary["total"]["default_cycles"]
@@ -132,6 +134,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     gain = total["default_cycles"] / total["tuned_cycles"]
     # nobody published schedules for these layers
     assert parent["metrics"]["gain_on_guess"] == pytest.approx(gain, rel=1e-5)
+    assert parent["metrics"]["fallback_cycles"] == total["fallback_cycles"]
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
     assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * 3

@@ -139,6 +139,10 @@ def test_results_show_cycles_and_milliseconds(ran: Ran, width: int) -> None:
         assert times <= set(cells) if width == 120 else milliseconds(row["tuned_seconds"]) in cells
     assert ("roofline" in text) == (width == 120)
     assert "a part: 2 of the network's 11 workloads" in text
+    fallback = f"{ran.summary['total']['fallback_cycles']:,} cycles"
+    assert f"without a log of schedules the stock compiler takes {fallback}" in " ".join(
+        text.split()
+    )
 
 
 def test_the_untuned_schedule_is_stock_only_where_the_stock_compiler_published_it(ran: Ran) -> None:
@@ -161,7 +165,8 @@ def test_without_cycles_there_is_time_alone(ran: Ran) -> None:
     summary = json.loads(json.dumps(ran.summary))
     for row in summary["workloads"]:
         row |= {"default_cycles": None, "tuned_cycles": None, "roofline_cycles": None}
-        row |= {"default_seconds": None, "bound_cycles": None}
+        row |= {"default_seconds": None, "bound_cycles": None, "fallback_cycles": None}
+        row |= {"fallback_seconds": None}
     summary["total"] = totals(summary["workloads"])
     text = shown(summary, ran.out, 80)
     words = text.split()

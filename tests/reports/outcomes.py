@@ -40,6 +40,7 @@ def outcome(
         count=1 if o < 32 else 2,
         names=("conv1", "conv2") if o < 32 else ("conv3",),
         default=None if source is None else schedule(source, round(2000 * scale)),
+        fallback=None if source is None else latency(round(9000 * scale)),
         chosen=schedule("trial", round(1000 * scale)) if chosen else None,
         roofline=latency(400),
         bound=None if bound is None else latency(bound),

@@ -15,9 +15,11 @@ def test_a_table_begins_with_the_layer_and_what_tuning_brought() -> None:
     assert first["layer"].startswith("conv1 +1 · 3×3/1 16→16 @8")
     assert (first["untuned cycles"], first["tuned cycles"]) == ("2,000", "1,000")
     assert (first["gain"], first["untuned ms"], first["tuned ms"]) == ("2.00×", "0.0200", "0.0100")
+    assert first["fallback cycles"] == "9,000"
     assert second["calls"] == "2"
     assert last["layer"] == "offloaded layers"
     assert last["tuned cycles"] == "4,000"
+    assert last["fallback cycles"] == "36,000"
     assert last["trials"] == "16"
 
 
@@ -34,7 +36,7 @@ def test_what_a_target_cannot_tell_has_no_column() -> None:
     assert not [head for head in rows[0] if "cycles" in head]
     assert rows[0]["gain"] == "2.00×"
     rows = results_rows(summary([outcome(source=None)]), {})
-    assert not {"untuned cycles", "untuned ms", "gain"} & set(rows[0])
+    assert not {"untuned cycles", "untuned ms", "gain", "fallback cycles"} & set(rows[0])
 
 
 def test_markdown_tables_keep_their_columns() -> None:

@@ -72,6 +72,7 @@ def test_the_share_of_all_macs_goes_with_every_total(tmp_path: Path) -> None:
 def _row(source: str, before: int, after: int) -> dict[str, object]:
     return {
         "default_source": source, "default_cycles": before, "default_seconds": before / 1e8,
+        "fallback_cycles": 10 * before, "fallback_seconds": before / 1e7,
         "tuned_cycles": after, "tuned_seconds": after / 1e8, "roofline_cycles": 1,
         "roofline_seconds": 1e-8, "bound_cycles": 1, "bound_seconds": 1e-8, "count": 2,
     }  # fmt: skip
@@ -99,6 +100,9 @@ def test_only_published_schedules_are_the_stock_compilers() -> None:
     assert mixed.endswith("(all 2: 100\xa0% of the network's MACs)")
     total = totals([stock, guess])  # type: ignore[list-item]
     assert total["baseline_source"] == "mixed"
+    assert total["fallback_cycles"] == 2 * 10 * (110 + 2202)
+    stock["fallback_cycles"] = None
+    assert totals([stock, guess])["fallback_cycles"] is None  # type: ignore[list-item]
     assert total["published"] == {
         "workloads": 1, "default_cycles": 220, "default_seconds": pytest.approx(2.2e-6),
         "tuned_cycles": 200, "tuned_seconds": pytest.approx(2e-6),

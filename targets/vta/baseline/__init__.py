@@ -4,6 +4,9 @@ The baseline of a workload is the schedule a user of the stock stack gets withou
 published one (TopHub) where there is one for this hardware, else the stock-valid schedule with the
 lowest closed-form estimate. That rule measures nothing; it is as strong as a rule without a
 simulator can be.
+
+The fallback is what the stock compiler itself does without a log: AutoTVM takes the first entry of
+every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
 from targets.workload import Workload
 
-BaselineSource = Literal["tophub", "estimate"]
+BaselineSource = Literal["tophub", "estimate", "fallback"]
 
 # What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
 _STOCK_BLOCK = (1, 16, 16)
@@ -56,7 +59,27 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
             )
             best = int(np.argmin(estimates[:, CYCLES]))
             return Baseline(lowering, values[best], "estimate")
-    raise WorkloadError(
+    raise _no_schedule(workload, spec)
+
+
+def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
+    """The schedule without a log: the first entry of every knob; where that does not lower, the
+    smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
+    for stock in (True, False):
+        lowering = Lowering.of(workload, spec, "template", stock)
+        first = lowering.space.values(lowering.space.unravel(np.zeros(1, np.int64)))
+        if lowering.counts(first)[0][0] == 0:
+            return Baseline(lowering, first[0], "fallback")
+        values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
+        values = values[np.argsort(values.prod(axis=1), kind="stable")]
+        codes, _ = lowering.counts(values)
+        if (codes == 0).any():
+            return Baseline(lowering, values[codes == 0][0], "fallback")
+    raise _no_schedule(workload, spec)
+
+
+def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:
+    return WorkloadError(
         f"{workload} has no schedule in the template space of '{spec.name}': even the smallest "
         "tile does not fit; choose a target with larger scratchpads or leave the layer to the CPU"
     )

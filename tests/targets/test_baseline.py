@@ -1,0 +1,70 @@
+"""What a user of the stock stack gets without tuning: with its log, and without any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.layers import RESNET18
+from targets.errors import WorkloadError
+from targets.registry import make_target
+from targets.vta.baseline import fallback_of
+from targets.vta.target import VtaTarget
+from targets.workload import parse_workload
+
+REFERENCE = {
+    row["layer"]: row
+    for row in json.loads(
+        (Path(__file__).parents[1] / "data" / "tvm-vta" / "reference.json").read_text()
+    )
+}
+
+
+def _target(name: str) -> VtaTarget:
+    target = make_target(name)
+    assert isinstance(target, VtaTarget)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("preset", "log", "none"),
+    [("vta-pynq", 7_251_185, 283_175_289), ("vta-de10", 7_283_166, 280_047_512)],
+)
+def test_the_stock_stack_on_resnet18_with_its_log_and_without(
+    preset: str, log: int, none: int
+) -> None:
+    target, short = _target(preset), preset.removeprefix("vta-")
+    found = {"tophub": 0, "fallback": 0}
+    for name, (workload, count) in RESNET18.items():
+        for source, untuned in (
+            ("tophub", target.baseline(workload)),
+            ("fallback", target.fallback(workload)),
+        ):
+            assert untuned.source == source
+            stock = REFERENCE[name][source]
+            knobs = untuned.space.describe(untuned.config)
+            assert knobs == {knob: stock[knob] for knob in knobs}
+            assert untuned.latency.cycles == stock[f"cycles_{short}"]
+            found[source] += count * untuned.latency.cycles
+    assert found == {"tophub": log, "fallback": none}
+
+
+def test_where_the_first_entries_do_not_lower_the_smallest_tiles_that_do_are_taken() -> None:
+    """The pad is wider than a tile of one row, whose window would lie in the padding alone."""
+    spec = _target("vta-pynq").spec
+    workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=2")
+    found = fallback_of(workload, spec)
+    space = found.lowering.space
+    every = space.values(space.unravel(np.arange(space.size)))
+    codes, _ = found.lowering.counts(every)
+    assert codes[0] != 0
+    assert found.values.prod() == every[codes == 0].prod(axis=1).min()
+
+
+def test_a_layer_that_no_schedule_fits_has_none() -> None:
+    workload = parse_workload("conv2d:n=1,c=16,h=64,w=64,o=16,k=64,s=1,p=0")
+    with pytest.raises(WorkloadError, match="even the smallest tile does not fit"):
+        _target("vta-pynq").fallback(workload)
