@@ -1,0 +1,90 @@
+"""Small quantised ONNX models for the tests: operators between DequantizeLinear and QuantizeLinear
+of power-of-two scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+
+
+class Graph:
+    """A quantised graph under construction. Tensors are float ones that came out of a
+    DequantizeLinear; methods take and return their names."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.random = np.random.default_rng(seed)
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        """A float graph input."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        return name
+
+    def constant(self, name: str, value: Any) -> str:
+        """An initializer."""
+        self.tensors.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def op(self, kind: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """A node; its float result."""
+        self.nodes.append(helper.make_node(kind, inputs, [f"{name}:0"], name=name, **attributes))
+        return f"{name}:0"
+
+    def quantise(self, x: str, exponent: int) -> str:
+        """Through int8 of scale 2^exponent, and back."""
+        name = f"{x.partition(':')[0]}.q{len(self.nodes)}"
+        return self.dequantise(self.op("QuantizeLinear", name, self._scaled(x, exponent)), exponent)
+
+    def dequantise(self, q: str, exponent: int) -> str:
+        """A float of an int8 tensor."""
+        name = f"{q.partition(':')[0]}.dq{len(self.nodes)}"
+        return self.op("DequantizeLinear", name, self._scaled(q, exponent))
+
+    def weight(self, name: str, shape: Sequence[int], exponent: int, largest: int = 127) -> str:
+        """Random int8 weights, dequantised."""
+        values = self.random.integers(-largest, largest + 1, list(shape)).astype(np.int8)
+        return self.dequantise(self.constant(f"{name}.weight", values), exponent)
+
+    def bias(self, name: str, channels: int, exponent: int, largest: int = 2000) -> str:
+        """A random int32 bias, dequantised."""
+        values = self.random.integers(-largest, largest + 1, channels).astype(np.int32)
+        scale = self.constant(f"{name}.bias.scale", np.float32(2.0**exponent))
+        zero = self.constant(f"{name}.bias.zero", np.int32(0))
+        bias = self.constant(f"{name}.bias", values)
+        return self.op("DequantizeLinear", f"{name}.bias.dq", [bias, scale, zero])
+
+    def conv(
+        self, x: str, name: str, shape: Sequence[int], exponents: tuple[int, int], **attributes: Any
+    ) -> str:
+        """A convolution with bias; `exponents` of data and weights."""
+        data, weight = exponents
+        inputs = [x, self.weight(name, shape, weight), self.bias(name, shape[0], data + weight)]
+        return self.op("Conv", name, inputs, **attributes)
+
+    def model(self, *outputs: tuple[str, Sequence[int]]) -> onnx.ModelProto:
+        """The finished model."""
+        infos = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+            for name, shape in outputs
+        ]
+        graph = helper.make_graph(self.nodes, "test", self.inputs, infos, self.tensors)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+    def _scaled(self, x: str, exponent: int) -> list[str]:
+        position = len(self.nodes)
+        scale = self.constant(f"scale{position}", np.float32(2.0**exponent))
+        return [x, scale, self.constant(f"zero{position}", np.int8(0))]
+
+
+def normal(shape: Sequence[int], seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(list(shape), dtype=np.float32)
