@@ -16,6 +16,7 @@ from cli.commands import (
     compare,
     enumerate,
     explain,
+    export,
     networks,
     servers,
     set_up,
@@ -62,7 +63,9 @@ def _options(
     pass
 
 
-for _group in (tune, compare, explain, trials, networks, targets, servers, set_up, vta, enumerate):
+for _group in (
+    tune, compare, explain, trials, export, networks, targets, servers, set_up, vta, enumerate,
+):  # fmt: skip
     _group.register(app)
 
 

@@ -144,6 +144,23 @@ class HasCosts(Protocol):
 
 
 @runtime_checkable
+class WritesAutoTvm(Protocol):
+    """Its stock compiler is tuned by AutoTVM, whose logs hold schedules."""
+
+    def autotvm_record(
+        self,
+        workload: Workload,
+        space: str,
+        knobs: Mapping[str, int],
+        seconds: float,
+        written: float,
+    ) -> str:
+        """A line of a log: the schedule of `space` with these knob values, its latency in seconds,
+        and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
+        ...
+
+
+@runtime_checkable
 class Verifies(Protocol):
     """Runs programs on data."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from targets.base import Configs, Lowered, Measurements, Ragged, Space
 from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
 from targets.features import Features
 from targets.files import Json
+from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles
@@ -149,6 +150,17 @@ class VtaTarget:
             insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
             wrong[row] = wrong_values(lowering, insns, uops, seed, semantics)
         return wrong
+
+    def autotvm_record(
+        self,
+        workload: Workload,
+        space: str,
+        knobs: Mapping[str, int],
+        seconds: float,
+        written: float,
+    ) -> str:
+        """See `targets.vta.autotvm`. Raises `WorkloadError`."""
+        return autotvm.record(workload, self.spec, space, knobs, seconds, written)
 
     def area(self) -> dict[str, float]:
         """Gate equivalents, see `targets.vta.area`."""
