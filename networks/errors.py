@@ -25,6 +25,10 @@ class NothingToOffload(TilewrightError):
     """A model that runs, but of which no operator suits the accelerator."""
 
 
+class QuantisationError(TilewrightError):
+    """A quantised model whose scales an accelerator that shifts cannot represent."""
+
+
 class ImportFailedError(TilewrightError):
     """A well-formed model that the importer could not translate or the compiler could not build."""
 

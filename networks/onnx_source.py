@@ -16,6 +16,7 @@ from networks.report import Examined
 from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:
+    from networks.relax.bindings import FlatGraph
     from networks.relax.execute import CompiledModule
 
 
@@ -69,13 +70,23 @@ class OnnxSource:
     def compile(self) -> CompiledModule:
         """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
         from networks.relax.execute import CompiledModule
-        from networks.relax.importer import import_onnx
 
-        normal = normalise(self._weighted(), self._input_shapes)
-        refuse_unsupported(self.name, _unsupported(normal))
+        normal, flat = import_whole(self.name, self._weighted(), self._input_shapes)
         inputs = [info.name for info in data_inputs(normal.model)]
         outputs = [info.name for info in normal.graph.output]
-        return CompiledModule(import_onnx(normal.model, inputs).module, inputs, outputs)
+        return CompiledModule(flat.module, inputs, outputs)
+
+
+def import_whole(
+    name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
+) -> tuple[NormalGraph, FlatGraph]:
+    """The normal form of a model with its weights, and what the importer makes of it. Raises
+    `UnsupportedOperatorError`, and as `normalise` and the importer."""
+    from networks.relax.importer import import_onnx
+
+    normal = normalise(model, input_shapes)
+    refuse_unsupported(name, _unsupported(normal))
+    return normal, import_onnx(normal.model, [i.name for i in data_inputs(normal.model)])
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:

@@ -47,7 +47,7 @@ class FlatGraph:
         params = self.module["main"].params
         self.constants = {param for param in params if param not in self.data}
         for binding in self.bindings:
-            operands = list(_variables(binding.value))
+            operands = list(variables(binding.value))
             for operand in operands:
                 self.users.setdefault(operand, []).append(binding)
             if all(operand in self.constants for operand in operands):
@@ -112,17 +112,17 @@ def _spread(raw: Sequence[Any], owners: Mapping[Any, str]) -> list[str]:
     return names
 
 
-def _variables(value: Any) -> Iterator[Any]:
+def variables(value: Any) -> Iterator[Any]:
     """The variables a bound value reads, one entry a use."""
     if isinstance(value, relax.Var):
         yield value
     elif isinstance(value, Call):
         for arg in value.args:
-            yield from _variables(arg)
+            yield from variables(arg)
     elif isinstance(value, relax.Tuple):
         for item in value.fields:
-            yield from _variables(item)
+            yield from variables(item)
     elif isinstance(value, relax.TupleGetItem):
-        yield from _variables(value.tuple_value)
+        yield from variables(value.tuple_value)
     elif isinstance(value, (relax.If, relax.SeqExpr, relax.Function)):
         yield from relax.analysis.free_vars(value)

@@ -16,7 +16,10 @@ from networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
 MAX_POOL, AVERAGE_POOL, MEAN = "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean"
-ADAPTIVE_POOL, RESHAPE = "relax.nn.adaptive_avg_pool2d", "relax.reshape"
+ADAPTIVE_POOL = "relax.nn.adaptive_avg_pool2d"
+RESHAPES = frozenset(("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"))
+MOVES = frozenset(("relax.permute_dims", "relax.concat", "relax.strided_slice"))
+"""What moves values and computes none; `RESHAPES` leave them in their order, too."""
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
 
 # the order an accumulator can take them in; quantisation may stand between two, but before no bias
@@ -221,9 +224,12 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
 def is_int8(flat: FlatGraph, value: Any) -> bool:
     """Whether a value is exactly an int8 tensor times a scale."""
     binding = flat.by_var.get(value)
-    while binding is not None and binding.op in (RELU, MAX_POOL, RESHAPE):
+    while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
     return binding is not None and binding.op == DEQUANTISE
+
+
+_KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
 
 
 def _first_integer(chain: Sequence[Link]) -> int:
@@ -304,7 +310,7 @@ def _number(arg: Any) -> float | None:
 def quantisation_of(flat: FlatGraph, value: Any) -> Quantisation | None:
     """How a value was dequantised, looking through layout changes; None for a float."""
     binding = flat.by_var.get(value)
-    while binding is not None and binding.op in ("relax.permute_dims", RESHAPE, RELU, MAX_POOL):
+    while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
     if binding is None:
         return None

@@ -1,0 +1,1 @@
+"""Quantised networks in integers: extraction from Relax, CPU islands, the integer reference."""

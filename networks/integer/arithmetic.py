@@ -1,0 +1,122 @@
+"""The numbers of integer layers: exponents, shifts, bounds, weights of averages.
+
+int8 tensors count in 2^exponent. A sum of products counts in 2^(data + weight); a right shift with
+rounding half up brings it to the output's exponent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from networks.errors import QuantisationError
+from networks.fused_calls import Quantisation
+from targets.workload import EpilogueOp
+
+MAX_RESIDUAL_SHIFT = 21
+MAX_SHIFT = 31
+MAX_OFFSET_SHIFT = 15
+"""Half of 2^15 is the largest rounding constant that an immediate of 16 bits holds."""
+INT8 = (-128, 127)
+
+
+def exponent_of(tensor: str, quantisation: Quantisation) -> int:
+    """log2 of the scale. Raises `QuantisationError` for what shifts cannot do: other scales, zero
+    points, scales a channel, other types than int8."""
+    q = quantisation
+    way_out = (
+        "quantise the float model with Tilewright, or leave the operators that read it to the CPU "
+        "with --keep-float"
+    )
+    if q.dtype != "int8":
+        raise QuantisationError(f"tensor '{tensor}' is {q.dtype}, not int8; {way_out}")
+    if any(q.zero_point):
+        raise QuantisationError(
+            f"tensor '{tensor}' has the zero point {next(filter(None, q.zero_point))}, the "
+            f"accelerator has none; {way_out}"
+        )
+    if not q.scale:
+        raise QuantisationError(
+            f"the scale of tensor '{tensor}' is computed at run time; {way_out}"
+        )
+    if len(set(q.scale)) > 1:
+        raise QuantisationError(
+            f"tensor '{tensor}' has a scale a channel, from {min(q.scale):g} to {max(q.scale):g}; "
+            f"the accelerator shifts all channels alike: {way_out}"
+        )
+    mantissa, exponent = math.frexp(q.scale[0])
+    if mantissa != 0.5:
+        raise QuantisationError(
+            f"the scale {q.scale[0]:.9g} of tensor '{tensor}' is no power of two; {way_out}"
+        )
+    return exponent - 1
+
+
+@dataclass(frozen=True)
+class Requantisation:
+    """From sums that count in 2^`sums` to int8 that counts in 2^`output`: a residual's exponent, a
+    relu, and where the real value is cut above."""
+
+    sums: int
+    output: int
+    residual: int | None = None
+    relu: bool = False
+    upper: float | None = None
+
+    @property
+    def shift(self) -> int:
+        """To the right."""
+        return self.output - self.sums
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether shifts of 32 bits can do it."""
+        k = 0 if self.residual is None else self.residual - self.sums
+        return 0 <= k <= MAX_RESIDUAL_SHIFT and abs(self.shift) <= MAX_SHIFT
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest int8 it writes."""
+        low, high = INT8
+        if self.upper is not None:
+            high = min(high, round(math.ldexp(self.upper, -self.output)))
+        return (0 if self.relu else low), high
+
+
+def finish(
+    r: Requantisation, bias: NDArray[np.float64] | None, channels: int
+) -> tuple[tuple[EpilogueOp, ...], NDArray[np.int32] | None]:
+    """The epilogue and the int32 bias (channels,) with the rounding constant in it, None where an
+    immediate does. `bias` (channels,) is in real numbers."""
+    steps: list[EpilogueOp] = []
+    half = 1 << (r.shift - 1) if r.shift > 0 else 0
+    integers = None
+    if bias is not None or half >= 1 << MAX_OFFSET_SHIFT:
+        real = np.zeros(channels) if bias is None else np.ldexp(bias, -r.sums)
+        info = np.iinfo(np.int32)
+        integers = np.clip(np.rint(real) + half, info.min, info.max).astype(np.int32)
+        steps.append(EpilogueOp("bias"))
+    if r.residual is not None:
+        steps.append(EpilogueOp("residual", r.residual - r.sums))
+    if integers is None and half:
+        steps.append(EpilogueOp("offset", half))
+    if r.shift:
+        steps.append(EpilogueOp("shr", r.shift) if r.shift > 0 else EpilogueOp("shl", -r.shift))
+    low, high = r.bounds
+    steps += [EpilogueOp("min", high), EpilogueOp("max", low)]
+    return tuple(steps), integers
+
+
+def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
+    """The taps (height, width) that average a window: integers whose sum is 2^m, and m.
+
+    Equal ones where the window has a power of two of pixels; else as large as int8 allows and as
+    equal as can be, the larger ones spread evenly.
+    """
+    taps = height * width
+    total = taps if taps & (taps - 1) == 0 else 1 << int(math.log2(INT8[1] * taps))
+    ends = np.arange(taps + 1, dtype=np.int64) * total // taps
+    return np.diff(ends).astype(np.int8).reshape(height, width), total.bit_length() - 1

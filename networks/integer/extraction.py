@@ -1,0 +1,205 @@
+"""A quantised ONNX model → its `IntegerGraph`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from networks.errors import ImportFailedError
+from networks.graph import NormalGraph
+from networks.integer.graph import CpuIsland, IntegerGraph, Step
+from networks.integer.layers import Layers, NotALayer, UnfoldRule
+from networks.integer.schedule import Run, schedule
+from networks.integer.walk import Tensors, is_kept
+from networks.onnx_source import import_whole
+from networks.relax.bindings import FlatGraph, shape_of, variables
+from networks.relax.chains import Match, matches
+from networks.relax.islands import CpuNode, function_of
+from networks.relax.macs import macs_by_node
+from networks.rewrites import best_unfold
+from targets.capabilities import Blocks
+from targets.layer import Layer, Value
+
+
+def integer_graph(
+    model: onnx.ModelProto,
+    blocks: Blocks,
+    *,
+    name: str = "network",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Collection[str] = (),
+    unfold: UnfoldRule | None = None,
+) -> IntegerGraph:
+    """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
+
+    `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
+    `keep_float` names operators to leave to the CPU, and `unfold` chooses how a first convolution
+    is rearranged (by default `networks.rewrites.best_unfold`). Raises `QuantisationError` for
+    scales that shifts cannot represent, and as `networks.load(...).compiled`.
+    """
+    normal, flat = import_whole(name, model, dict(input_shapes or {}))
+    rule = unfold or (lambda workload: best_unfold(workload, blocks))
+    return _Extraction(name, normal, flat, blocks, rule, keep_float).graph()
+
+
+class _Extraction:
+    def __init__(
+        self,
+        name: str,
+        normal: NormalGraph,
+        flat: FlatGraph,
+        blocks: Blocks,
+        unfold: UnfoldRule,
+        keep_float: Collection[str],
+    ) -> None:
+        self._name = name
+        self._normal = normal
+        self._flat = flat
+        self._types = {o.name: o.op_type for o in normal.operators}
+        self._macs = macs_by_node(flat)
+        self._keep_float = keep_float
+        self._blocks = blocks
+        self._tensors = Tensors(flat)
+        self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
+
+    def graph(self) -> IntegerGraph:
+        self._walk()
+        t = self._tensors
+        outputs, results = self._outputs()
+        runs = schedule(self._layers.steps, t.nodes, self._reads(), self._ready(), results.values())
+        steps = self._steps(runs, set(results.values()))
+        read = {name for step in steps for name in _touched(step)} | set(results.values())
+        inputs = tuple(t.values[str(p.name)] for p in self._parameters())
+        used = read | {t.quantised[name] for name in read if name in t.quantised}
+        values = {n: v for n, v in t.values.items() if n in used} | {v.name: v for v in inputs}
+        return IntegerGraph(
+            name=self._name,
+            inputs=inputs,
+            outputs=outputs,
+            values=values,
+            steps=steps,
+            quantised={n: source for n, source in t.quantised.items() if n in read},
+            results=results,
+            blocks=self._blocks,
+            macs=sum(self._macs.values()),
+        )
+
+    def _parameters(self) -> list[Any]:
+        return [p for p in self._flat.module["main"].params if p in self._flat.data]
+
+    def _walk(self) -> None:
+        inside: dict[object, Match] = {
+            var: match for match in matches(self._flat) for var in match.vars
+        }
+        for binding in self._flat.bindings:
+            if binding.var in self._flat.constants or binding.op == "Tuple":
+                continue
+            match = inside.get(binding.var)
+            if match is None:
+                self._tensors.plain(binding)
+            elif binding is match.result and not self._is_layer(match):
+                for each in (match.anchor, *(link.binding for link in match.chain)):
+                    self._tensors.plain(each)
+
+    def _is_layer(self, match: Match) -> bool:
+        if is_kept(match, self._keep_float):
+            return False
+        nodes = len(self._tensors.nodes)
+        try:
+            self._layers.write(match)
+        except NotALayer:
+            del self._tensors.nodes[nodes:]
+            return False
+        return True
+
+    def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
+        """The network's outputs, and the value that each is."""
+        body = self._flat.module["main"].body.body
+        by_var = self._flat.by_var
+        while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
+            body = by_var[body].value
+        bound = by_var.get(body)
+        fields = list(bound.value.fields) if bound is not None and bound.op == "Tuple" else [body]
+        names = [info.name for info in self._normal.graph.output]
+        outputs, results = [], {}
+        for name, var in zip(names, fields, strict=True):
+            owner = self._tensors.owner(var)
+            if owner is None:
+                raise ImportFailedError(
+                    f"output '{name}' of '{self._name}' does not depend on its inputs; "
+                    "export the model without it"
+                )
+            view = self._tensors.view(var)
+            exponent = None if view is None else view.exponent
+            outputs.append(Value(name, shape_of(var) or (), str(var.ty.dtype), exponent))
+            results[name] = owner
+        return tuple(outputs), results
+
+    def _ready(self) -> list[str]:
+        t = self._tensors
+        return [name for name in t.values if name in t.quantised] + [
+            str(p.name) for p in self._parameters()
+        ]
+
+    def _reads(self) -> dict[str, set[str]]:
+        """The tensors that each tensor is computed from, by name."""
+        found: dict[str, set[str]] = {}
+        for layer in self._layers.steps:
+            found[layer.output] = {
+                name for name in (layer.data, layer.residual, layer.weight_from) if name
+            }
+        for node in self._tensors.nodes:
+            owners = (self._tensors.owner(v) or self._holds(v) for v in variables(node.value))
+            found[node.value_name] = {owner for owner in owners if owner is not None}
+        return found
+
+    def _holds(self, var: object) -> str | None:
+        return next((n for n, holder in self._tensors.holders.items() if holder is var), None)
+
+    def _steps(self, runs: Sequence[Run], results: set[str]) -> tuple[Step, ...]:
+        reads = self._reads()
+        later: set[str] = set(results)
+        steps: list[Step] = []
+        for run in reversed(runs):
+            items = [item for item in run.items if isinstance(item, CpuNode)]
+            if items:
+                number = sum(r.is_cpu for r in runs[: runs.index(run)])
+                steps.append(self._island(f"cpu{number}", items, reads, later))
+            steps += reversed([item for item in run.items if isinstance(item, Layer)])
+            for item in run.items:
+                later |= reads[item.output if isinstance(item, Layer) else item.value_name]
+        return tuple(reversed(steps))
+
+    def _island(
+        self,
+        name: str,
+        nodes: Sequence[CpuNode],
+        reads: Mapping[str, Collection[str]],
+        later: Collection[str],
+    ) -> CpuIsland:
+        t = self._tensors
+        own = {node.value_name for node in nodes}
+        inputs = sorted({read for n in own for read in reads[n]} - own)
+        outputs = [node.value_name for node in nodes if node.value_name in later]
+        names = tuple(dict.fromkeys(node.node for node in nodes))
+        held = {var: h for var, h in t.held().items() if var is not None}
+        return CpuIsland(
+            name=name,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            nodes=tuple((node, self._types.get(node, "")) for node in names),
+            function=function_of(
+                self._flat, nodes, [t.holders[n] for n in inputs],
+                [t.holders[n] for n in outputs], held,
+            ),
+        )  # fmt: skip
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    """The values that a step reads and writes."""
+    if isinstance(step, CpuIsland):
+        return (*step.inputs, *step.outputs)
+    names = (step.data, step.residual, step.weight_from, step.output)
+    return tuple(name for name in names if name)

@@ -1,0 +1,236 @@
+"""One walk through a quantised network: which float tensors are int8 tensors times a power of two,
+which calls become layers, and what is left to the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from networks.errors import QuantisationError
+from networks.integer.arithmetic import exponent_of
+from networks.relax import islands
+from networks.relax.bindings import Binding, FlatGraph, shape_of, variables
+from networks.relax.chains import (
+    DEQUANTISE,
+    MOVES,
+    QUANTISE,
+    RESHAPES,
+    Match,
+    quantisation,
+)
+from networks.relax.islands import CpuNode, Held
+from targets.layer import Value
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """An int8 value in another shape, its numbers in their order; `exponent` as it is read there,
+    None where nothing says it."""
+
+    value: str
+    shape: Shape
+    exponent: int | None = None
+
+
+class Tensors:
+    """What every variable of the network is: a view of an int8 value, or something the CPU has.
+
+    `values` are the int8 values and the network's inputs, `holders` the variables that stand for
+    them in islands, `host` the values that no layer writes.
+    """
+
+    def __init__(self, flat: FlatGraph) -> None:
+        self.flat = flat
+        self.values: dict[str, Value] = {}
+        self.quantised: dict[str, str] = {}
+        self.nodes: list[CpuNode] = []
+        self.host: set[str] = set()
+        self.errors: dict[Any, QuantisationError] = {}
+        self.holders: dict[str, Any] = {}
+        self._views: dict[Any, View] = {}
+        self._owners: dict[Any, str] = {}
+        self._taken: set[str] = set()
+        for param in flat.module["main"].params:
+            if param in flat.data:
+                self._parameter(param)
+
+    def _parameter(self, param: Any) -> None:
+        name, shape, dtype = self.unique(str(param.name)), shape_of(param), str(param.ty.dtype)
+        self.values[name] = Value(name, shape or (), dtype)
+        self.holders[name] = param
+        self.host.add(name)
+        self._owners[param] = name
+        if dtype == "int8":
+            self._views[param] = View(name, shape or ())
+
+    def unique(self, name: str) -> str:
+        """A name for a tensor that no other has."""
+        free, count = name, 1
+        while free in self._taken or not free:
+            count += 1
+            free = f"{name}#{count}"
+        self._taken.add(free)
+        return free
+
+    def view(self, var: Any) -> View | None:
+        """The int8 value that a float is a multiple of, or that an integer is; None for others."""
+        return self._views.get(var)
+
+    def real(self, var: Any) -> View | None:
+        """The int8 value that a float is 2^exponent times. Raises `QuantisationError` where it is
+        some other multiple of one."""
+        if var in self.errors:
+            raise self.errors[var]
+        found = self._views.get(var)
+        return found if found is not None and found.exponent is not None else None
+
+    def add(self, name: str, shape: Shape, exponent: int) -> Value:
+        """A new int8 value that a layer writes."""
+        value = Value(self.unique(name), shape, "int8", exponent)
+        self.values[value.name] = value
+        self.holders[value.name] = islands.int8_variable(value.name, shape)
+        return value
+
+    def bind(self, var: Any, view: View) -> None:
+        """Say what a variable is."""
+        self._views[var] = view
+
+    def owner(self, var: Any) -> str | None:
+        """The value that a variable is or is made of; None for a constant."""
+        view = self._views.get(var)
+        return self._owners.get(var) if view is None else view.value
+
+    def held(self) -> dict[Any, Held]:
+        """How islands make the variables that are views."""
+        found = {}
+        for var, view in self._views.items():
+            holder = self.holders[view.value]
+            if var is not holder and var not in self._owners:
+                integer = "int" in str(var.ty.dtype)
+                found[var] = Held(holder, view.shape, None if integer else view.exponent)
+        return found
+
+    def computed(self, var: Any, value: Any, node: str) -> str:
+        """Leave `var = value` to the CPU; the name of its tensor."""
+        name = self.unique(node or str(var.name))
+        self.nodes.append(CpuNode(var, value, node, name))
+        self._owners[var] = name
+        self.holders[name] = var
+        self.host.add(name)
+        shape = shape_of(var) if hasattr(var.ty, "dtype") else None
+        self.values[name] = Value(name, shape or (), str(getattr(var.ty, "dtype", "")))
+        return name
+
+    def integers(self, value: Any, shape: Shape, exponent: int | None, node: str) -> View:
+        """Int8 numbers that the CPU moves about; `value` is the expression of them."""
+        var = islands.int8_variable(node, shape)
+        name = self.computed(var, value, node)
+        self.values[name] = replace(self.values[name], exponent=exponent)
+        self._views[var] = View(name, shape, exponent)
+        return self._views[var]
+
+    def in_shape(self, view: View, shape: Shape, node: str) -> View:
+        """A value that has this shape itself, with the same numbers in their order."""
+        if self.values[view.value].shape == shape:
+            return replace(view, shape=shape)
+        expression = islands.reshaped(self.holders[view.value], shape)
+        return self.integers(expression, shape, view.exponent, node)
+
+    def plain(self, binding: Binding) -> None:
+        """A binding that is no layer: a view where it can be one, else work of the CPU."""
+        op, var = binding.op, binding.var
+        if not binding.args and binding.op.endswith("Var"):
+            self._alias(var, binding.value)
+        elif op in (QUANTISE, DEQUANTISE):
+            self._quantisation(binding)
+        elif op in RESHAPES and (view := self._views.get(binding.args[0])) and binding.shape:
+            self._views[var] = replace(view, shape=binding.shape)
+        elif op in MOVES and (parts := self._parts(binding)) is not None:
+            replaced, exponent = parts
+            view = self.integers(
+                islands.moved(binding.value, replaced), binding.shape or (), exponent, binding.node
+            )
+            self._views[var] = view
+        else:
+            self.computed(var, binding.value, binding.node)
+
+    def _alias(self, var: Any, source: Any) -> None:
+        if source in self._views:
+            self._views[var] = self._views[source]
+        elif source in self._owners:
+            self._owners[var] = self._owners[source]
+
+    def _quantisation(self, binding: Binding) -> None:
+        var, source = binding.var, binding.args[0]
+        q = quantisation(binding)
+        try:
+            exponent = exponent_of(binding.node, q) if q is not None else None
+        except QuantisationError as error:
+            self.errors[var] = error
+            exponent = None
+        view = self._views.get(source)
+        if exponent is None:
+            self.computed(var, binding.value, binding.node)
+        elif view is not None and (
+            binding.op == DEQUANTISE or (view.exponent == exponent and source not in self.errors)
+        ):
+            self._views[var] = replace(view, exponent=exponent)
+            if self.values[view.value].exponent is None:
+                value = self.values[view.value]
+                self.values[value.name] = replace(value, exponent=exponent)
+        elif binding.op == QUANTISE:
+            self._written(binding, exponent)
+        else:
+            self.computed(var, binding.value, binding.node)
+
+    def _written(self, binding: Binding, exponent: int) -> None:
+        """Quantised by the host: a float input, or what the CPU computed."""
+        var, source = binding.var, binding.args[0]
+        if source in self.flat.data and source not in self._views:
+            value = self.add(binding.node, binding.shape or (), exponent)
+            self.host.add(value.name)
+            self.quantised[value.name] = self._owners[source]
+            self._views[var] = View(value.name, value.shape, exponent)
+            return
+        name = self.computed(var, binding.value, binding.node)
+        self.values[name] = replace(self.values[name], exponent=exponent)
+        self._views[var] = View(name, binding.shape or (), exponent)
+
+    def _parts(self, binding: Binding) -> tuple[dict[Any, Any], int | None] | None:
+        """The int8 variables to move in place of a binding's operands, and their exponent."""
+        replaced: dict[Any, Any] = {}
+        exponents = set()
+        for operand in variables(binding.value):
+            view = self._views.get(operand)
+            if view is None or operand in self.flat.constants:
+                return None
+            exponents.add(view.exponent)
+            whole = self.in_shape(view, view.shape, binding.node)
+            replaced[operand] = self.holders[whole.value]
+        if len(exponents) != 1 or any(self.flat.is_constant(a) for a in replaced):
+            return None
+        return replaced, exponents.pop()
+
+
+def rows_and_channels(shape: Shape) -> tuple[int, int]:
+    """Of a tensor whose last dimension is the channels."""
+    return math.prod(shape[:-1]), shape[-1]
+
+
+def is_kept(match: Match, names: Collection[str]) -> bool:
+    """Whether a call has an operator that is to stay in float."""
+    return any(node in names for node in nodes_of(match))
+
+
+def nodes_of(match: Match) -> tuple[str, ...]:
+    """The source operators of a match, in order."""
+    return tuple(dict.fromkeys((match.anchor.node, *(link.binding.node for link in match.chain))))
+
+
+def kinds_of(names: Collection[str], types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Operators with their types."""
+    return tuple((name, types.get(name, "")) for name in names)

@@ -1,0 +1,167 @@
+"""CPU islands: operators between an accelerator's layers as Relax functions, compiled and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from networks.errors import ImportFailedError
+from networks.relax.bindings import FlatGraph, variables
+from networks.relax.failures import plain
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CpuNode:
+    """`var = value`, computed on the CPU; `node` names the source operator and `value_name` the
+    tensor."""
+
+    var: Any
+    value: Any
+    node: str
+    value_name: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A variable that is an int8 tensor in another shape, and dequantised where `exponent` is
+    given."""
+
+    holder: Any
+    shape: tuple[int, ...]
+    exponent: int | None = None
+
+
+def int8_variable(name: str, shape: Sequence[int]) -> Any:
+    """A variable that stands for an int8 tensor."""
+    return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
+
+
+def reshaped(holder: Any, shape: Sequence[int]) -> Any:
+    """The expression of a tensor in another shape."""
+    return relax.op.reshape(holder, tuple(shape))
+
+
+def moved(value: Any, replaced: Mapping[Any, Any]) -> Any:
+    """A call that moves values, of other variables."""
+    return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
+
+
+def _replace(arg: Any, replaced: Mapping[Any, Any]) -> Any:
+    if isinstance(arg, relax.Tuple):
+        return relax.Tuple([_replace(field, replaced) for field in arg.fields])
+    return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
+
+
+def function_of(
+    flat: FlatGraph,
+    nodes: Sequence[CpuNode],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    held: Mapping[Any, Held],
+) -> Any:
+    """One function of the variables `inputs` that gives a tuple of the variables `outputs`.
+
+    `held` says how to make a variable that is neither computed by `nodes` nor an input.
+    """
+    builder = relax.BlockBuilder()
+    known = set(inputs)
+
+    def need(var: Any) -> None:
+        if var in known:
+            return
+        known.add(var)
+        if var in held:
+            _emit(builder, var, _unpacked(builder, held[var]))
+        elif var in flat.constants:
+            binding = flat.by_var[var]
+            for operand in variables(binding.value):
+                need(operand)
+            builder.emit_normalized(relax.VarBinding(var, binding.value))
+
+    with builder.function("island", list(inputs)):
+        with builder.dataflow():
+            for node in nodes:
+                for operand in variables(node.value):
+                    need(operand)
+                known.add(node.var)
+                _emit(builder, node.var, node.value)
+            result = builder.emit_output(relax.Tuple(list(outputs)))
+        builder.emit_func_output(result)
+    function = builder.finalize()["island"]
+    return relax.utils.copy_with_new_vars(function)
+
+
+def _unpacked(builder: Any, held: Held) -> Any:
+    value = held.holder
+    if held.exponent is not None:
+        scale = relax.const(np.float32(2.0**held.exponent), "float32")
+        value = relax.op.dequantize(
+            value, scale, relax.const(np.int8(0), "int8"), axis=-1, out_dtype="float32"
+        )
+    if tuple(int(size) for size in held.holder.ty.shape) != held.shape:
+        value = relax.op.reshape(
+            builder.emit(value) if held.exponent is not None else value, held.shape
+        )
+    return value
+
+
+def _emit(builder: Any, var: Any, value: Any) -> None:
+    builder.emit_normalized(relax.VarBinding(var, builder.normalize(value)))
+
+
+class Library:
+    """Compiled islands, called by name with arrays in the order of the island's inputs."""
+
+    def __init__(self, executable: Any) -> None:
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+
+    @classmethod
+    def load(cls, path: Path) -> Library:
+        """What `export` wrote. It runs code of the file: load none of strangers."""
+        return cls(tvm.runtime.load_module(str(path)))
+
+    def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
+        """Arrays of the shapes and types of the island's values; its outputs."""
+        result = self._machine[name](
+            *(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)
+        )
+        return [item.numpy() for item in result]
+
+
+def compiled(functions: Mapping[str, Any]) -> Any:
+    """An executable of some functions by name, for this machine's CPU. Raises
+    `ImportFailedError`."""
+    module = tvm.IRModule()
+    for name, function in functions.items():
+        module[name] = function.with_attr("global_symbol", name)
+    try:
+        return tvm.compile(module, target="llvm")
+    except Exception as error:
+        raise ImportFailedError(
+            f"TVM {tvm.__version__} cannot compile what is left to the CPU"
+            f"{': ' * bool(plain(error))}{plain(error)}; export the model with simpler operators"
+        ) from error
+
+
+def export(functions: Mapping[str, Any], path: Path) -> None:
+    """Compile functions into a shared library at `path`, for `Library.load`. Raises
+    `ImportFailedError`."""
+    compiled(functions).export_library(str(path))
+
+
+def operands(node: CpuNode) -> Iterator[Any]:
+    """The variables it reads."""
+    yield from variables(node.value)
+
+
+Runner = Callable[[str, Sequence[Array]], list[Array]]
+"""Runs an island: its name, its inputs in order; gives its outputs in order."""

@@ -1,0 +1,98 @@
+"""What an int8 workload computes, by plain integer arithmetic: the reference of every target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.workload import Workload
+
+Integers = NDArray[np.int64]
+
+
+def reference(
+    workload: Workload,
+    tensors: Mapping[str, NDArray[Any]],
+    acc_bits: int = 32,
+    out_bits: int = 8,
+) -> Integers:
+    """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
+    (o, c/groups, kh, kw); by their kinds in the epilogue `bias` (o,), `add` and `residual`
+    (n, o, oh, ow).
+
+    Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
+    `out_bits`.
+    """
+    w = workload
+    total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
+    for op in w.epilogue:
+        if op.kind == "bias":
+            total = total + tensors["bias"][None, :, None, None]
+        elif op.kind == "add":
+            total = total + tensors["add"]
+        elif op.kind == "residual":
+            total = total + (tensors["residual"].astype(np.int64) << op.value)
+        elif op.kind == "offset":
+            total = total + op.value
+        elif op.kind == "shr":
+            total = total >> op.value
+        elif op.kind == "shl":
+            total = total << op.value
+        else:
+            total = np.minimum(total, op.value) if op.kind == "min" else np.maximum(total, op.value)
+        total = _wrap(total, acc_bits)
+    return _wrap(total, out_bits)
+
+
+def _sums(w: Workload, tensors: Mapping[str, NDArray[Any]]) -> Integers:
+    data, weight = tensors["data"], tensors["weight"]
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    pixels = w.out_height * w.out_width
+    total = np.zeros((w.batch, w.groups, per_out, pixels))
+    padded = np.pad(
+        data.astype(np.float64),
+        ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)),
+    )
+    for i in range(w.kernel_h):
+        for j in range(w.kernel_w):
+            window = _window(w, padded, i, j).reshape(w.batch, w.groups, per_in, pixels)
+            taps = weight[:, :, i, j].astype(np.float64).reshape(w.groups, per_out, per_in)
+            # float64 sums of these products are exact: far below 2^53
+            total += taps * window if per_in == 1 else taps @ window
+    return total.astype(np.int64).reshape(w.batch, w.out_channels, w.out_height, w.out_width)
+
+
+def _maxima(w: Workload, data: NDArray[Any]) -> Integers:
+    """Pixels beyond the image are less than any other."""
+    least = np.iinfo(np.int64).min
+    padded = np.pad(
+        data.astype(np.int64),
+        ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right)),
+        constant_values=least,
+    )
+    windows = (_window(w, padded, i, j) for i in range(w.kernel_h) for j in range(w.kernel_w))
+    total = next(windows)
+    for window in windows:
+        total = np.maximum(total, window)
+    return total
+
+
+def _window(w: Workload, padded: NDArray[Any], i: int, j: int) -> NDArray[Any]:
+    """What tap (i, j) multiplies: (n, c, oh, ow)."""
+    top, left = i * w.dilation_h, j * w.dilation_w
+    return padded[
+        :, :,
+        top : top + (w.out_height - 1) * w.stride_h + 1 : w.stride_h,
+        left : left + (w.out_width - 1) * w.stride_w + 1 : w.stride_w,
+    ]  # fmt: skip
+
+
+def _wrap(values: Integers, bits: int) -> Integers:
+    """Two's complement in `bits` bits."""
+    if bits in (8, 16, 32):
+        return values.astype(f"i{bits // 8}").astype(np.int64)
+    half = 1 << (bits - 1)
+    return ((values + half) & ((1 << bits) - 1)) - half
