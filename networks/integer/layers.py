@@ -300,7 +300,7 @@ class Layers:
         epilogue += (EpilogueOp("max", 0),) if cuts else ()
         workload = replace(
             _depthwise(n, c, h, w, read.kernel, read.strides, read.padding),
-            operator="max_pool", groups=1,
+            operator="max_pool",
         )  # fmt: skip
         shape = (n, c, workload.out_height, workload.out_width)
         product = Product(workload, None, 0, view.value, view.exponent, shape)
