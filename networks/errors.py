@@ -26,7 +26,8 @@ class NothingToOffload(TilewrightError):
 
 
 class QuantisationError(TilewrightError):
-    """A quantised model whose scales an accelerator that shifts cannot represent."""
+    """A model that cannot be quantised, options of quantising that make no sense, or a quantised
+    model whose scales an accelerator that shifts cannot represent."""
 
 
 class ImportFailedError(TilewrightError):

@@ -41,6 +41,12 @@ def held_out() -> tuple[Array, NDArray[np.int64]]:
     return images[test], labels[test]
 
 
+def training_set() -> tuple[Array, NDArray[np.int64]]:
+    """The 1,437 images that `train` sees, shape (1437, 1, 8, 8) in [0, 1], and their labels."""
+    images, labels, test = _data()
+    return images[~test], labels[~test]
+
+
 @lru_cache(maxsize=4)
 def train(seed: int) -> Parameters:
     """Trained weights by tensor name: OIHW of convolutions, (10, 128) of `fc`; biases (n,)."""
@@ -51,8 +57,7 @@ def train(seed: int) -> Parameters:
 
 
 def _train(seed: int) -> Parameters:
-    images, labels, test = _data()
-    images, labels = images[~test], labels[~test]
+    images, labels = training_set()
     random = np.random.default_rng(seed)
     parameters = _initial(random)
     velocity = {name: np.zeros_like(value) for name, value in parameters.items()}

@@ -1,0 +1,154 @@
+"""Writes QuantizeLinear and DequantizeLinear into a float graph, where a plan says.
+
+Every int8 activation gets one pair behind what computes it, and all its readers take the
+dequantised tensor; weights, biases and other constants become integers with a DequantizeLinear.
+Scales are powers of two, zero points 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from networks.graph import NormalGraph
+from networks.quantise.exponents import Exponents, quantised
+from networks.quantise.plan import Plan
+
+
+def insert(normal: NormalGraph, plan: Plan, exponents: Exponents) -> onnx.ModelProto:
+    """The QDQ model of a folded float one; inputs, outputs and operators keep their names."""
+    writer = _Writer(normal, exponents)
+    for group in plan.groups:
+        writer.weigh(group.nodes[0], group.weight, group.data)
+        for node, place in group.biases:
+            writer.bias(node, place, group.nodes[0], group.data)
+    return writer.model(plan)
+
+
+class _Writer:
+    def __init__(self, normal: NormalGraph, exponents: Exponents) -> None:
+        self._copy = onnx.ModelProto()
+        self._copy.CopyFrom(normal.model)
+        self._exponents = exponents
+        self._nodes = {node.name: node for node in self._copy.graph.node}
+        self._constants = {t.name: t for t in self._copy.graph.initializer}
+        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._before: list[onnx.NodeProto] = []
+        self._used = set(self._nodes) | set(self._constants) | set(normal.types())
+        self._used.update(name for node in self._copy.graph.node for name in node.output)
+        self._integers: dict[tuple[str, int, str], str] = {}
+
+    def weigh(self, node: str, weight: str, data: str) -> None:
+        """Let a layer read its weights as int8."""
+        values = numpy_helper.to_array(self._constants[weight])
+        exponent = self._exponents.weights[node]
+        key = (weight, exponent, "int8")
+        if key not in self._integers:
+            self._integers[key] = self._dequantised(weight, quantised(values, exponent), exponent)
+        self._nodes[node].input[1] = self._integers[key]
+
+    def bias(self, node: str, place: int, anchor: str, data: str) -> None:
+        """Let an operator read its bias as int32, in steps of the sums of products."""
+        name = self._nodes[node].input[place]
+        exponent = self._exponents.activations[data] + self._exponents.weights[anchor]
+        key = (name, exponent, "int32")
+        if key not in self._integers:
+            values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
+            steps = np.rint(np.ldexp(values, -exponent)).astype(np.int32)
+            self._integers[key] = self._dequantised(name, steps, exponent)
+        self._nodes[node].input[place] = self._integers[key]
+
+    def model(self, plan: Plan) -> onnx.ModelProto:
+        """The finished model."""
+        graph = self._copy.graph
+        computed = {name for node in graph.node for name in node.output}
+        pairs: dict[str, list[onnx.NodeProto]] = {}
+        readers: dict[str, str] = {}
+        outputs = {output.name for output in graph.output}
+        for name in sorted(plan.tensors):
+            exponent = self._exponents.activations[name]
+            if name in self._constants:
+                values = numpy_helper.to_array(self._constants[name])
+                readers[name] = self._dequantised(name, quantised(values, exponent), exponent)
+                continue
+            raw = self._fresh(f"{name}/float") if name in outputs & computed else name
+            steps = self._fresh(f"{name}/int8")
+            back = name if raw != name else self._fresh(f"{name}/dequantised")
+            scale, zero = self._scale(exponent), self._zero("int8")
+            pairs[raw] = [
+                self._node("QuantizeLinear", [raw, scale, zero], steps, name),
+                self._node("DequantizeLinear", [steps, scale, zero], back, name),
+            ]
+            readers[name] = back
+        inputs = [info.name for info in graph.input]
+        nodes = [*self._before, *(n for name in inputs for n in pairs.get(name, []))]
+        quantised_nodes = {*plan.alone, *plan.layout, *plan.products}
+        quantised_nodes.update(name for group in plan.groups for name in group.nodes)
+        for node in graph.node:
+            self._rewire(node, readers, plan, node.name in quantised_nodes)
+            for i, name in enumerate(node.output):
+                if readers.get(name) == name:
+                    node.output[i] = next(raw for raw, p in pairs.items() if p[1].output[0] == name)
+            nodes += [node, *(n for name in node.output for n in pairs.get(name, []))]
+        return self._finished(nodes)
+
+    def _rewire(
+        self, node: onnx.NodeProto, readers: dict[str, str], plan: Plan, in_int8: bool
+    ) -> None:
+        for i, name in enumerate(node.input):
+            if name in readers and (in_int8 or name not in self._constants):
+                node.input[i] = readers[name]
+
+    def _finished(self, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+        graph = self._copy.graph
+        read = {name for node in nodes for name in node.input}
+        read.update(output.name for output in graph.output)
+        kept = [t for t in (*graph.initializer, *self._tensors.values()) if t.name in read]
+        del graph.node[:], graph.initializer[:], graph.value_info[:]
+        graph.node.extend(nodes)
+        graph.initializer.extend(kept)
+        return onnx.shape_inference.infer_shapes(self._copy)
+
+    def _dequantised(
+        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponent: int
+    ) -> str:
+        """A constant as integers, which are dequantised when the model is run."""
+        kind = steps.dtype.name
+        stored, back = self._fresh(f"{name}/{kind}"), self._fresh(f"{name}/dequantised")
+        self._tensors[stored] = numpy_helper.from_array(np.ascontiguousarray(steps), stored)
+        inputs = [stored, self._scale(exponent), self._zero(kind)]
+        self._before.append(self._node("DequantizeLinear", inputs, back, name))
+        return back
+
+    def _scale(self, exponent: int) -> str:
+        return self._shared(f"scale/2^{exponent}", np.float32(2.0**exponent))
+
+    def _zero(self, kind: str) -> str:
+        return self._shared(f"zero/{kind}", np.zeros((), kind))
+
+    def _shared(self, name: str, value: np.ndarray | np.generic) -> str:
+        if name not in self._tensors:
+            assert name not in self._used, name
+            self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)
+        return name
+
+    def _node(self, op: str, inputs: list[str], output: str, name: str) -> onnx.NodeProto:
+        return helper.make_node(op, inputs, [output], name=self._fresh(f"{name}/{op}"))
+
+    def _fresh(self, name: str) -> str:
+        """A name nothing else has."""
+        found = next(each for each in _numbered(name) if each not in self._used)
+        self._used.add(found)
+        return found
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}.{number}"
+        number += 1

@@ -1,0 +1,150 @@
+"""What int8 costs: the signal-to-noise ratio of every layer's output on calibration samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from networks.quantise.exponents import Exponents
+from networks.quantise.plan import Plan
+from networks.quantise.session import Feed, runs
+from targets.files import Json
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """One int8 layer: `operators` of the model in it, the tensor it writes, and the powers of two
+    its output and its weights count in (None without weights).
+
+    `decibels` is 10·log10 of the power of the float output over that of the difference; None where
+    nothing differs, or where the float output is all zeros.
+    """
+
+    operators: tuple[str, ...]
+    operator: str
+    tensor: str
+    exponent: int
+    weight_exponent: int | None
+    decibels: float | None
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """One output of the network, with the correlation of its int8 values with the float ones; None
+    where one of them is constant. `decibels` as in `LayerNoise`."""
+
+    tensor: str
+    decibels: float | None
+    correlation: float | None
+
+
+@dataclass(frozen=True)
+class QuantisationReport:
+    """How a float model became int8. `kept_float` says by operator why it stayed; `warnings` are
+    doubts about the samples."""
+
+    method: str
+    rule: str
+    samples: int
+    layers: tuple[LayerNoise, ...]
+    outputs: tuple[OutputNoise, ...]
+    kept_float: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        """The report as plain objects, lists, texts and numbers."""
+        return {
+            "method": self.method,
+            "rule": self.rule,
+            "samples": self.samples,
+            "layers": [vars(layer) for layer in self.layers],
+            "outputs": [vars(output) for output in self.outputs],
+            "kept_float": dict(self.kept_float),
+            "warnings": list(self.warnings),
+        }
+
+
+def measure_noise(
+    real: onnx.ModelProto,
+    integer: onnx.ModelProto,
+    plan: Plan,
+    exponents: Exponents,
+    feeds: Sequence[Feed],
+) -> tuple[tuple[LayerNoise, ...], tuple[OutputNoise, ...]]:
+    """The noise of every int8 layer and of every output, in the order in which they are computed.
+
+    Both models run on every sample, the float one as it was folded. Raises `InputError` where they
+    cannot.
+    """
+    layers = _layers(real, plan)
+    outputs = [output.name for output in real.graph.output]
+    readers = _dequantised(integer)
+    tensors = list(dict.fromkeys((*(tensor for _, tensor in layers), *outputs)))
+    sums = {name: _Sums() for name in tensors}
+    counterparts = [readers.get(name, name) for name in tensors]
+    both = zip(runs(real, tensors, feeds), runs(integer, counterparts, feeds), strict=True)
+    for wanted, found in both:
+        for name, other in zip(tensors, counterparts, strict=True):
+            sums[name].add(wanted[name], found[other])
+    types = {node.name: node.op_type for node in real.graph.node}
+    return tuple(
+        LayerNoise(
+            operators,
+            types[operators[0]],
+            tensor,
+            exponents.activations[tensor],
+            exponents.weights.get(operators[0]),
+            sums[tensor].decibels(),
+        )
+        for operators, tensor in layers
+    ), tuple(OutputNoise(n, sums[n].decibels(), sums[n].correlation()) for n in outputs)
+
+
+def _layers(real: onnx.ModelProto, plan: Plan) -> list[tuple[tuple[str, ...], str]]:
+    """(operators, tensor they write) of the layers that compute something, in execution order."""
+    found = {group.nodes[-1]: (group.nodes, group.output) for group in plan.groups}
+    single = {*plan.products, *plan.alone}
+    for node in real.graph.node:
+        if node.name in single:
+            found[node.name] = ((node.name,), node.output[0])
+    return [found[node.name] for node in real.graph.node if node.name in found]
+
+
+def _dequantised(integer: onnx.ModelProto) -> dict[str, str]:
+    """The dequantised tensor behind each one that is quantised."""
+    pairs = {node.output[0]: node.input[0] for node in integer.graph.node if _is(node, "Quantize")}
+    back = {node.input[0]: node.output[0] for node in integer.graph.node if _is(node, "Dequantize")}
+    return {raw: back[steps] for steps, raw in pairs.items() if steps in back}
+
+
+def _is(node: onnx.NodeProto, kind: str) -> bool:
+    return bool(node.op_type == f"{kind}Linear")
+
+
+class _Sums:
+    """Moments of a float tensor x and its int8 counterpart y, over all samples."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(7)
+
+    def add(self, real: NDArray[Any], integer: NDArray[Any]) -> None:
+        if real.dtype.kind != "f":
+            return
+        x, y = (value.ravel().astype(np.float64) for value in (real, integer))
+        noise = x - y
+        self._sums += [x @ x, noise @ noise, len(x), x.sum(), y.sum(), x @ y, y @ y]
+
+    def decibels(self) -> float | None:
+        signal, noise = self._sums[:2]
+        return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
+
+    def correlation(self) -> float | None:
+        xx, _, count, x, y, xy, yy = self._sums
+        spread = (count * xx - x * x) * (count * yy - y * y)
+        return float((count * xy - x * y) / math.sqrt(spread)) if spread > 0 else None
