@@ -79,7 +79,8 @@ def measure_noise(
 ) -> tuple[tuple[LayerNoise, ...], tuple[OutputNoise, ...]]:
     """The noise of every int8 layer and of every output, in the order in which they are computed.
 
-    Both models run on every sample, the float one as it was folded. Raises `InputError` where they
+    Both models run on every sample (arrays in the shapes of the inputs), the float one as it was
+    folded. Raises `InputError` where they
     cannot.
     """
     layers = _layers(real, plan)

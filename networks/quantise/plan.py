@@ -179,7 +179,7 @@ class _Planner:
         if node.op_type == "Clip":
             return self._cuts_at_zero(node)
         plain = len(node.output) == 1 and not attribute(node, "ceil_mode", 0)
-        return node.op_type not in POOLS or (plain and self._rank(node.input[0]) == 4)
+        return bool(node.op_type not in POOLS or (plain and self._rank(node.input[0]) == 4))
 
     def _cuts_at_zero(self, node: onnx.NodeProto) -> bool:
         tensors = self._normal.tensors()
@@ -201,13 +201,12 @@ class _Planner:
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
-    """These operators, and those that took in one of them. Raises `UnknownName`."""
-    present = {node.name for node in normal.graph.node}
-    takers = {**dict.fromkeys(present), **{n: a.into for n, a in normal.absorbed.items()}}
-    known = [operator.name for operator in normal.operators]
-    found: set[str] = set()
+    """These operators, or those that took them in. Raises `UnknownName`."""
+    made = {output: node.name for node in normal.graph.node for output in node.output}
+    takers = {operator.name: made.get(operator.outputs[0], "") for operator in normal.operators}
+    takers.update({name: each.into or "" for name, each in normal.absorbed.items()})
+    takers.update({node.name: node.name for node in normal.graph.node})
     for name in names:
-        if name not in takers and name not in known:
-            raise UnknownName("layer", name, sorted({*known, *present}))
-        found.update(each for each in (name, takers.get(name)) if each)
-    return found
+        if name not in takers:
+            raise UnknownName("layer", name, sorted(takers))
+    return {takers[name] for name in names}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +15,11 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError, first_line
 from networks.quantise.exponents import covering, squared_error
-from networks.quantise.session import Feed, failures, runs
+from networks.quantise.session import Feed, failures, quiet_options, runs
 
 Method = Literal["minmax", "entropy", "percentile"]
 
-ENTROPY_BINS = 512
+ENTROPY_BINS = 256
 """Histogram bins of the entropy method; onnxruntime's own default leaves nothing to choose."""
 WATCHED_ELEMENTS = 65_536
 """Values of one tensor in one sample that the least error is looked for on."""
@@ -32,7 +34,9 @@ def largest_values(
     percentile: float,
 ) -> dict[str, float]:
     """The largest magnitude worth representing of every float tensor that operators of these types
-    read or write, by tensor. Raises `InputError` where the model does not run on a sample."""
+    read or write, by tensor; `feeds` hold arrays in the shapes of the inputs. Raises `InputError`
+    where the model does not run on a sample."""
+    import onnxruntime
     from onnxruntime.quantization import calibrate
 
     methods: dict[Method, tuple[Any, dict[str, float]]] = {
@@ -41,15 +45,21 @@ def largest_values(
         "percentile": (calibrate.CalibrationMethod.Percentile, {"percentile": percentile}),
     }
     chosen, extra = methods[method]
-    with tempfile.TemporaryDirectory() as folder:
+    options = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         source = Path(folder) / "float.onnx"
+        watched = Path(folder) / "watched.onnx"
         onnx.save(model, source)
         calibrator = calibrate.create_calibrator(
             source,
             op_types_to_calibrate=sorted(operators),
-            augmented_model_path=str(Path(folder) / "watched.onnx"),
+            augmented_model_path=str(watched),
             calibrate_method=chosen,
             extra_options={"symmetric": True, **extra},
+        )
+        calibrator.infer_session = onnxruntime.InferenceSession(  # its own prints every error
+            str(watched), options, providers=["CPUExecutionProvider"]
         )
         for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
             try:
@@ -72,7 +82,8 @@ def least_error_exponents(
     model: onnx.ModelProto, covering_all: Mapping[str, int], feeds: Sequence[Feed]
 ) -> dict[str, int]:
     """By tensor the exponent with the least squared error over the samples, among the one that
-    cuts nothing off and the two below. Raises `InputError` as `networks.quantise.session.runs`."""
+    cuts nothing off and the two below; `feeds` hold arrays in the shapes of the inputs. Raises
+    `InputError` as `networks.quantise.session.runs`."""
     errors = {name: np.zeros(TRIES) for name in covering_all}
     for values in runs(model, list(covering_all), feeds):
         for name, value in values.items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from networks.graph import NormalGraph
 from networks.normalise import normalise
@@ -21,6 +21,8 @@ from targets.errors import UnknownName
 from targets.files import Json
 
 QUANTISE, DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+SUMS = frozenset(("Conv", "Gemm", "MatMul", "Add", "BatchNormalization"))
+"""Operators whose results may be negative, and a relu behind which a quantiser leaves out."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,27 @@ class _Rescaler:
         exponent = round(math.log2(reach))
         if kind == _UINT8 or point or 2.0**exponent != step:
             self._note(integer, step, point, exponent, None)
+        if node.op_type == QUANTISE and point == low:
+            self._cut(node, step * (high - low), exponent)
         self._set(node, exponent, np.int8)
+
+    def _cut(self, node: onnx.NodeProto, high: float, exponent: int) -> None:
+        """Cut a layer's output as its unsigned steps did: quantisers leave out the relu or the clip
+        that saturation does anyway. Behind a relu, or where nothing is computed, that is needless.
+        """
+        maker = self._made.get(node.input[0])
+        if maker is None or maker.op_type not in SUMS:
+            return
+        name = f"{node.input[0]}/cut"
+        if math.ldexp(127, exponent) > high:
+            low_name = self._constant("cut/0", np.float32(0))
+            high_name = self._constant(f"cut/{high:.9g}", np.float32(high))
+            inputs = [node.input[0], low_name, high_name]
+            cut = helper.make_node("Clip", inputs, [name], name=name)
+        else:
+            cut = helper.make_node("Relu", [node.input[0]], [name], name=name)
+        self._graph.node.insert(list(self._graph.node).index(node), cut)
+        node.input[0] = name
 
     def _rescale_constant(self, node: onnx.NodeProto, values: NDArray[np.float64]) -> None:
         scale, zero = self._scale(node), self._zero(node)

@@ -181,7 +181,8 @@ def _stack(array: NDArray[Any], each: Input, source: str) -> NDArray[Any]:
             f"'{source}' gives '{each.name}' as {array.dtype}, and the input is {each.dtype}; "
             "convert the array"
         )
-    converted = np.ascontiguousarray(stack, each.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        converted = np.ascontiguousarray(stack, each.dtype)
     if each.dtype.kind == "f" and not np.isfinite(converted).all():
         raise InputError(
             f"'{source}' has values in '{each.name}' that are no finite numbers of type "

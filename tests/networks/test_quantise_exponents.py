@@ -1,0 +1,161 @@
+"""The choice of powers of two, and the graphs in which it is not free."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import helper
+from onnx_graphs import model, normal, with_typed_output
+from quantise_nets import residual_net
+
+from networks import zoo
+from networks.errors import DynamicShapeError, QuantisationError
+from networks.quantise import Options, quantise
+from networks.quantise.exponents import covering, least_error, quantised, squared_error
+from networks.quantise.session import runs
+
+
+@given(st.floats(1e-12, 1e12))
+def test_the_covering_exponent_is_the_smallest_that_cuts_nothing_off(largest: float) -> None:
+    exponent = covering(largest)
+    assert math.ldexp(127, exponent) >= largest
+    assert math.ldexp(127, exponent - 1) < largest
+
+
+@given(st.integers(-20, 20), st.lists(st.integers(-128, 127), min_size=1, max_size=30))
+def test_what_int8_can_represent_is_quantised_without_loss(e: int, steps: Sequence[int]) -> None:
+    values = np.ldexp(np.array(steps, np.float64), e)
+    assert quantised(values, e).tolist() == list(steps)
+    assert squared_error(values, e) == 0
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000), st.floats(0.01, 100))
+def test_the_least_error_is_no_larger_than_that_of_its_neighbours(seed: int, scale: float) -> None:
+    values = np.random.default_rng(seed).standard_normal(500) * scale
+    highest = covering(float(np.abs(values).max()))
+    chosen = least_error(values, highest)
+    errors = [squared_error(values, highest - step) for step in range(3)]
+    assert squared_error(values, chosen) == min(errors)
+
+
+def test_quantising_rounds_half_to_even_and_cuts_off() -> None:
+    values = np.array([0.5, 1.5, -0.5, -1.5, 200, -200])
+    assert quantised(values, 0).tolist() == [0, 2, 0, -2, 127, -128]
+
+
+def test_tensors_of_zeros_have_an_exponent() -> None:
+    assert covering(0.0) == -7
+    assert least_error(np.zeros(4), -7) == -7
+
+
+def _made(nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], output: str) -> Any:
+    """A model with one float input (1, 16, 6, 6) and what it is quantised to."""
+    source = with_typed_output(model(nodes, tensors, (1, 16, 6, 6), output))
+    made = quantise(source)
+    info = made.model.graph.input[0]
+    feed = {info.name: normal(1, 16, 6, 6, seed=7)}
+    wanted, found = (next(runs(m, [output], [feed]))[output] for m in (source, made.model))
+    assert np.corrcoef(wanted.ravel(), found.ravel())[0, 1] > 0.99
+    return made
+
+
+def test_a_residual_is_raised_to_the_sums_it_is_added_to() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["big"], name="big", pads=[1] * 4),
+        helper.make_node("Relu", ["big"], ["positive"], name="relu"),
+        helper.make_node("Conv", ["positive", "w"], ["sum"], name="conv", pads=[1] * 4),
+        helper.make_node("Conv", ["x", "small"], ["tiny"], name="tiny"),
+        helper.make_node("Add", ["sum", "tiny"], ["y"], name="add"),
+    ]
+    tensors = {"w": 900 * normal(16, 16, 3, 3), "small": 1e-6 * normal(16, 16, 1, 1, seed=1)}
+    made = _made(nodes, tensors, "y")
+    weights = {layer.operators[0]: layer.weight_exponent for layer in made.report.layers}
+    residual = "tiny" if ("tiny",) in {x.operators for x in made.report.layers} else "sum"
+    data = {"tiny": "positive", "sum": "x"}[residual]
+    layer = {"tiny": "conv", "sum": "tiny"}[residual]
+    assert made.exponents[residual] >= made.exponents[data] + weights[layer]
+
+
+def test_weights_are_raised_until_their_bias_fits() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv")]
+    bias = np.linspace(1e6, 9e9, 16, dtype=np.float32)
+    made = _made(nodes, {"w": 1e-3 * normal(16, 16, 1, 1), "b": bias}, "y")
+    (layer,) = made.report.layers
+    sums = made.exponents["x"] + layer.weight_exponent
+    assert 2**28 < 9e9 / 2.0**sums < 2**31
+
+
+def test_operators_alone_are_int8_between_int8_tensors() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
+        helper.make_node("MaxPool", ["a"], ["p"], name="pool", kernel_shape=[2, 2]),
+        helper.make_node("MaxPool", ["a"], ["q"], name="other", kernel_shape=[2, 2]),
+        helper.make_node("Add", ["p", "q"], ["s"], name="add"),
+        helper.make_node("Relu", ["s"], ["r"], name="relu"),
+        helper.make_node("Sigmoid", ["r"], ["g"], name="sigmoid"),
+        helper.make_node("Relu", ["g"], ["y"], name="late"),
+    ]
+    made = _made(nodes, {"w": normal(16, 16, 1, 1)}, "y")
+    layers = {layer.operators[0]: layer.operator for layer in made.report.layers}
+    assert layers == {
+        "conv": "Conv", "pool": "MaxPool", "other": "MaxPool", "add": "Add", "relu": "Relu",
+    }  # fmt: skip
+
+
+def test_factors_of_a_product_go_into_its_constants() -> None:
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "w", "c"], ["y"], name="fc", alpha=0.5, beta=2.0),
+    ]
+    made = _made(nodes, {"w": normal(576, 10), "c": 10 * normal(10)}, "y")
+    assert [layer.operators for layer in made.report.layers] == [("fc",)]
+    assert made.report.layers[0].decibels > 20
+
+
+def test_old_models_are_brought_to_a_newer_opset() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
+    old = with_typed_output(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 6, 6), "y", opset=9))
+    made = quantise(old)
+    assert made.report.layers[0].operators == ("conv",)
+    assert made.model.opset_import[0].version == 13
+
+
+def test_dynamic_inputs_need_a_size() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
+    open_ended = with_typed_output(
+        model(nodes, {"w": normal(16, 16, 1, 1)}, ("batch", 16, 6, 6), "y")
+    )
+    with pytest.raises(DynamicShapeError):
+        quantise(open_ended)
+    made = quantise(open_ended, input_shapes={"x": (2, 16, 6, 6)})
+    assert made.report.layers[0].tensor == "y"
+
+
+def test_what_cannot_be_quantised_is_refused() -> None:
+    with pytest.raises(QuantisationError, match="no data"):
+        quantise(zoo.build("digits_cnn", weights=False))
+    nodes = [helper.make_node("Sigmoid", ["x"], ["y"], name="sigmoid")]
+    with pytest.raises(QuantisationError, match="nothing of"):
+        quantise(with_typed_output(model(nodes, {}, (1, 16, 6, 6), "y")))
+    for wrong in ({"method": "guess"}, {"rule": "guess"}, {"percentile": 3.0}):
+        with pytest.raises(QuantisationError):
+            Options(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_report_is_plain_json() -> None:
+    made = quantise(residual_net(), None, Options(keep_float=("fc",)))
+    said = json.loads(json.dumps(made.report.to_json(), allow_nan=False))
+    assert said["kept_float"] == {"fc": "kept in float as asked"}
+    assert said["layers"][0]["operators"] == ["stem", "stem.relu"]
+    assert said["samples"] == 8
+    assert -1 <= said["outputs"][0]["correlation"] <= 1
