@@ -36,8 +36,8 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """One output of the network, with the correlation of its int8 values with the float ones; None
-    where one of them is constant. `decibels` as in `LayerNoise`."""
+    """One float output of the network, and the correlation of its int8 values with the float ones,
+    None where one of them is constant. `decibels` as in `LayerNoise`."""
 
     tensor: str
     decibels: float | None
@@ -84,15 +84,23 @@ def measure_noise(
     cannot.
     """
     layers = _layers(real, plan)
-    outputs = [output.name for output in real.graph.output]
+    float_type = int(onnx.TensorProto.FLOAT)
+    outputs = [
+        output.name
+        for output in real.graph.output
+        if output.type.tensor_type.elem_type == float_type
+    ]
     readers = _dequantised(integer)
     tensors = list(dict.fromkeys((*(tensor for _, tensor in layers), *outputs)))
-    sums = {name: _Sums() for name in tensors}
+    power = {name: _Power() for name in tensors}
+    moments = {name: _Moments() for name in outputs}
     counterparts = [readers.get(name, name) for name in tensors]
     both = zip(runs(real, tensors, feeds), runs(integer, counterparts, feeds), strict=True)
     for wanted, found in both:
         for name, other in zip(tensors, counterparts, strict=True):
-            sums[name].add(wanted[name], found[other])
+            power[name].add(wanted[name], found[other])
+            if name in moments:
+                moments[name].add(wanted[name], found[other])
     types = {node.name: node.op_type for node in real.graph.node}
     return tuple(
         LayerNoise(
@@ -101,10 +109,10 @@ def measure_noise(
             tensor,
             exponents.activations[tensor],
             exponents.weights.get(operators[0]),
-            sums[tensor].decibels(),
+            power[tensor].decibels(),
         )
         for operators, tensor in layers
-    ), tuple(OutputNoise(n, sums[n].decibels(), sums[n].correlation()) for n in outputs)
+    ), tuple(OutputNoise(n, power[n].decibels(), moments[n].correlation()) for n in outputs)
 
 
 def _layers(real: onnx.ModelProto, plan: Plan) -> list[tuple[tuple[str, ...], str]]:
@@ -128,24 +136,34 @@ def _is(node: onnx.NodeProto, kind: str) -> bool:
     return bool(node.op_type == f"{kind}Linear")
 
 
-class _Sums:
-    """Moments of a float tensor x and its int8 counterpart y, over all samples."""
+class _Power:
+    """Of a float tensor x and its int8 counterpart y, over all samples: Σx² and Σ(x − y)²."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros(7)
+        self._signal = self._noise = 0.0
 
     def add(self, real: NDArray[Any], integer: NDArray[Any]) -> None:
-        if real.dtype.kind != "f":
-            return
-        x, y = (value.ravel().astype(np.float64) for value in (real, integer))
-        noise = x - y
-        self._sums += [x @ x, noise @ noise, len(x), x.sum(), y.sum(), x @ y, y @ y]
+        noise = real.ravel() - integer.ravel()
+        self._signal += float(real.ravel() @ real.ravel())
+        self._noise += float(noise @ noise)
 
     def decibels(self) -> float | None:
-        signal, noise = self._sums[:2]
-        return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
+        if self._signal <= 0 or self._noise <= 0:
+            return None
+        return round(10 * math.log10(self._signal / self._noise), 2)
+
+
+class _Moments:
+    """The correlation of a float tensor x with its int8 counterpart y, over all samples."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(6)
+
+    def add(self, real: NDArray[Any], integer: NDArray[Any]) -> None:
+        x, y = (value.ravel().astype(np.float64) for value in (real, integer))
+        self._sums += [len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y]
 
     def correlation(self) -> float | None:
-        xx, _, count, x, y, xy, yy = self._sums
+        count, x, y, xx, yy, xy = self._sums
         spread = (count * xx - x * x) * (count * yy - y * y)
-        return float((count * xy - x * y) / math.sqrt(spread)) if spread > 0 else None
+        return round(float((count * xy - x * y) / math.sqrt(spread)), 6) if spread > 0 else None

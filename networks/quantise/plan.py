@@ -187,14 +187,14 @@ class _Planner:
         if not given or any(tensor is None for tensor in given):
             return False
         low, *high = (float(numpy_helper.to_array(tensor)) for tensor in given)
-        return low == 0 and all(bound > 0 for bound in high)
+        return bool(low == 0 and all(bound > 0 for bound in high))
 
     def _operands(self, node: onnx.NodeProto) -> list[str]:
         """What a node reads as data, not as a bound or a shape."""
         return list(node.input) if node.op_type in ("Add", "Concat") else list(node.input[:1])
 
     def _is_float(self, tensor: str) -> bool:
-        return self._types.get(tensor) == TensorProto.FLOAT
+        return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _rank(self, tensor: str) -> int:
         return len(self._shapes.get(tensor, ()))

@@ -80,10 +80,7 @@ def test_a_residual_is_raised_to_the_sums_it_is_added_to() -> None:
     tensors = {"w": 900 * normal(16, 16, 3, 3), "small": 1e-6 * normal(16, 16, 1, 1, seed=1)}
     made = _made(nodes, tensors, "y")
     weights = {layer.operators[0]: layer.weight_exponent for layer in made.report.layers}
-    residual = "tiny" if ("tiny",) in {x.operators for x in made.report.layers} else "sum"
-    data = {"tiny": "positive", "sum": "x"}[residual]
-    layer = {"tiny": "conv", "sum": "tiny"}[residual]
-    assert made.exponents[residual] >= made.exponents[data] + weights[layer]
+    assert made.exponents["tiny"] == made.exponents["positive"] + weights["conv"] > 0
 
 
 def test_weights_are_raised_until_their_bias_fits() -> None:
@@ -110,6 +107,29 @@ def test_operators_alone_are_int8_between_int8_tensors() -> None:
     assert layers == {
         "conv": "Conv", "pool": "MaxPool", "other": "MaxPool", "add": "Add", "relu": "Relu",
     }  # fmt: skip
+
+
+def test_constants_beside_activations_become_int8_too() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["patches"], name="conv", strides=[2, 2]),
+        helper.make_node("Reshape", ["patches", "rows"], ["r"], name="reshape"),
+        helper.make_node("Transpose", ["r"], ["tokens"], name="transpose", perm=[0, 2, 1]),
+        helper.make_node("Concat", ["first", "tokens"], ["all"], name="concat", axis=1),
+        helper.make_node("Add", ["all", "places"], ["placed"], name="add"),
+        helper.make_node("MatMul", ["placed", "m"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "places"], ["y"], name="again"),
+    ]
+    tensors: dict[str, NDArray[Any]] = {
+        "w": normal(16, 16, 2, 2), "rows": np.array([1, 16, 9]), "m": normal(16, 16),
+        "first": 40 * normal(1, 1, 16), "places": normal(1, 10, 16),
+    }  # fmt: skip
+    made = _made(nodes, tensors, "y")
+    assert [layer.operators for layer in made.report.layers] == [
+        ("conv",), ("concat",), ("add",), ("product", "again"),
+    ]  # fmt: skip
+    assert made.exponents["first"] == made.exponents["tokens"] == made.exponents["all"]
+    stored = {t.name: t.data_type for t in made.model.graph.initializer}
+    assert stored["first/int8"] == stored["places/int8"] == onnx.TensorProto.INT8
 
 
 def test_factors_of_a_product_go_into_its_constants() -> None:
