@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class Rescaled:
 def nearest_power_of_two(
     model: onnx.ModelProto,
     keep_float: Collection[str] = (),
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Rescaled:
     """The model in QDQ form with int8 tensors, power-of-two scales and zero points 0.
 

@@ -22,11 +22,12 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def quiet_options() -> Any:
-    """Session options that neither warn nor print."""
+    """Session options that neither warn nor print, nor keep a processor busy with waiting."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 

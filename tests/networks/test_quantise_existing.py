@@ -21,7 +21,15 @@ from quantise_nets import attention_net, residual_net
 
 from networks import zoo
 from networks.errors import QuantisationError
-from networks.quantise import is_quantised, nearest_power_of_two, quantise
+from networks.quantise import (
+    Quantised,
+    Rescaled,
+    int8_model,
+    is_quantised,
+    model_with_weights,
+    nearest_power_of_two,
+    quantise,
+)
 from networks.quantise.qoperator import to_qdq
 from networks.quantise.session import Feed, runs
 from networks.zoo import digits
@@ -131,6 +139,23 @@ def test_qoperator_form_computes_as_its_qdq_form(unsigned: bool, tmp_path: Path)
     before, after = _logits(source), _logits(plain)
     assert np.abs(before - after).max() <= step * 1.001  # ties may round to the other side
     assert (before == after).mean() > 0.95
+
+
+def test_one_call_takes_float_and_quantised_models(tmp_path: Path) -> None:
+    onnx.save(residual_net(), tmp_path / "float.onnx")
+    np.savez(tmp_path / "samples.npz", input=np.ones((2, 8, 12, 12), np.float32))
+    model = model_with_weights(tmp_path / "float.onnx")
+    made = int8_model(model, tmp_path / "samples.npz")
+    assert isinstance(made, Quantised)
+    assert made.report.samples == 2
+    again = int8_model(made.model)
+    assert isinstance(again, Rescaled)
+    assert again.changes == ()
+    with pytest.raises(UnknownName):
+        model_with_weights("resnet17")
+    (tmp_path / "model.pt2").touch()
+    with pytest.raises(QuantisationError, match="is a torch"):
+        model_with_weights(tmp_path / "model.pt2")
 
 
 def test_layers_of_a_quantised_model_can_be_made_float(tmp_path: Path) -> None:

@@ -193,6 +193,16 @@ def test_quantising_twice_gives_the_same_bytes() -> None:
     assert first.report == second.report
 
 
+@pytest.mark.slow(seconds=8)
+@pytest.mark.parametrize("build", [residual_net, attention_net])
+def test_the_importer_computes_what_onnxruntime_does(build: Callable[[], onnx.ModelProto]) -> None:
+    made = quantise(build())
+    (feed,) = _fresh(made.model, 1)
+    compiled = OnnxSource("int8", made.model, lambda: made.model, {}).compile()
+    (found,) = compiled(feed).values()
+    np.testing.assert_array_equal(found.ravel(), _outputs(made.model, [feed])[0])
+
+
 def test_ranges_come_from_the_samples() -> None:
     model = residual_net()
     feeds = tuple({"input": 64 * feed["input"]} for feed in _fresh(model, 2))

@@ -1,0 +1,55 @@
+"""From what a user names to an int8 model, whether it is float or quantised already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from networks import zoo
+from networks.errors import QuantisationError
+from networks.onnx_file import load_weights, read
+from networks.quantise.existing import is_quantised
+from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
+from networks.quantise.rescale import Rescaled, nearest_power_of_two
+from networks.quantise.samples import read_samples
+from networks.sources import TORCH_SUFFIXES
+from targets.errors import UnknownName
+
+
+def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
+    """A built-in network by name (`seed` draws its weights), or an ONNX file with all its data.
+
+    Raises `UnknownName`, `ModelFileError`, and `QuantisationError` for a torch.export file.
+    """
+    if str(source) in zoo.FAMILIES:
+        return zoo.build(str(source), seed)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        raise QuantisationError(
+            f"'{path}' is a torch.export file, and int8 models are made of ONNX ones; export it "
+            "with torch.onnx.export"
+        )
+    return load_weights(read(path), path.parent)
+
+
+def int8_model(
+    model: onnx.ModelProto,
+    calibration: Path | None = None,
+    options: Options | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Quantised | Rescaled:
+    """A float model as `quantise` makes it of the samples in `calibration`, an NPZ file or a
+    folder; a quantised one as `nearest_power_of_two` leaves it. Raises as these and `read_samples`.
+    """
+    options = options or Options()
+    if is_quantised(model):
+        return nearest_power_of_two(model, options.keep_float, input_shapes)
+    samples = None
+    if calibration is not None:
+        samples = read_samples(calibration, calibration_inputs(model, input_shapes))
+    return quantise(model, samples, options, input_shapes=input_shapes)
