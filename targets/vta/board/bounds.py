@@ -1,0 +1,234 @@
+"""Whether a board's program stays inside its own memory, proved before anything runs.
+
+The C runtime proves the same of the files it loads: what passes here passes there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.errors import TilewrightError
+from targets.vta.board.program import MAX_BUFFER_BYTES, BoardProgram, Buffer, Port, Step
+from targets.vta.isa import FINISH, LOAD, OUT, STORE, UOP
+from targets.vta.spec import Machine, VtaSpec
+
+MAX_RANK = 8
+"""Dimensions of a tensor that crosses the border."""
+MAX_DIMENSION = (1 << 24) - 1
+"""Of such a tensor and of how it is unfolded: no product of two of them leaves 64 bits."""
+MAX_TENSOR_BYTES = 1 << 28
+"""Of such a tensor on the host."""
+MAX_PORTS = 1024
+"""Tensors that cross the border, in all steps."""
+EXPONENTS = (-126, 120)
+"""Lowest and highest scale, log2, with which every int8 value is a normal float32."""
+KINDS = ("uops", "constants", "activations")
+DTYPES = ("int8", "float32", "int32", "uint8", "int64")
+FORMS = ("image", "column", "weights")
+_ITEM_BYTES = {"int8": 1, "float32": 4, "int32": 4, "uint8": 1, "int64": 8}
+
+
+class BoardError(TilewrightError):
+    """A program that no board can run, or files that hold none."""
+
+
+def element_bytes(machine: Machine) -> NDArray[np.int64]:
+    """Bytes of an element of each memory type (UOP, WGT, INP, ACC, OUT), shape (5,)."""
+    m = machine
+    return np.array([m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes])
+
+
+def tensor_bytes(port: Port) -> int:
+    """Of the host's tensor."""
+    return prod(port.shape) * _ITEM_BYTES[port.dtype]
+
+
+def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
+    """How a port's tensor lies in its buffer, in int8 values: (batches, blocks, h, w, batch, block)
+    or, of a column and of weights, four dimensions. Missing dimensions of an image are ones."""
+    block = spec.block_in if load else spec.block_out
+    if port.form == "image":
+        n, c, h, w = (*port.shape, 1, 1, 1, 1)[:4]
+        if port.unfold:
+            c, h, w = port.unfold.channels(c), port.unfold.height, port.unfold.width
+        return -(-n // spec.batch), -(-c // block), h, w, spec.batch, block
+    rows, channels = prod(port.shape[:-1]), port.shape[-1]
+    if port.form == "column":
+        return -(-channels // block), -(-rows // spec.batch), spec.batch, block
+    return (
+        -(-rows // spec.block_out), -(-channels // spec.block_in), spec.block_out, spec.block_in,
+    )  # fmt: skip
+
+
+def check_program(program: BoardProgram) -> None:
+    """Raises `BoardError` for a program that would leave its buffers, or whose tables contradict
+    each other: it names the first thing that is wrong."""
+    for at, buffer in enumerate(program.buffers):
+        _check_buffer(program, at, buffer)
+    _check_streams(program)
+    _check_relocations(program)
+    ports = sum(len(step.loads) + len(step.stores) for step in program.steps)
+    _require(ports <= MAX_PORTS, f"{ports} tensors cross the border, {MAX_PORTS} may")
+    for step in program.steps:
+        _require(0 <= step.segment < len(program.segments), f"step of segment {step.segment}")
+        for port in step.loads:
+            _check_port(program, port, load=True)
+        for port in step.stores:
+            _check_port(program, port, load=False)
+        _check_names(step)
+        _check_apart(program, step.loads, load=True)
+        _check_apart(program, step.stores, load=False)
+
+
+def _require(holds: bool, wrong: str) -> None:
+    if not holds:
+        raise BoardError(
+            f"this is no program for a board: {wrong}; build the artefact again from its model"
+        )
+
+
+def _check_buffer(program: BoardProgram, at: int, buffer: Buffer) -> None:
+    name = f"buffer {at} ('{buffer.name}')"
+    _require(buffer.kind in KINDS, f"{name} is of kind {buffer.kind!r}")
+    _require(
+        0 < buffer.bytes <= MAX_BUFFER_BYTES,
+        f"{name} has {buffer.bytes} bytes, where a driver gives 1 to {MAX_BUFFER_BYTES}",
+    )
+    held = {"uops": program.uops.size, "constants": program.constants.size, "activations": None}
+    size = held[buffer.kind]
+    if size is None:
+        _require(buffer.offset == 0, f"{name} has an offset into no file")
+    else:
+        _require(
+            0 <= buffer.offset <= size - buffer.bytes,
+            f"{name} is filled from bytes {buffer.offset} to {buffer.offset + buffer.bytes} of "
+            f"{size}",
+        )
+
+
+def _check_streams(program: BoardProgram) -> None:
+    """Each segment ends in its only FINISH, in the bounds of one buffer."""
+    count = len(program.insns)
+    finishes = np.flatnonzero(program.insns[:, 0] & np.uint64(7) == FINISH)
+    for at, segment in enumerate(program.segments):
+        _require(
+            segment.first >= 0 and 0 < segment.count <= count - segment.first,
+            f"segment {at} is instructions {segment.first} to {segment.first + segment.count} of "
+            f"{count}",
+        )
+        _require(
+            segment.count * 16 <= MAX_BUFFER_BYTES,
+            f"segment {at} has {segment.count} instructions, more than one buffer holds",
+        )
+        last = segment.first + segment.count - 1
+        inside = finishes[(finishes >= segment.first) & (finishes <= last)]
+        _require(inside.tolist() == [last], f"segment {at} has its FINISH at {inside.tolist()[:3]}")
+
+
+def _check_relocations(program: BoardProgram) -> None:
+    """Every transfer has one, and reaches no further than its buffer."""
+    table, insns = program.relocations, program.insns
+    at = table["instruction"].astype(np.int64)
+    low = insns[:, 0]
+    moves = np.isin(low & np.uint64(7), (LOAD, STORE))
+    sizes = _field(insns[:, 1], 16, 16)
+    _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
+    _require(at.size == 0 or int(at[-1]) < len(insns), "a relocation names no instruction")
+    _require(bool(moves[at].all()), "a relocation names an instruction that moves no data")
+    named = np.zeros(len(insns), np.bool_)
+    named[at] = True
+    bare = np.flatnonzero(moves & (sizes > 0) & ~named)
+    _require(bare.size == 0, f"instruction {bare[:1]} moves data and has no relocation")
+
+    memory, buffer = table["memory"].astype(np.int64), table["buffer"].astype(np.int64)
+    stores = (low[at] & np.uint64(7)) == STORE
+    allowed = np.where(stores, memory == OUT, memory < OUT)
+    _require(
+        bool((allowed & (memory == _field(low[at], 7, 3))).all()),
+        "a relocation is of another type of memory than its instruction",
+    )
+    _require(bool((buffer < len(program.buffers)).all()), "a relocation names no buffer")
+    kinds = np.array([KINDS.index(b.kind) for b in program.buffers], np.int64)[buffer]
+    wanted = np.where(stores, kinds == 2, np.where(memory == UOP, kinds == 0, kinds > 0))
+    _require(bool(wanted.all()), "an instruction reads or writes a buffer of another kind")
+    offset = table["offset"].astype(np.int64)
+    _require(
+        bool((offset == _field(low[at], 26, 32)).all()),
+        "a relocation has another offset than its instruction",
+    )
+    high = insns[at, 1]
+    rows, columns, pitch = _field(high, 0, 16), sizes[at], _field(high, 32, 16)
+    reach = np.where((rows > 0) & (columns > 0), (rows - 1) * pitch + columns, 0)
+    ends = (offset + reach) * element_bytes(program.spec.machine)[memory]
+    room = np.array([b.bytes for b in program.buffers], np.int64)[buffer]
+    beyond = np.flatnonzero(ends > room)
+    _require(
+        beyond.size == 0,
+        f"instruction {at[beyond[:1]]} reaches beyond its buffer",
+    )
+
+
+def _field(words: NDArray[np.uint64], offset: int, width: int) -> NDArray[np.int64]:
+    return (words >> np.uint64(offset) & np.uint64((1 << width) - 1)).astype(np.int64)
+
+
+def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
+    name = f"tensor '{port.name}'"
+    _require(port.dtype in DTYPES, f"{name} is of type {port.dtype}")
+    _require(port.form in FORMS, f"{name} is of form {port.form!r}")
+    _require(
+        1 <= len(port.shape) <= (4 if port.form == "image" else MAX_RANK)
+        and all(1 <= size <= MAX_DIMENSION for size in port.shape)
+        and tensor_bytes(port) <= MAX_TENSOR_BYTES,
+        f"{name} has shape {port.shape}",
+    )
+    _require(
+        port.dtype != "float32" or EXPONENTS[0] <= port.exponent <= EXPONENTS[1],
+        f"{name} has scale 2^{port.exponent}",
+    )
+    if unfold := port.unfold:
+        sizes = (unfold.rows, unfold.cols, unfold.stride_h, unfold.stride_w, unfold.height,
+                 unfold.width)  # fmt: skip
+        pads = (unfold.pad_top, unfold.pad_left)
+        _require(
+            load and port.form == "image" and min(sizes) > 0 and min(pads) >= 0
+            and max(*sizes, *pads) <= MAX_DIMENSION,
+            f"{name} cannot be unfolded so",
+        )  # fmt: skip
+    _require(0 <= port.buffer < len(program.buffers), f"{name} lies in no buffer")
+    buffer = program.buffers[port.buffer]
+    _require(buffer.kind == "activations", f"{name} lies in a buffer of {buffer.kind}")
+    m = program.spec.machine
+    element = m.inp_bytes if load else m.out_bytes
+    if port.form == "weights":
+        _require(load, f"{name} cannot be stored as weights")
+        element = m.wgt_bytes
+    _require(
+        port.offset >= 0 and port.offset % element == 0
+        and port.offset + prod(packed_shape(port, program.spec, load=load)) <= buffer.bytes,
+        f"{name} does not fit its buffer",
+    )  # fmt: skip
+
+
+def _check_names(step: Step) -> None:
+    """Loads of one name are one tensor, packed in several ways; of a store there is one."""
+    known: dict[str, tuple[object, ...]] = {}
+    for port in step.loads:
+        tensor = port.shape, port.dtype, port.exponent
+        _require(known.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
+    stored = [port.name for port in step.stores]
+    _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
+
+
+def _check_apart(program: BoardProgram, ports: tuple[Port, ...], *, load: bool) -> None:
+    """No two tensors of one side share memory."""
+    taken = sorted(
+        (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=load)), p.name)
+        for p in ports
+    )
+    for (buffer, _, end, name), (other, start, _, after) in pairwise(taken):
+        _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")

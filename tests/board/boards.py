@@ -1,0 +1,141 @@
+"""The C runtime, built by its own Makefile against a driver whose device is the functional
+simulator of this process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from targets.vta.board.image import image_files
+from targets.vta.board.program import BoardProgram
+from targets.vta.board.runtime import copy_runtime
+from targets.vta.functional import simulate
+from targets.vta.program import Program, words_of
+from targets.vta.spec import VtaSpec
+
+HERE = Path(__file__).parent
+STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+SANITIZED = f"{STRICT} -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+MEMORY_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of the program: exit code, what it wrote (None: no file), its messages, its streams
+    as (address, instructions, patience)."""
+
+    code: int
+    output: bytes | None
+    said: str
+    streams: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`make -C folder`, whose success is not checked."""
+    return subprocess.run(
+        ["make", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def compile_c(source: Path, to: Path, *flags: str) -> Path:
+    """Compile a file. Raises `AssertionError` with what the compiler says."""
+    done = subprocess.run(
+        ["cc", "-std=c99", str(source), *flags, "-o", str(to)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return to
+
+
+def linked(name: str, runtime: Path, to: Path, *flags: str) -> Path:
+    """A program of this folder, sanitized and linked with a runtime and its driver."""
+    return compile_c(
+        HERE / name, to, *SANITIZED.split(), f"-I{runtime}", *flags,
+        str(runtime / "libtilewright.a"), str(runtime / "driver_shim.o"),
+    )  # fmt: skip
+
+
+def built_runtime(folder: Path, flags: str) -> Path:
+    """The folder with the sources, the driver and `tilewright_run`, compiled with these flags."""
+    copy_runtime(folder)
+    driver = compile_c(
+        HERE / "driver_shim.c", folder / "driver_shim.o", *flags.split(), f"-I{folder}", "-c"
+    )
+    done = make(folder, f"CFLAGS={flags}", f"DRIVER={driver}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stderr
+    return folder
+
+
+def write_artefact(folder: Path, program: BoardProgram, *host_work: str) -> Path:
+    """The files that the runtime reads, in a folder that is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in image_files(program, host_work).items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def run(
+    runtime: Path,
+    artefact: Path,
+    data: bytes,
+    spec: VtaSpec,
+    *,
+    base: int = 4096,
+    shim: Mapping[str, object] | None = None,
+) -> Finished:
+    """`tilewright_run` on an input, its memory at address `base`; `shim` are settings of the driver
+    (`driver_shim.c`)."""
+    (source := artefact / "input.bin").write_bytes(data)
+    (output := artefact / "output.bin").unlink(missing_ok=True)
+    program = runtime / "tilewright_run"
+    done = served([program, artefact, source, output], spec, base=base, shim=shim)
+    return replace(done, output=output.read_bytes() if output.exists() else None)
+
+
+def served(
+    command: Sequence[Path],
+    spec: VtaSpec,
+    *,
+    base: int = 4096,
+    shim: Mapping[str, object] | None = None,
+) -> Finished:
+    """Any program that is linked with the driver; `output` is what it prints."""
+    memory = os.memfd_create("board")
+    os.ftruncate(memory, MEMORY_BYTES)
+    (requests, request), (answer, answers) = os.pipe(), os.pipe()
+    settings = {
+        "MEMORY": memory, "BYTES": MEMORY_BYTES, "BASE": base, "REQUEST": request,
+        "ANSWER": answer, **(shim or {}),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        env={**os.environ, **{f"SHIM_{key}": str(value) for key, value in settings.items()}},
+        pass_fds=(memory, request, answer), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(request)
+    os.close(answer)
+    streams = []
+    with mmap.mmap(memory, MEMORY_BYTES) as view:
+        while wanted := os.read(requests, 24):
+            address, count, patience = np.frombuffer(wanted, np.uint64).tolist()
+            streams.append((address, count, patience))
+            _execute(view, base, address, count, spec)
+            os.write(answers, b"\0")
+    printed, said = process.communicate()
+    for handle in (memory, requests, answers):
+        os.close(handle)
+    return Finished(process.returncode, printed, said.decode(), streams)
+
+
+def _execute(view: mmap.mmap, base: int, address: int, count: int, spec: VtaSpec) -> None:
+    at = address - base
+    dram = np.frombuffer(view[:], np.uint8)
+    after = simulate(Program(words_of(view[at : at + count * 16]), dram, base), spec).dram
+    view[:] = after.tobytes()

@@ -1,0 +1,21 @@
+"""The runtime is built once a session and flavour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.board.boards import SANITIZED, STRICT, built_runtime
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with every warning an error, under address and undefined-behaviour sanitizers."""
+    return built_runtime(tmp_path_factory.mktemp("sanitized"), SANITIZED)
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as a user builds it, for a driver with 64-bit addresses."""
+    return built_runtime(tmp_path_factory.mktemp("plain"), f"{STRICT} -DUSE_VTA64")

@@ -1,0 +1,137 @@
+"""Programs of one layer as a board loads them, made by hand from the lowering, with what they must
+give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.unfold import Unfold
+from targets.vta.board.program import (
+    RELOCATION,
+    BoardProgram,
+    Buffer,
+    Port,
+    PortForm,
+    Segment,
+    Step,
+)
+from targets.vta.isa import ACC, INP, LOAD, OUT, STORE, UOP, WGT
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.geometry import PAGE_BYTES
+from targets.vta.lowering.tensors import Tensors, pack_image, random_tensors, reference
+from targets.vta.spec import VtaSpec
+from targets.workload import Workload, parse_workload
+
+BIASED = "bias, >> 7, min 127, max -128"
+HEAD, GAP = 4096, 256
+"""Bytes of the activations before the input, and between input and output."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A program with an input and the output it must give, both int8 in the model's shape."""
+
+    program: BoardProgram
+    data: NDArray[np.int8]
+    expected: NDArray[np.int8]
+
+
+def one_layer(
+    text: str, spec: VtaSpec, *, epilogue: str = BIASED, unfold: tuple[int, int] | None = None
+) -> Made:
+    """The first schedule of the extended space for a workload on random numbers; `unfold` says how
+    its input is rearranged."""
+    plain = parse_workload(text, epilogue)
+    tensors = random_tensors(plain, spec.machine, 0)
+    expected = reference(plain, spec.machine, tensors)
+    fold = Unfold.of(plain, *unfold) if unfold else None
+    workload, packed = plain, tensors
+    if fold:
+        workload = fold.workload(plain)
+        packed = {
+            **tensors, "data": fold.data(tensors["data"]), "weight": fold.weight(tensors["weight"])
+        }  # fmt: skip
+    return Made(
+        _program(workload, spec, packed, plain, fold),
+        tensors["data"].astype(np.int8),
+        expected.astype(np.int8),
+    )
+
+
+def with_float_ports(made: Made, in_exponent: int, out_exponent: int) -> BoardProgram:
+    """The same program with float32 tensors on the host."""
+    step = made.program.steps[0]
+    loads = tuple(replace(port, dtype="float32", exponent=in_exponent) for port in step.loads)
+    stores = tuple(replace(port, dtype="float32", exponent=out_exponent) for port in step.stores)
+    return replace(made.program, steps=[Step(0, loads, stores)])
+
+
+def _program(
+    workload: Workload, spec: VtaSpec, tensors: Tensors, plain: Workload, fold: Unfold | None
+) -> BoardProgram:
+    lowering = Lowering.of(workload, spec, "extended")
+    geo, m = lowering.geometry, lowering.machine
+    insns, uops = _first_program(lowering)
+    image = pack_image(workload, m, geo, tensors, uops)
+
+    def cut(base: int, element: int, size: int) -> NDArray[np.uint8]:
+        at = base * element - PAGE_BYTES
+        return image[at : at + size]
+
+    words = cut(geo.uop_base, m.uop_bytes, len(uops) * m.uop_bytes)
+    weights = cut(geo.wgt_base, m.wgt_bytes, geo.wgt_bytes)
+    bias = cut(geo.bias_base, m.acc_bytes, geo.bias_bytes)
+    out_at = HEAD + geo.inp_bytes + GAP
+    buffers = [
+        Buffer("uops", "uops", words.size),
+        Buffer("weights", "constants", weights.size, bias.size),
+        Buffer("bias", "constants", bias.size),
+        Buffer("tensors", "activations", out_at + geo.out_bytes),
+    ]
+    places = {
+        UOP: (geo.uop_base, 0, 0), WGT: (geo.wgt_base, 1, 0), ACC: (geo.bias_base, 2, 0),
+        INP: (geo.inp_base, 3, HEAD // m.inp_bytes), OUT: (geo.out_base, 3, out_at // m.out_bytes),
+    }  # fmt: skip
+    insns, relocations = _without_addresses(insns, places)
+    form: PortForm = "column" if geo.column else "image"
+    w = plain
+    in_shape: tuple[int, ...] = (w.batch, w.in_channels, w.height, w.width)
+    out_shape: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
+    if w.operator == "dense":
+        in_shape, out_shape = in_shape[:2], out_shape[:2]
+    return BoardProgram(
+        spec, insns, relocations, words, np.concatenate([bias, weights]), buffers,
+        [Segment(0, len(insns))],
+        [Step(0, (Port("data", in_shape, "int8", 0, form, 3, HEAD, fold),),
+              (Port("out", out_shape, "int8", 0, form, 3, out_at),))],
+    )  # fmt: skip
+
+
+def _first_program(lowering: Lowering) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    for flat in range(lowering.space.size):
+        values = lowering.space.values(lowering.space.unravel(np.array([flat])))[0]
+        code, insns, uops, _ = lowering.program(values)
+        if code == 0:
+            return insns, uops
+    raise AssertionError("no schedule fits")
+
+
+def _without_addresses(
+    insns: NDArray[np.uint64], places: dict[int, tuple[int, int, int]]
+) -> tuple[NDArray[np.uint64], NDArray[np.void]]:
+    """Instructions that hold offsets into buffers, and the relocations that say so; `places` gives
+    the lowering's base address, the buffer and the offset in it of each memory type."""
+    insns = insns.copy()
+    rows = []
+    for at, (low, high) in enumerate(insns.tolist()):
+        if low & 7 not in (LOAD, STORE) or not high >> 16 & 0xFFFF:
+            continue
+        memory = low >> 7 & 7
+        base, buffer, offset = places[memory]
+        offset += (low >> 26 & 0xFFFFFFFF) - base
+        insns[at, 0] = low & ~(0xFFFFFFFF << 26) | offset << 26
+        rows.append((at, memory, buffer, offset))
+    return insns, np.array(rows, RELOCATION)

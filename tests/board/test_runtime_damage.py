@@ -1,0 +1,204 @@
+"""Whatever is in the files, the C runtime ends with an error and a sentence; where the tables still
+make sense it agrees with the Python reader."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from targets.vta.board.bounds import BoardError
+from targets.vta.board.image import FILES, HEADER, INSTRUCTIONS, NETWORK, image_files, read_image
+from targets.vta.board.program import BoardProgram
+from targets.vta.spec import VtaSpec
+from tests.board.boards import linked, run, write_artefact
+from tests.board.programs import one_layer
+
+PYNQ = VtaSpec.load("vta-pynq")
+UNSUPPORTED = 4
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Opener:
+    """A process that opens one folder again and again."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def open(self, files: Files) -> tuple[int, str]:
+        """Code and message."""
+        assert self.process.stdin
+        assert self.process.stdout
+        for name, data in files.items():
+            (self.folder / name).write_bytes(data)
+        self.process.stdin.write(f"{self.folder}\n")
+        self.process.stdin.flush()
+        code, _, message = self.process.stdout.readline().partition(" ")
+        assert code, "the runtime ended"
+        return int(code), message.strip()
+
+
+@pytest.fixture(scope="module")
+def program() -> BoardProgram:
+    """A small layer whose input is rearranged."""
+    return one_layer("conv2d:c=3,h=6,w=6,o=16,k=2,s=2", PYNQ, unfold=(2, 2)).program
+
+
+@pytest.fixture
+def opener(sanitized: Path, tmp_path: Path) -> Iterator[Opener]:
+    """Ends well, with all memory given back."""
+    binary = linked("open_many.c", sanitized, tmp_path / "open_many")
+    (tmp_path / "art").mkdir()
+    said = tmp_path / "said"
+    with said.open("w") as errors:
+        process = subprocess.Popen(
+            [str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        yield Opener(process, tmp_path / "art")
+        process.communicate()
+    assert (process.returncode, said.read_text()) == (0, "")
+
+
+def signed(network: bytes) -> bytes:
+    """With the digest at its end renewed."""
+    return network[:-32] + hashlib.sha256(network[:-32]).digest()
+
+
+def with_data(files: Files, name: str, data: bytes) -> Files:
+    """A file replaced, as if the network had been built with it."""
+    kind = {"instructions.bin": "instruction", "uops.bin": "uop", "constants.bin": "constant"}[name]
+    network = bytearray(files[NETWORK])
+    at = HEADER.fields[f"{kind}_sha256"][1]  # type: ignore[index]
+    network[at : at + 32] = hashlib.sha256(data).digest()
+    return {**files, name: data, NETWORK: signed(bytes(network))}
+
+
+def accepted(files: Files) -> bool:
+    """By the Python reader."""
+    try:
+        read_image(files, PYNQ)
+    except BoardError:
+        return False
+    return True
+
+
+def test_every_changed_byte_is_noticed(opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    assert opener.open(files)[0] == 0
+    rng = np.random.default_rng(0)
+    for name in FILES:
+        size = len(files[name])
+        for at in [*range(0, min(size, 300), 3), *rng.integers(0, size, 40).tolist(), size - 1]:
+            changed = bytearray(files[name])
+            changed[at] ^= int(rng.integers(1, 256))
+            code, message = opener.open({**files, name: bytes(changed)})
+            assert code == 3, (name, at)
+            assert name in message
+    opener.open(files)
+
+
+def test_cut_long_and_foreign_files_are_noticed(opener: Opener, program: BoardProgram) -> None:
+    files = image_files(program)
+    for name in FILES:
+        size = len(files[name])
+        for data in [files[name][:at] for at in (0, 1, 8, 32, 223, 255, 256, size - 1)] + [
+            files[name] + b"\0", b"\x7fELF" + bytes(4000), files[name] * 2,
+        ]:  # fmt: skip
+            if data != files[name]:
+                code, message = opener.open({**files, name: data})
+                assert code == 3
+                assert name in message
+        (opener.folder / name).unlink()
+        code, message = opener.open({other: files[other] for other in FILES if other != name})
+        assert code == 2
+        assert f"cannot open {opener.folder / name}" in message
+        (opener.folder / name).mkdir()
+        assert opener.open({})[0] == 2
+        (opener.folder / name).rmdir()
+        opener.open(files)
+
+
+def test_wrong_tables_are_refused_as_python_refuses_them(
+    opener: Opener, program: BoardProgram
+) -> None:
+    files = image_files(program)
+    network = files[NETWORK]
+    taken = 0
+    for at in range(8, len(network) - 32, 4):
+        old = int.from_bytes(network[at : at + 4], "little")
+        values = {0, old + 1, old - 1, old * 2, 0x7FFFFFFF, 0xFFFFFFFF}
+        for value in sorted(value % (1 << 32) for value in values):
+            if value == old:
+                continue
+            changed = network[:at] + value.to_bytes(4, "little") + network[at + 4 :]
+            mutant = {**files, NETWORK: signed(changed)}
+            code, message = opener.open(mutant)
+            assert bool(code) == bool(message), (at, value)
+            if code == 0:
+                taken += 1
+                assert agrees(mutant), (at, value)
+            elif code != UNSUPPORTED:
+                assert code in (3, 5), (at, value, message)
+                assert not accepted(mutant), (at, value, message)
+    assert taken > 20
+
+
+def agrees(files: Files) -> bool:
+    """Whether Python accepts it too, but for what C does not ask: which machine it is for, whether
+    names are text and whether tensors share memory."""
+    try:
+        read_image(files, PYNQ)
+    except BoardError as error:
+        return any(why in str(error) for why in ("for a machine with", "overlap", "is no text"))
+    return True
+
+
+def test_wrong_streams_are_refused_as_python_refuses_them(
+    opener: Opener, program: BoardProgram
+) -> None:
+    files = image_files(program)
+    rng = np.random.default_rng(1)
+    codes = set()
+    for _ in range(300):
+        insns = bytearray(files[INSTRUCTIONS])
+        for _ in range(int(rng.integers(1, 3))):
+            at = int(rng.integers(0, len(insns)))
+            insns[at] ^= 1 << int(rng.integers(0, 8))
+        mutant = with_data(files, INSTRUCTIONS, bytes(insns))
+        code, message = opener.open(mutant)
+        assert (code == 0) == accepted(mutant), message
+        codes.add(code)
+    assert codes == {0, 3}
+    for length in (0, 16, 24, len(files[INSTRUCTIONS]) - 16):
+        mutant = with_data(files, INSTRUCTIONS, files[INSTRUCTIONS][:length])
+        assert opener.open(mutant)[0] == 3
+        assert not accepted(mutant)
+
+
+def test_work_of_the_host_is_refused_with_its_name(
+    program: BoardProgram, tmp_path: Path, sanitized: Path
+) -> None:
+    artefact = write_artefact(tmp_path / "art", program, "softmax", "\x1b[31mresize")
+    done = run(sanitized, artefact, bytes(108), PYNQ)
+    assert (done.code, done.output, done.streams) == (2, None, [])
+    assert "the host must compute softmax, ?[31mresize; build it with --bare" in done.said
+
+
+@pytest.mark.parametrize("folder", ["", "nowhere", "input.bin"])
+def test_a_folder_that_is_no_artefact(folder: str, tmp_path: Path, sanitized: Path) -> None:
+    (tmp_path / "input.bin").write_bytes(b"x")
+    done = subprocess.run(
+        [str(sanitized / "tilewright_run"), str(tmp_path / folder), str(tmp_path / "input.bin"),
+         str(tmp_path / "output.bin")],
+        capture_output=True, text=True, check=False, env={**os.environ},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "is it the folder of an artefact?" in done.stderr
+    assert done.stderr.count("\n") == 1
