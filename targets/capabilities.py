@@ -88,6 +88,15 @@ class Blocks:
     out_channels: int = 1
 
 
+@dataclass(frozen=True)
+class HostStep:
+    """Work of the host between layers: the tensors it takes and gives, by name."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
 @runtime_checkable
 class Estimates(Protocol):
     """Closed-form estimates of a schedule, without compiling it."""

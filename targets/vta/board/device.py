@@ -1,0 +1,130 @@
+"""A board that is simulated: memory as the driver hands it out, segments run bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.board.forms import Packing, pack, unpack
+from targets.vta.board.program import BoardProgram, Port
+from targets.vta.board.relocate import relocated
+from targets.vta.board.words import Words, element_bytes
+from targets.vta.functional.session import Session
+from targets.vta.program import FIRST_ADDRESS
+
+PAGE_BYTES = 4096
+INSTRUCTION_BYTES = 16
+
+
+class Device:
+    """A program loaded into memory: buffers one after the other on pages of their own from
+    `FIRST_ADDRESS` on, the instructions of each segment behind them. `addresses` (buffers,) and
+    `insn_addresses` (segments,) are in bytes, `insns` (n, 2) with their addresses filled in."""
+
+    def __init__(self, program: BoardProgram) -> None:
+        self.program = program
+        sizes = [buffer.bytes for buffer in program.buffers]
+        sizes += [segment.count * INSTRUCTION_BYTES for segment in program.segments]
+        pages = [-(-max(size, 1) // PAGE_BYTES) * PAGE_BYTES for size in sizes]
+        begins = [FIRST_ADDRESS, *(FIRST_ADDRESS + end for end in accumulate(pages))]
+        count = len(program.buffers)
+        self.addresses = np.array(begins[:count], np.int64)
+        self.insn_addresses = np.array(begins[count:-1], np.int64)
+        self.bytes = begins[-1] - FIRST_ADDRESS
+        element = element_bytes(program.spec.machine)
+        self.insns: Words = relocated(
+            program.insns, program.relocations, self.addresses, element
+        )
+        # Instructions are no data: the simulator takes them from beside its memory.
+        self._dram = np.zeros(begins[count] - FIRST_ADDRESS, np.uint8)
+        for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
+            if buffer.kind != "activations":
+                content = program.uops if buffer.kind == "uops" else program.constants
+                part = content[buffer.offset : buffer.offset + buffer.bytes]
+                self._at(address, len(part))[:] = part
+        self._session = Session(program.spec)
+
+    def run(
+        self, step: int, tensors: Mapping[str, NDArray[np.generic]]
+    ) -> dict[str, NDArray[np.generic]]:
+        """Run a segment with what the host packs before it; returns what it unpacks after it. Both
+        by name, in the shape and type of their ports. Raises `FunctionalError`."""
+        todo = self.program.steps[step]
+        for port in todo.loads:
+            packed = pack_port(port, self.program, tensors[port.name])
+            self._memory_of(port, packed.nbytes)[:] = packed.view(np.uint8)
+        segment = self.program.segments[todo.segment]
+        insns = self.insns[segment.first : segment.first + segment.count]
+        self._session.run(insns, self._dram, FIRST_ADDRESS)
+        return {port.name: self._stored(port) for port in todo.stores}
+
+    def _stored(self, port: Port) -> NDArray[np.generic]:
+        size = packing_of(port, self.program).bytes(self.program.spec.machine)
+        raw = self._memory_of(port, size).view(np.int8)
+        return unpack_port(port, self.program, raw)
+
+    def _memory_of(self, port: Port, size: int) -> NDArray[np.uint8]:
+        return self._at(int(self.addresses[port.buffer]) + port.offset, size)
+
+    def _at(self, address: int, size: int) -> NDArray[np.uint8]:
+        first = address - FIRST_ADDRESS
+        return self._dram[first : first + size]
+
+
+def packing_of(port: Port, program: BoardProgram) -> Packing:
+    """How the tensor of a port lies in memory; blocks of input channels and of output channels are
+    alike where a tensor is both."""
+    m = program.spec.machine
+    shape = port.shape
+    if port.form == "image":
+        n, c, h, w = shape
+        if port.unfold is not None:
+            c, h, w = port.unfold.channels(c), port.unfold.height, port.unfold.width
+        return Packing("image", -(-n // m.batch), -(-c // port_block(port, program)), h, w,
+                       port_block(port, program))  # fmt: skip
+    rows, channels = int(np.prod(shape[:-1])), shape[-1]
+    if port.form == "weights":
+        return Packing("weights", -(-rows // m.block_out), -(-channels // m.block_in), 1, 1,
+                       m.block_in)  # fmt: skip
+    block = port_block(port, program)
+    return Packing("column", 1, -(-channels // block), -(-rows // m.batch), 1, block)
+
+
+def port_block(port: Port, program: BoardProgram) -> int:
+    """Channels of a block: what is stored has those of output blocks."""
+    m = program.spec.machine
+    stored = any(port in step.stores for step in program.steps)
+    return m.block_out if stored else m.block_in
+
+
+def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
+    """The bytes of a tensor as they lie in memory, flat. A float one is divided by its scale and
+    rounded, halves to even, into what eight bits hold."""
+    values = quantised(port, tensor).reshape(port.shape)
+    if port.unfold is not None:
+        values = port.unfold.data(values)
+    return pack(packing_of(port, program), program.spec.machine, values)
+
+
+def unpack_port(
+    port: Port, program: BoardProgram, raw: NDArray[np.int8]
+) -> NDArray[np.generic]:
+    """The tensor of a port out of its values in memory, flat; a float one is the eight bits times
+    its scale."""
+    packing, m = packing_of(port, program), program.spec.machine
+    values = unpack(packing, m, raw, port.shape)
+    if port.dtype == "int8":
+        return values
+    scaled: NDArray[np.generic] = np.ldexp(values.astype(port.dtype), port.exponent)
+    return scaled
+
+
+def quantised(port: Port, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
+    """A host's tensor as int8, in its own shape."""
+    if tensor.dtype == np.int8:
+        return tensor.astype(np.int8, copy=False)
+    scaled = np.rint(np.ldexp(tensor.astype(np.float32), -port.exponent))
+    return np.clip(np.nan_to_num(scaled), -128, 127).astype(np.int8)

@@ -1,0 +1,157 @@
+"""Which layers run at one go, which tensors the host packs and unpacks around them, and how long
+each tensor is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from targets.capabilities import HostStep
+from targets.layer import Value
+from targets.unfold import Unfold
+from targets.vta.board.forms import Packing
+from targets.vta.board.lower import LayerProgram
+
+Key = tuple[str, tuple[int, ...], Unfold | None]
+"""A tensor with its place in memory: name, `Packing.place`, how it is unfolded."""
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A packed tensor in memory, in use from step `first` to step `last` (layers and host steps
+    count alike). `loaded` and `stored` are the segments before and after which the host packs and
+    unpacks it; -1 for none."""
+
+    value: Value
+    packing: Packing
+    unfold: Unfold | None
+    first: int
+    last: int
+    loaded: int = -1
+    stored: int = -1
+    segment: int = -1
+
+
+@dataclass(eq=False)
+class Placed:
+    """A layer's program with the tensors it works on, by the names of its regions."""
+
+    program: LayerProgram
+    at: int
+    tensors: dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Run:
+    """The layers of one segment."""
+
+    layers: list[Placed] = field(default_factory=list)
+    loads: list[Tensor] = field(default_factory=list)
+    stores: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Network:
+    """Segments in the order they run with, in between, the host's steps: of an entry (segment,
+    host step) one is -1."""
+
+    runs: list[Run]
+    order: list[tuple[int, int]]
+    tensors: list[Tensor]
+
+
+def network_of(
+    steps: Sequence[LayerProgram | HostStep], values: Mapping[str, Value], outputs: Sequence[str]
+) -> Network:
+    """Cut a network into segments: at each step of the host, and where a layer needs a tensor in
+    another form than the layer before it left it in."""
+    made = _Maker(values)
+    host = 0
+    for at, step in enumerate(steps):
+        if isinstance(step, LayerProgram):
+            made.layer(step, at)
+        else:
+            made.close()
+            for name in step.reads:
+                made.store(name)
+            made.network.order.append((-1, host))
+            host += 1
+    made.close()
+    for name in outputs:
+        made.store(name)
+    return made.network
+
+
+class _Maker:
+    """A network as far as it has been cut."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = values
+        self.network = Network([], [], [])
+        self.known: dict[Key, Tensor] = {}
+        self.made: dict[str, Tensor] = {}  # by a layer
+        self.open = False
+        self.begun = 0
+
+    def layer(self, program: LayerProgram, at: int) -> None:
+        """Add a layer, in a new segment if the host has to repack a tensor before it."""
+        layer = program.layer
+        wanted = [("data", layer.data, program.data, layer.unfold)]
+        if layer.residual is not None:
+            wanted.append(("residual", layer.residual, program.output, None))
+        if layer.weight_from is not None:
+            wanted.append(("weights", layer.weight_from, program.packed_weights, None))
+        here = len(self.network.runs) - 1
+        for _, name, packing, unfold in wanted:
+            made = self.made.get(name)
+            fresh = _key(name, packing, unfold) not in self.known
+            if self.open and fresh and made is not None and made.segment == here:
+                self.close()
+        if not self.open:
+            self.network.runs.append(Run())
+            self.network.order.append((len(self.network.runs) - 1, -1))
+            self.open, self.begun = True, at
+        tensors = {
+            role: self._wanted(name, packing, unfold, at) for role, name, packing, unfold in wanted
+        }
+        tensors["output"] = self._output(program, at)
+        self.network.runs[-1].layers.append(Placed(program, at, tensors))
+
+    def close(self) -> None:
+        """End the present segment."""
+        self.open = False
+
+    def store(self, name: str) -> None:
+        """The host unpacks a tensor that a layer made, after its segment."""
+        tensor = self.made.get(name)
+        if tensor is not None and tensor.stored < 0:
+            run = self.network.runs[tensor.segment]
+            tensor.stored = tensor.segment
+            tensor.last = max(tensor.last, run.layers[-1].at)
+            run.stores.append(tensor)
+
+    def _wanted(self, name: str, packing: Packing, unfold: Unfold | None, at: int) -> Tensor:
+        key = _key(name, packing, unfold)
+        found = self.known.get(key)
+        if found is None:
+            self.store(name)
+            here = len(self.network.runs) - 1
+            found = Tensor(self.values[name], packing, unfold, self.begun, at, loaded=here)
+            self.known[key] = found
+            self.network.tensors.append(found)
+            self.network.runs[-1].loads.append(found)
+        found.last = max(found.last, at)
+        return found
+
+    def _output(self, program: LayerProgram, at: int) -> Tensor:
+        name = program.layer.output
+        here = len(self.network.runs) - 1
+        tensor = Tensor(self.values[name], program.output, None, at, at, segment=here)
+        self.made[name] = tensor
+        self.known[_key(name, program.output, None)] = tensor
+        self.network.tensors.append(tensor)
+        return tensor
+
+
+def _key(name: str, packing: Packing, unfold: Unfold | None) -> Key:
+    return name, packing.place, unfold

@@ -1,0 +1,46 @@
+"""Programs that run one after the other on one memory, as on a board."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.functional.deadlock import deadlock_detail, stuck_modules
+from targets.vta.functional.faults import DEADLOCK, Fault, error_of, fault_of
+from targets.vta.functional.kernel import COUNTER_NAMES, Outcome, outcome, run
+from targets.vta.functional.order import QUEUES_OF_FLAGS
+from targets.vta.functional.scratchpads import allocate
+from targets.vta.functional.semantics import FUNCTIONAL, rules_of
+from targets.vta.isa import layout_of
+from targets.vta.numba_arguments import as_record
+from targets.vta.spec import VtaSpec
+
+
+class Session:
+    """The accelerator's scratchpads, which keep their content from one program to the next."""
+
+    def __init__(self, spec: VtaSpec) -> None:
+        m = spec.machine
+        rules = rules_of(FUNCTIONAL, m)
+        self._records = as_record(m), as_record(layout_of(spec)), as_record(rules)
+        self._pads = allocate(m, rules)
+
+    def run(
+        self, insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int
+    ) -> dict[str, int]:
+        """Run a program, instructions (n, 2), on a memory image, (bytes,) from address `base` on,
+        which changes in place. Returns its counters. Raises `FunctionalError`."""
+        result = outcome()
+        insns = np.ascontiguousarray(insns)
+        code = run(insns, dram, base, *self._records, self._pads, QUEUES_OF_FLAGS, result)
+        if code:
+            raise error_of(code, fault(insns, result))
+        return dict(zip(COUNTER_NAMES, result.counters.tolist(), strict=True))
+
+
+def fault(insns: NDArray[np.uint64], result: Outcome) -> Fault:
+    """The worded fault by which a run of `insns` (n, 2) stopped."""
+    instruction, number, value, limit, extra = result.fault.tolist()
+    opcode = int(insns[instruction, 0]) & 7 if instruction >= 0 else 0
+    detail = deadlock_detail(stuck_modules(insns, result)) if number == DEADLOCK else ""
+    return fault_of(number, instruction, opcode, value, limit, extra, detail)
