@@ -7,7 +7,7 @@ if estimates is not None:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space, Target
+from targets.built import Built, BuiltProgram, LayerGraph, Pick
 from targets.features import Features
 from targets.files import Json
 from targets.workload import Workload
@@ -86,15 +87,6 @@ class Blocks:
     batch: int = 1
     in_channels: int = 1
     out_channels: int = 1
-
-
-@dataclass(frozen=True)
-class HostStep:
-    """Work of the host between layers: the tensors it takes and gives, by name."""
-
-    name: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
 
 
 @runtime_checkable
@@ -188,6 +180,21 @@ class Enumerates(Protocol):
     ) -> tuple[Lowered, Measurements]:
         """Every config in the order of its flat index; no programs are kept. `progress` is told
         the number of configs done since the last call, from any thread."""
+        ...
+
+
+@runtime_checkable
+class Builds(Protocol):
+    """Makes of layers and their schedules what a board loads, and runs that as the board would."""
+
+    def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
+        """One schedule a layer, in the order of the graph. Raises `WorkloadError` for what no board
+        could load."""
+        ...
+
+    def open(self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]) -> BuiltProgram:
+        """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
+        are damaged or another target's."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
+from targets.built import Built, BuiltProgram, LayerGraph, Pick
 from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
 from targets.features import Features
 from targets.files import Json
@@ -166,6 +167,20 @@ class VtaTarget:
         """Gate equivalents, see `targets.vta.area`."""
         found = area_of(self.spec)
         return {"total": found.gates, "relative": found.relative, "sram_bits": found.sram_bits}
+
+    def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
+        """One stream a segment, see `targets.vta.board`."""
+        from targets.vta.board.built import build
+
+        return build(graph, schedules, self.spec)
+
+    def open(
+        self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
+    ) -> BuiltProgram:
+        """On a board that is simulated."""
+        from targets.vta.board.built import VtaProgram
+
+        return VtaProgram.open(files, layers, self.spec)
 
     @property
     def blocks(self) -> Blocks:

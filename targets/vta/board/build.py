@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.capabilities import HostStep
+from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
 from targets.layer import Value
 from targets.vta.board.forms import image_shape
@@ -19,7 +20,6 @@ from targets.vta.board.network import Network, Placed, Tensor, network_of
 from targets.vta.board.program import (
     MAX_BUFFER_BYTES,
     BoardProgram,
-    Buffer,
     Port,
     Segment,
     Step,
@@ -32,45 +32,36 @@ INSTRUCTION_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A network as a board runs it. `programs` are its layers, `begins` (layers + 1,) where each
-    begins in `board.insns`, `segment_of` (layers,) the segment it belongs to. `order` are segments
-    and steps of the host in the order they run: of an entry (segment, host step) one is -1."""
+    """A network as a board runs it. `begins` (layers + 1,) says where each layer begins in
+    `board.insns`, `places` where its tensors, weights and bias lie, by the names of regions."""
 
     board: BoardProgram
-    programs: Sequence[LayerProgram]
-    begins: NDArray[np.int64]
-    segment_of: NDArray[np.int64]
-    order: Sequence[tuple[int, int]]
     network: Network
-    tensors: Sequence[tuple[Tensor, int, int]]
-    """Each packed tensor with its buffer and its byte offset there."""
+    layers: Sequence[Placed]
+    places: Sequence[Mapping[str, Sequence[Piece]]]
+    begins: NDArray[np.int64]
 
 
 def linked(
-    steps: Sequence[LayerProgram | HostStep],
-    values: Mapping[str, Value],
-    outputs: Sequence[str],
-    spec: VtaSpec,
+    steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: VtaSpec
 ) -> Linked:
-    """Link a network's layers and lay out its memory; `outputs` are the values it gives. Raises
+    """Link a network's layers, lowered in the order of the graph, and lay out its memory. Raises
     `WorkloadError` for what no board could load."""
     m = spec.machine
-    network = network_of(steps, values, outputs)
+    network = network_of(steps, graph.values, graph.outputs)
     placed = [layer for run in network.runs for layer in run.layers]
     uops, constants = Filled("uops"), Filled("constants")
     filled = [_fill(layer.program, uops, constants, m) for layer in placed]
     arenas = arenas_of(network, m, {})
     buffers = [*uops.buffers(), *constants.buffers(), *arenas.buffers()]
-    shift = {
-        "uops": 0,
-        "constants": len(uops.sizes),
-        "activations": len(uops.sizes) + len(constants.sizes),
-    }
-    parts = [
-        _part(layer, own, arenas, shift, buffers, m)
-        for layer, own in zip(placed, filled, strict=True)
+    first = {"uops": 0, "constants": len(uops.sizes)}
+    first["activations"] = len(uops.sizes) + len(constants.sizes)
+    places = [
+        _places(layer, own, arenas, first, m) for layer, own in zip(placed, filled, strict=True)
     ]
-    streams, begins, segment_of, done = [], [0], [], 0
+    fixed = np.array([buffer.kind != "activations" for buffer in buffers])
+    parts = [_part(layer, own, fixed) for layer, own in zip(placed, places, strict=True)]
+    streams, begins, done = [], [0], 0
     for number, run in enumerate(network.runs):
         stream, inside = link(parts[done : done + len(run.layers)])
         if len(stream) * INSTRUCTION_BYTES > MAX_BUFFER_BYTES:
@@ -79,28 +70,17 @@ def linked(
                 f"largest buffer of {MAX_BUFFER_BYTES:,} bytes holds; choose larger tiles"
             )
         begins += (begins[-1] + inside[1:]).tolist()
-        segment_of += [number] * len(run.layers)
         streams.append(stream)
         done += len(run.layers)
     words = np.concatenate([stream.words for stream in streams])
     where = np.concatenate([stream.buffers for stream in streams])
-    counts = np.cumsum([0, *map(len, streams)]).tolist()
-    segments = [
-        Segment(first, last - first) for first, last in zip(counts, counts[1:], strict=False)
-    ]
-    shifted = shift["activations"]
-    places = [
-        (tensor, arenas.places[id(tensor)][0] + shifted, arenas.places[id(tensor)][1])
-        for tensor in network.tensors
-    ]
+    ends = np.cumsum([0, *map(len, streams)]).tolist()
     board = BoardProgram(
         spec, words, relocations(words, where), uops.content(), constants.content(), buffers,
-        segments, _steps(network, places),
+        [Segment(at, end - at) for at, end in pairwise(ends)],
+        _steps(network, graph, arenas, first["activations"]),
     )  # fmt: skip
-    return Linked(
-        board, [layer.program for layer in placed], np.array(begins, np.int64),
-        np.array(segment_of, np.int64), network.order, network, places,
-    )  # fmt: skip
+    return Linked(board, network, placed, places, np.array(begins, np.int64))
 
 
 def _fill(
@@ -114,42 +94,50 @@ def _fill(
     }
 
 
-def _part(
-    layer: Placed, filled: dict[str, list[Piece]], arenas: Arenas, shift: Mapping[str, int],
-    buffers: Sequence[Buffer], m: Machine,
-) -> Part:  # fmt: skip
-    """A layer's instructions with offsets in buffers."""
+def _places(
+    layer: Placed, filled: Mapping[str, Sequence[Piece]], arenas: Arenas, first: Mapping[str, int],
+    m: Machine,
+) -> dict[str, Sequence[Piece]]:  # fmt: skip
+    """Where a layer's tensors lie; `first` gives the first buffer of each kind."""
     places: dict[str, Sequence[Piece]] = {}
     for name, pieces in filled.items():
-        first = shift["uops" if name == "uops" else "constants"]
-        places[name] = [
-            Piece(piece.first, piece.last, piece.buffer + first, piece.offset) for piece in pieces
-        ]
+        shift = first["uops" if name == "uops" else "constants"]
+        places[name] = [replace(piece, buffer=piece.buffer + shift) for piece in pieces]
     for name, tensor in layer.tensors.items():
         arena, offset = arenas.places[id(tensor)]
         size = tensor.packing.bytes(m)
-        places[name] = [Piece(0, size, arena + shift["activations"], offset)]
+        places[name] = [Piece(0, size, arena + first["activations"], offset)]
+    return places
+
+
+def _part(
+    layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[np.bool_]
+) -> Part:
+    """A layer's instructions with offsets in buffers; `fixed` (buffers,) says which never change."""
     words, where = placed_transfers(layer.program, places)
-    fixed = np.array([buffer.kind != "activations" for buffer in buffers])
     return Part(words, where, (where >= 0) & fixed[where])
 
 
-def _steps(network: Network, places: Sequence[tuple[Tensor, int, int]]) -> list[Step]:
+def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> list[Step]:
     """The segments with what the host packs and unpacks around each."""
-    ports = {id(tensor): _port(tensor, buffer, at) for tensor, buffer, at in places}
+
+    def port(tensor: Tensor, host: Mapping[str, Value]) -> Port:
+        value, packing = tensor.value, tensor.packing
+        outside = host.get(value.name, value)
+        arena, offset = arenas.places[id(tensor)]
+        shape = value.shape
+        if packing.form == "image" and len(shape) != 4:
+            shape = image_shape(shape)
+        return Port(
+            outside.name, shape, outside.dtype, value.exponent or 0, packing.form, arena + first,
+            offset, tensor.unfold,
+        )  # fmt: skip
+
     return [
         Step(
             number,
-            tuple(ports[id(tensor)] for tensor in run.loads),
-            tuple(ports[id(tensor)] for tensor in run.stores),
+            tuple(port(tensor, graph.loaded_as) for tensor in run.loads),
+            tuple(port(tensor, graph.stored_as) for tensor in run.stores),
         )
         for number, run in enumerate(network.runs)
     ]
-
-
-def _port(tensor: Tensor, buffer: int, offset: int) -> Port:
-    value, form = tensor.value, tensor.packing.form
-    shape = image_shape(value.shape) if form == "image" else value.shape
-    return Port(
-        value.name, shape, value.dtype, value.exponent or 0, form, buffer, offset, tensor.unfold
-    )

@@ -55,19 +55,28 @@ class Device:
         todo = self.program.steps[step]
         for port in todo.loads:
             packed = pack_port(port, self.program, tensors[port.name])
-            self._memory_of(port, packed.nbytes)[:] = packed.view(np.uint8)
+            memory = self.memory(port.buffer, port.offset, packed.nbytes)
+            memory[:] = packed.view(np.uint8)
         segment = self.program.segments[todo.segment]
         insns = self.insns[segment.first : segment.first + segment.count]
-        self._session.run(insns, self._dram, FIRST_ADDRESS)
+        self.execute(insns)
         return {port.name: self._stored(port) for port in todo.stores}
+
+    def execute(
+        self, insns: Words, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
+    ) -> tuple[int, int, int, int]:
+        """Run instructions, (n, 2), with tokens in the queues (l2g, g2l, g2s, s2g); returns those
+        left in them. Raises `FunctionalError`."""
+        return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
+
+    def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """So many bytes of a buffer, as they are, to read and write."""
+        return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
         size = packing_of(port, self.program).bytes(self.program.spec.machine)
-        raw = self._memory_of(port, size).view(np.int8)
+        raw = self.memory(port.buffer, port.offset, size).view(np.int8)
         return unpack_port(port, self.program, raw)
-
-    def _memory_of(self, port: Port, size: int) -> NDArray[np.uint8]:
-        return self._at(int(self.addresses[port.buffer]) + port.offset, size)
 
     def _at(self, address: int, size: int) -> NDArray[np.uint8]:
         first = address - FIRST_ADDRESS

@@ -6,11 +6,13 @@ What one layer stores is what the next loads, as long as both have blocks of one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.layer import Layer
 from targets.vta.board.program import PortForm
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.spec import Machine
@@ -52,16 +54,26 @@ class Packing:
         return self.elements * self.element_bytes(m)
 
 
-def data_packing(geo: Geometry, m: Machine) -> Packing:
-    """Of what a layer loads."""
-    form: PortForm = "column" if geo.column else "image"
-    return Packing(form, geo.batches, geo.groups * geo.ci, geo.h, geo.w, m.block_in)
+def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
+    """How a layer's input of that shape lies in memory: an image, or rows of channels, or an image
+    of which a dense layer takes all pixels as its channels."""
+    w = layer.workload
+    packing = Packing("image", geo.batches, geo.groups * geo.ci, geo.h, geo.w, m.block_in)
+    if layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width):
+        return packing
+    if w.operator == "dense" and not _is_rows(shape, w.batch, w.in_channels):
+        h, wide = shape[2:]
+        return replace(packing, blocks=packing.blocks // (h * wide), height=h, width=wide)
+    return _rows(packing)
 
 
-def output_packing(geo: Geometry, m: Machine) -> Packing:
-    """Of what a layer stores."""
-    form: PortForm = "column" if geo.column else "image"
-    return Packing(form, geo.batches, geo.groups * geo.co, geo.oh, geo.ow, m.block_out)
+def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
+    """How a layer's output of that shape lies in memory: an image, or rows of channels."""
+    w = layer.workload
+    packing = Packing("image", geo.batches, geo.groups * geo.co, geo.oh, geo.ow, m.block_out)
+    if shape == (w.batch, w.out_channels, w.out_height, w.out_width):
+        return packing
+    return _rows(packing)
 
 
 def weights_packing(geo: Geometry, m: Machine) -> Packing:
@@ -69,12 +81,23 @@ def weights_packing(geo: Geometry, m: Machine) -> Packing:
     return Packing("weights", geo.co, geo.ci, 1, 1, m.block_in)
 
 
+def _is_rows(shape: tuple[int, ...], rows: int, channels: int) -> bool:
+    return shape[-1] == channels and prod(shape[:-1]) == rows
+
+
+def _rows(packing: Packing) -> Packing:
+    """Rows as the pixels of one image; rows that only fill batches stay an image of one pixel."""
+    if packing.batches > 1:
+        return packing
+    return replace(packing, form="column", height=packing.height * packing.width, width=1)
+
+
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """A tensor's shape as that of an image: rows of channels are images of one pixel."""
     if len(shape) == 4:
         n, c, h, w = shape
         return n, c, h, w
-    return int(np.prod(shape[:-1])), shape[-1], 1, 1
+    return prod(shape[:-1]), shape[-1], 1, 1
 
 
 def pack(packing: Packing, m: Machine, tensor: Values) -> Values:
@@ -102,7 +125,7 @@ def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) ->
     if p.form == "column":
         pixels = raw.reshape(p.blocks, p.height, m.batch, p.block)
         rows = pixels.transpose(1, 2, 0, 3).reshape(p.height * m.batch, -1)
-        n = int(np.prod(shape[:-1]))
+        n = prod(shape[:-1])
         return np.ascontiguousarray(rows[:n, : shape[-1]]).reshape(shape)
     n, c, h, w = image_shape(shape)
     blocks = raw.reshape(p.batches, p.blocks, h, w, m.batch, p.block)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from targets.capabilities import HostStep
+from targets.built import HostStep
 from targets.layer import Value
 from targets.unfold import Unfold
 from targets.vta.board.forms import Packing

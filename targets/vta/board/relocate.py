@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _SRAM, _ROWS, _COLUMNS, _PITCH = (10, 16), (64, 16), (80, 16), (96, 16)
 
 
 def placed_transfers(
-    program: LayerProgram, places: dict[str, Sequence[Piece]]
+    program: LayerProgram, places: Mapping[str, Sequence[Piece]]
 ) -> tuple[Words, NDArray[np.int64]]:
     """The program with the offsets in buffers where the addresses were, in elements, words (n, 2),
     and the buffer of each instruction, (n,). `places` gives, by the name of a region, where its

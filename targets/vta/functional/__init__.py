@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from targets.vta.functional.faults import (
-    DEADLOCK,
     DramOutOfRange,
     Fault,
     FinishError,
@@ -21,7 +19,6 @@ from targets.vta.functional.faults import (
     UndecodableInstruction,
     WorkLimitExceeded,
     error_of,
-    fault_of,
 )
 from targets.vta.functional.kernel import COUNTER_NAMES, Outcome, outcome, run
 from targets.vta.functional.order import QUEUES_OF_FLAGS
@@ -35,6 +32,7 @@ from targets.vta.functional.semantics import (
     SemanticsName,
     rules_of,
 )
+from targets.vta.functional.session import fault
 from targets.vta.isa import QUEUE_NAMES, layout_of
 from targets.vta.numba_arguments import as_record
 from targets.vta.program import Program
@@ -83,7 +81,7 @@ def simulate(
         allocate(m, rules), QUEUES_OF_FLAGS, result,
     )  # fmt: skip
     if code:
-        raise error_of(code, _fault(program, result))
+        raise error_of(code, fault(insns, result))
     return Run(
         dram,
         dict(zip(COUNTER_NAMES, result.counters.tolist(), strict=True)),
@@ -101,10 +99,3 @@ def execute(
     spec = spec if isinstance(spec, VtaSpec) else VtaSpec.from_mapping(dict(spec))
     return simulate(Program.from_bytes(insn_bytes, dram, base), spec).dram.tobytes()
 
-
-def _fault(program: Program, result: Outcome) -> Fault:
-    """The worded fault of a stopped run."""
-    instruction, code, value, limit, extra = result.fault.tolist()
-    opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
-    detail = deadlock_detail(stuck_modules(program.insns, result)) if code == DEADLOCK else ""
-    return fault_of(code, instruction, opcode, value, limit, extra, detail)

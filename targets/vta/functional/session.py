@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from targets.vta.functional.deadlock import deadlock_detail, stuck_modules
 from targets.vta.functional.faults import DEADLOCK, Fault, error_of, fault_of
-from targets.vta.functional.kernel import COUNTER_NAMES, Outcome, outcome, run
+from targets.vta.functional.kernel import Outcome, outcome, run
 from targets.vta.functional.order import QUEUES_OF_FLAGS
 from targets.vta.functional.scratchpads import allocate
 from targets.vta.functional.semantics import FUNCTIONAL, rules_of
@@ -26,16 +26,22 @@ class Session:
         self._pads = allocate(m, rules)
 
     def run(
-        self, insns: NDArray[np.uint64], dram: NDArray[np.uint8], base: int
-    ) -> dict[str, int]:
+        self,
+        insns: NDArray[np.uint64],
+        dram: NDArray[np.uint8],
+        base: int,
+        tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> tuple[int, int, int, int]:
         """Run a program, instructions (n, 2), on a memory image, (bytes,) from address `base` on,
-        which changes in place. Returns its counters. Raises `FunctionalError`."""
-        result = outcome()
+        which changes in place. Returns the tokens left in the queues l2g, g2l, g2s, s2g; `tokens`
+        are those before. Raises `FunctionalError`."""
+        result = outcome(tokens)
         insns = np.ascontiguousarray(insns)
         code = run(insns, dram, base, *self._records, self._pads, QUEUES_OF_FLAGS, result)
         if code:
             raise error_of(code, fault(insns, result))
-        return dict(zip(COUNTER_NAMES, result.counters.tolist(), strict=True))
+        l2g, g2l, g2s, s2g = result.tokens.tolist()
+        return l2g, g2l, g2s, s2g
 
 
 def fault(insns: NDArray[np.uint64], result: Outcome) -> Fault:

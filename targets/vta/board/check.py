@@ -1,0 +1,140 @@
+"""Each layer's part of its stream against plain integer arithmetic, with the weights that lie in the
+program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.built import LayerCheck
+from targets.files import Json, as_int, as_list, as_object, as_text
+from targets.vta.board.device import Device
+from targets.vta.board.memory import Piece
+from targets.vta.board.program import BoardProgram
+from targets.vta.isa import FINISH
+from targets.vta.lowering.geometry import Geometry, geometry_of, merged_groups
+from targets.vta.lowering.tensors import reference
+from targets.vta.spec import Machine
+from targets.workload import Workload, parse_workload
+
+Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A layer of a built program: its instructions, and where its tensors lie."""
+
+    workload: Workload
+    column: bool
+    segment: int
+    first: int
+    count: int
+    places: Mapping[str, Sequence[Piece]]
+
+
+def read_layer(layer: Mapping[str, Json]) -> Checked:
+    """Of what `built.build` says of a layer. Raises `KeyError`, `ValueError` and
+    `WorkloadError`."""
+    first, count = map(as_int, as_list(layer["instructions"]))
+    places = {
+        name: [Piece(*map(as_int, as_list(piece))) for piece in as_list(pieces)]
+        for name, pieces in as_object(layer["places"]).items()
+    }
+    workload = parse_workload(as_text(layer["workload"]), as_text(layer["epilogue"]))
+    return Checked(workload, layer["column"] is True, as_int(layer["segment"]), first, count,
+                   places)  # fmt: skip
+
+
+def check_layers(
+    program: BoardProgram, layers: Sequence[Checked], seed: int
+) -> Iterator[LayerCheck]:
+    """Run each layer's instructions behind those of the layers before it, on activations that are
+    random at the beginning of each segment."""
+    device, m = Device(program), program.spec.machine
+    rng = np.random.default_rng(seed)
+    tokens, segment = (0, 0, 0, 0), -1
+    for number, layer in enumerate(layers):
+        if layer.segment != segment:
+            tokens, segment = (0, 0, 0, 0), layer.segment
+            for at, buffer in enumerate(program.buffers):
+                if buffer.kind == "activations":
+                    noise = rng.integers(0, 256, buffer.bytes, np.uint8)
+                    device.memory(at, 0, buffer.bytes)[:] = noise
+        geo = geometry_of(layer.workload, m, layer.column)
+        tensors = _tensors(device, layer, geo, m)
+        tokens = _run(device, layer, tokens)
+        expected = reference(layer.workload, m, tensors)
+        got = _image(device, layer, "output", geo, m)
+        yield LayerCheck(number, expected.size, int((got != expected).sum()))
+
+
+def _run(
+    device: Device, layer: Checked, tokens: tuple[int, int, int, int]
+) -> tuple[int, int, int, int]:
+    """The layer's instructions with a FINISH behind them; the tokens they leave to the next."""
+    insns = device.insns[layer.first : layer.first + layer.count]
+    if int(insns[-1, 0]) & 7 != FINISH:
+        insns = np.concatenate([insns, np.array([[FINISH, 0]], np.uint64)])
+    return device.execute(insns, tokens)
+
+
+def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[str, Values]:
+    """What a layer works on, as it lies in memory before it runs."""
+    w = layer.workload
+    tensors = {"data": _image(device, layer, "data", geo, m)}
+    if w.operator != "max_pool":
+        tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
+    if "bias" in layer.places:
+        words = _raw(device, layer, "bias").view(f"<i{m.acc_bits // 8}").astype(np.int64)
+        tensors["bias"] = words.reshape(-1, m.batch, m.block_out)[:, 0].reshape(-1)
+        tensors["bias"] = tensors["bias"][: w.out_channels]
+    if "residual" in layer.places:
+        tensors["residual"] = _image(device, layer, "residual", geo, m)
+    return tensors
+
+
+def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
+    """The bytes of a tensor, from all buffers it lies in."""
+    return np.concatenate(
+        [device.memory(p.buffer, p.offset, p.last - p.first) for p in layer.places[role]]
+    )
+
+
+def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine) -> Values:
+    """An activation as the layer's workload has it, (n, c, h, w)."""
+    w, raw = layer.workload, _raw(device, layer, role).view(np.int8)
+    data = role == "data"
+    blocks, block = (geo.ci, m.block_in) if data else (geo.co, m.block_out)
+    h, wide = (geo.h, geo.w) if data else (geo.oh, geo.ow)
+    packed = raw.reshape(geo.batches, geo.groups * blocks, h, wide, m.batch, block)
+    channels, rows, cols = (
+        (w.in_channels, w.height, w.width) if data else (w.out_channels, w.out_height, w.out_width)
+    )
+    order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
+    whole = packed.transpose(order).reshape(-1, geo.groups * blocks * block, rows, cols)
+    return whole[: w.batch, :channels].astype(np.int64)
+
+
+def unpacked_weights(
+    workload: Workload, m: Machine, geo: Geometry, raw: NDArray[np.uint8]
+) -> Values:
+    """The weights (o, c/groups, kh, kw) out of their bytes as a program reads them."""
+    w = workload
+    taps = (w.kernel_h, w.kernel_w)
+    elements = geo.groups * geo.co * geo.ci * taps[0] * taps[1]
+    values = raw.view(f"<i{m.wgt_bits // 8}")[: elements * m.block_out * m.block_in]
+    blocks = values.reshape(geo.groups * geo.co, geo.ci, *taps, m.block_out, m.block_in)
+    whole = blocks.transpose(0, 4, 1, 5, 2, 3).reshape(
+        geo.groups, geo.co * m.block_out, geo.ci * m.block_in, *taps
+    )
+    merged = merged_groups(w, m)
+    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
+    own = whole[:, : merged * per_out, : merged * per_in].reshape(
+        geo.groups, merged, per_out, merged, per_in, *taps
+    )
+    parts = np.stack([own[:, g, :, g] for g in range(merged)], axis=1)
+    weight = parts.reshape(geo.groups * merged * per_out, per_in, *taps)
+    return weight[: w.out_channels].astype(np.int64)
