@@ -1,0 +1,18 @@
+"""A network in one folder: built from layers and schedules, loaded without its model, run, checked.
+
+    from networks.artefact import build, load
+
+    build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
+    artefact = load(Path("art"))
+    outputs, profile = artefact.run({"image": array})
+"""
+
+from networks.artefact.build import build, canonical_workloads, in_the_way
+from networks.artefact.errors import ArtefactError
+from networks.artefact.load import Artefact, load
+from networks.artefact.run import LayerTime, Profile
+
+__all__ = [
+    "Artefact", "ArtefactError", "LayerTime", "Profile", "build", "canonical_workloads",
+    "in_the_way", "load",
+]  # fmt: skip

@@ -1,0 +1,192 @@
+"""An integer graph and a schedule a layer → a folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from networks.artefact.errors import ArtefactError
+from networks.artefact.folder import in_the_way, write_folder
+from targets.base import Target
+from targets.built import Built, HostStep, LayerGraph, Pick
+from targets.capabilities import Builds, HasSpecification, capability
+from targets.files import Json
+from targets.layer import Layer, Value
+from targets.workload import Workload, canonical
+
+if TYPE_CHECKING:
+    from networks.integer.graph import CpuIsland, IntegerGraph
+
+CPU_LIBRARY = "cpu/islands.so"
+
+
+def build(
+    graph: IntegerGraph,
+    schedules: Sequence[Pick],
+    target: Target,
+    target_kind: str,
+    out: Path,
+    *,
+    notes: Mapping[str, Json] | None = None,
+    bare: bool = False,
+) -> Mapping[str, Json]:
+    """Write an artefact to `out` and return its manifest; `schedules` has one for each of
+    `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
+    `notes` are further entries of the manifest, such as how the model was quantised.
+
+    Raises `ArtefactError` for a target that builds nothing, a folder with other files, and, if it
+    is to be `bare`, work left to the CPU; `WorkloadError` for what no board could load.
+    """
+    problem = in_the_way(out)
+    if problem:
+        raise ArtefactError(f"{out} is not written to: {problem}; choose another folder (--out)")
+    builds = capability(target, Builds)
+    if builds is None or not graph.layers:
+        raise ArtefactError(
+            f"nothing to build: {target.name} runs no programs of ours; choose a VTA"
+            if builds is None
+            else f"nothing to build: no layer of {graph.name} runs on {target.name}; give the "
+            "accelerator something to do"
+        )
+    if bare and graph.islands:
+        raise ArtefactError(
+            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
+            "cut the model where these begin"
+        )
+    made = builds.build(layer_graph(graph), schedules)
+    files = dict(made.files)
+    if graph.islands:
+        files[CPU_LIBRARY] = _library(graph)
+    manifest = _manifest(graph, made, target, target_kind, notes or {})
+    write_folder(out, files, manifest)
+    return manifest
+
+
+def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
+    """What is tuned for each layer, in order: schedules do not depend on immediates."""
+    return [canonical(layer.workload) for layer in graph.layers]
+
+
+def layer_graph(graph: IntegerGraph) -> LayerGraph:
+    """What a target builds of it. An int8 tensor that the host makes of a float input, or makes a
+    float output of and nothing else, crosses the border as that."""
+    steps: list[Layer | HostStep] = []
+    by_islands: set[str] = set()
+    for step in graph.steps:
+        if isinstance(step, Layer):
+            steps.append(step)
+        else:
+            steps.append(HostStep(step.name, step.inputs, step.outputs))
+            by_islands.update(step.inputs)
+    inputs = {value.name: value for value in graph.inputs}
+    loaded = {
+        name: inputs[source]
+        for name, source in graph.quantised.items()
+        if name not in by_islands
+    }
+    outputs = {value.name: value for value in graph.outputs}
+    results = list(graph.results.values())
+    stored = {
+        value: outputs[name]
+        for name, value in graph.results.items()
+        if results.count(value) == 1 and value not in by_islands and _is_int8(graph, value)
+    }
+    return LayerGraph(tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored)
+
+
+def _is_int8(graph: IntegerGraph, name: str) -> bool:
+    return graph.values[name].dtype == "int8"
+
+
+def _named(islands: Sequence[CpuIsland]) -> str:
+    """The operators of islands by kind, each with the first of its nodes."""
+    kinds: dict[str, list[str]] = {}
+    for island in islands:
+        for node, kind in island.nodes:
+            kinds.setdefault(kind or "?", []).append(node)
+    return ", ".join(
+        f"{kind} ({nodes[0]}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''})"
+        for kind, nodes in kinds.items()
+    )
+
+
+def _library(graph: IntegerGraph) -> bytes:
+    """The compiled islands. Imports TVM."""
+    from networks.integer.library import write
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(CPU_LIBRARY).name
+        write(graph, path)
+        return path.read_bytes()
+
+
+def _manifest(
+    graph: IntegerGraph, made: Built, target: Target, kind: str, notes: Mapping[str, Json]
+) -> dict[str, Json]:
+    described = capability(target, HasSpecification)
+    rows: list[dict[str, Json]] = []
+    for layer, row in zip(graph.layers, made.layers, strict=True):
+        rows.append(
+            {
+                "name": layer.name,
+                "names": list(layer.names),
+                "operator": layer.operator,
+                "macs": layer.macs,
+                "data": layer.data,
+                "output": layer.output,
+                "residual": layer.residual,
+                "weight_from": layer.weight_from,
+                **row,
+            }
+        )
+    alone = sum(int(str(row["cycles"])) for row in rows)
+    return {
+        "network": graph.name,
+        "target": target.name,
+        "inputs": [_tensor(value) for value in graph.inputs],
+        "outputs": [_tensor(value) for value in graph.outputs],
+        "cycles": {"sum_of_layers": alone, "stream": made.stream_cycles},
+        "macs": {"total": graph.macs, "accelerator": sum(layer.macs for layer in graph.layers)},
+        "dram_bytes": made.bytes,
+        "layers": rows,
+        "cpu": [
+            {
+                "name": island.name, "inputs": list(island.inputs),
+                "outputs": list(island.outputs),
+                "operators": [{"name": node, "operator": kind} for node, kind in island.nodes],
+            }
+            for island in graph.islands
+        ],
+        "steps": [
+            {
+                "kind": "segment", "number": number,
+                "loads": list(made.ports[number][0]), "stores": list(made.ports[number][1]),
+            }
+            if step == "segment" else {"kind": "cpu", "number": number}
+            for step, number in made.order
+        ],
+        "values": {name: _value(value) for name, value in graph.values.items()},
+        "quantised": dict(graph.quantised),
+        "results": dict(graph.results),
+        "memory": made.memory,
+        "specification": {
+            "kind": kind, "keys": {} if described is None else described.specification,
+            "fingerprint": target.fingerprint,
+        },
+        **notes,
+    }  # fmt: skip
+
+
+def _tensor(value: Value) -> dict[str, Json]:
+    return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype,
+            "exponent": value.exponent}  # fmt: skip
+
+
+def _value(value: Value) -> dict[str, Json]:
+    return {key: entry for key, entry in asdict(value).items() if key != "name"}
+
+
+__all__ = ["build", "canonical_workloads", "in_the_way", "layer_graph"]

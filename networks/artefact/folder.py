@@ -1,0 +1,134 @@
+"""The files of an artefact, each known by its SHA-256; the manifest by the one it holds itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from networks.artefact.errors import ArtefactError
+from targets.errors import TilewrightError
+from targets.files import (
+    Json,
+    as_int,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    read_json,
+    remove,
+    write_atomically,
+)
+from targets.safe_files import read_plain
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "tilewright artefact", 1
+MOST_BYTES = 1 << 31
+"""Of one file."""
+MANIFEST_BYTES = 1 << 28
+AGAIN = "copy the artefact again, or build it again from its model"
+
+
+def in_the_way(folder: Path) -> str | None:
+    """What keeps an artefact from being written to a folder, in words; None if nothing does."""
+    if not folder.exists() and not folder.is_symlink():
+        return None
+    if not folder.is_dir():
+        return "it is no folder"
+    if not any(folder.iterdir()) or is_artefact(folder):
+        return None
+    return "it holds other files"
+
+
+def is_artefact(folder: Path) -> bool:
+    """Whether a folder holds an artefact, whole or not."""
+    try:
+        found = as_object(read_json(read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)))
+    except (OSError, ValueError, RecursionError, TilewrightError):
+        return False
+    return found.get("format") == FORMAT
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]) -> None:
+    """Write an artefact in the place of an earlier one, the manifest last. Raises `ArtefactError`
+    where something else is there, and `OSError`."""
+    problem = in_the_way(folder)
+    if problem:
+        raise ArtefactError(
+            f"{folder} is not written to: {problem}; choose another folder with --out"
+        )
+    if folder.is_dir():
+        _forget(folder)
+    for name, data in files.items():
+        write_atomically(folder / name, data, within=folder)
+    listed: dict[str, Json] = {
+        name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
+    }
+    whole: dict[str, Json] = {"format": FORMAT, "version": VERSION, **manifest, "files": listed}
+    whole["sha256"] = digest(canonical(whole))
+    text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(folder / MANIFEST, text.encode() + b"\n", within=folder)
+
+
+def read_manifest(folder: Path) -> dict[str, Json]:
+    """Raises `ArtefactError`."""
+    if not folder.is_dir():
+        raise ArtefactError(
+            f"{folder} is no artefact: there is no such folder; make one with 'tilewright build'"
+        )
+    try:
+        raw = read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)
+        manifest = as_object(read_json(raw))
+    except FileNotFoundError:
+        raise ArtefactError(
+            f"{folder} is no artefact: it has no {MANIFEST}; make one with 'tilewright build'"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ArtefactError(f"{folder / MANIFEST} is damaged; {AGAIN}") from None
+    except OSError as error:
+        raise ArtefactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
+    if manifest.get("format") != FORMAT:
+        raise ArtefactError(
+            f"{folder} is no artefact: its {MANIFEST} is another program's; make one with "
+            "'tilewright build'"
+        )
+    if manifest.get("version") != VERSION:
+        raise ArtefactError(
+            f"{folder} is an artefact of version {manifest.get('version')}, this program reads "
+            f"{VERSION}; build it again, or install the program that built it"
+        )
+    said = manifest.pop("sha256", None)
+    if said != digest(canonical(manifest)):
+        raise ArtefactError(f"{folder / MANIFEST} has other content than when it was built; {AGAIN}")
+    return manifest
+
+
+def read_files(folder: Path, manifest: Mapping[str, Json]) -> dict[str, bytes]:
+    """All files of an artefact by name, each compared with what the manifest says of it. Raises
+    `ArtefactError`."""
+    files = {}
+    for name, said in as_object(manifest["files"]).items():
+        path, known = folder / name, as_object(said)
+        size = as_int(known["bytes"])
+        try:
+            data = read_plain(path, within=folder, limit=max(1, min(size, MOST_BYTES)))
+        except FileNotFoundError:
+            raise ArtefactError(f"{path} is missing; {AGAIN}") from None
+        except (OSError, TilewrightError) as error:
+            raise ArtefactError(f"cannot read {path}: {error}; {AGAIN}") from None
+        if len(data) != size or hashlib.sha256(data).hexdigest() != as_text(known["sha256"]):
+            raise ArtefactError(f"{path} has other bytes than when it was built; {AGAIN}")
+        files[name] = data
+    return files
+
+
+def _forget(folder: Path) -> None:
+    """Remove the files of an earlier artefact, first what says that it is one."""
+    with suppress(OSError, ValueError, KeyError, ArtefactError):
+        names = list(as_object(read_manifest(folder)["files"]))
+        remove(folder / MANIFEST, within=folder)
+        for name in names:
+            remove(folder / name, within=folder)
+    remove(folder / MANIFEST, within=folder)
