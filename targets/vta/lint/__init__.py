@@ -1,7 +1,7 @@
 """Finds what is wrong with a program, or would not behave the same on every implementation.
 
 Covered are the functional simulator, the Chisel RTL and, as notes, the HLS design.
-Data races are looked for in the scratchpads, not in memory.
+Data races are looked for in the scratchpads and in memory.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from targets.vta.lint import classes as c
 from targets.vta.lint.classes import FLAG_CLASSES, Severity, name_of, severity_of
 from targets.vta.lint.inspect import no_accesses
 from targets.vta.lint.log import Log, empty_log, note, rename
+from targets.vta.lint.memory import memory_races
 from targets.vta.lint.order import CONSUMERS, blocked_dispatch, check_finish, clocks_of
 from targets.vta.lint.survey import survey
 from targets.vta.lint.tokens import loses_tokens
@@ -108,6 +109,8 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
     if log.met[c.TOKEN_OVERFLOW] and not loses_tokens(insns, spec, tokens):
         rename(log, c.TOKEN_OVERFLOW, c.TOKEN_OVERFLOW_POSSIBLE)
     check_finish(insns, order, clocks, log)
+    for instruction, other, address in memory_races(insns, order, clocks, m):
+        note(log, c.MEMORY_RACE, instruction, address, other, 0)
     survey(
         insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base,
         as_record(m), as_record(layout_of(spec)), as_record(rules),

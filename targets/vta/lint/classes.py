@@ -21,7 +21,7 @@ STALE_STORE, READS_UNINITIALISED, DATA_RACE, DRAM_ADDRESS_WRAP = 31, 32, 33, 34
 ALU_TENSOR_SHIFT, ALU_TENSOR_SHIFT_NEGATIVE, SHIFT_UNDEFINED = 35, 36, 37
 ALU_IMM_SRC_NE_DST = 38
 HLS_SHIFT_GT15, HLS_WGT_PADDING, HLS_UOP_2D, HLS_GEMM_ACC_RAW = 39, 40, 41, 42
-TOKEN_OVERFLOW_POSSIBLE = 43
+TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
@@ -73,6 +73,10 @@ FLAG_CLASSES = {
     DATA_RACE: FlagClass(
         "data_race", "flag",
         "accesses {memory} element {value} in no order with another module's access",
+    ),
+    MEMORY_RACE: FlagClass(
+        "memory_race", "flag",
+        "meets instruction {limit} at address {value:#x}, in no order with it",
     ),
     DRAM_ADDRESS_WRAP: FlagClass(
         "dram_address_wrap", "flag",
