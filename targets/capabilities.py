@@ -192,7 +192,9 @@ class Builds(Protocol):
         could load."""
         ...
 
-    def open(self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]) -> BuiltProgram:
+    def open(
+        self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
+    ) -> BuiltProgram:
         """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
         are damaged or another target's."""
         ...

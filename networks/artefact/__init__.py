@@ -1,10 +1,10 @@
 """A network in one folder: built from layers and schedules, loaded without its model, run, checked.
 
-    from networks.artefact import build, load
+from networks.artefact import build, load
 
-    build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
-    artefact = load(Path("art"))
-    outputs, profile = artefact.run({"image": array})
+build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
+artefact = load(Path("art"))
+outputs, profile = artefact.run({"image": array})
 """
 
 from networks.artefact.build import build, canonical_workloads, in_the_way

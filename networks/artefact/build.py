@@ -83,9 +83,7 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
             by_islands.update(step.inputs)
     inputs = {value.name: value for value in graph.inputs}
     loaded = {
-        name: inputs[source]
-        for name, source in graph.quantised.items()
-        if name not in by_islands
+        name: inputs[source] for name, source in graph.quantised.items() if name not in by_islands
     }
     outputs = {value.name: value for value in graph.outputs}
     results = list(graph.results.values())

@@ -101,7 +101,9 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         )
     said = manifest.pop("sha256", None)
     if said != digest(canonical(manifest)):
-        raise ArtefactError(f"{folder / MANIFEST} has other content than when it was built; {AGAIN}")
+        raise ArtefactError(
+            f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
+        )
     return manifest
 
 

@@ -114,7 +114,9 @@ def load(folder: Path) -> Artefact:
     except TilewrightError as error:
         raise ArtefactError(f"{folder}: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise ArtefactError(f"{folder} is not as this program builds it ({error}); {AGAIN}") from None
+        raise ArtefactError(
+            f"{folder} is not as this program builds it ({error}); {AGAIN}"
+        ) from None
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:

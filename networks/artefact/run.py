@@ -123,9 +123,7 @@ def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, A
     return {value.name: inputs[value.name] for value in wanted}
 
 
-def layer_times(
-    rows: Sequence[LayerTime], times: Sequence[StreamTimes]
-) -> tuple[LayerTime, ...]:
+def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
     """The layers with the cycles that the streams took for them."""
     cycles = [each for stream in times for each in stream.layers]
     return tuple(

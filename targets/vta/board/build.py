@@ -42,9 +42,7 @@ class Linked:
     begins: NDArray[np.int64]
 
 
-def linked(
-    steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: VtaSpec
-) -> Linked:
+def linked(steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: VtaSpec) -> Linked:
     """Link a network's layers, lowered in the order of the graph, and lay out its memory. Raises
     `WorkloadError` for what no board could load."""
     m = spec.machine
@@ -110,9 +108,7 @@ def _places(
     return places
 
 
-def _part(
-    layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[np.bool_]
-) -> Part:
+def _part(layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[np.bool_]) -> Part:
     """A layer's instructions with offsets in buffers; `fixed` (buffers,) says which never change."""
     words, where = placed_transfers(layer.program, places)
     return Part(words, where, (where >= 0) & fixed[where])

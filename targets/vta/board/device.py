@@ -35,9 +35,7 @@ class Device:
         self.insn_addresses = np.array(begins[count:-1], np.int64)
         self.bytes = begins[-1] - FIRST_ADDRESS
         element = element_bytes(program.spec.machine)
-        self.insns: Words = relocated(
-            program.insns, program.relocations, self.addresses, element
-        )
+        self.insns: Words = relocated(program.insns, program.relocations, self.addresses, element)
         # Instructions are no data: the simulator takes them from beside its memory.
         self._dram = np.zeros(begins[count] - FIRST_ADDRESS, np.uint8)
         for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
@@ -118,9 +116,7 @@ def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) ->
     return pack(packing_of(port, program), program.spec.machine, values)
 
 
-def unpack_port(
-    port: Port, program: BoardProgram, raw: NDArray[np.int8]
-) -> NDArray[np.generic]:
+def unpack_port(port: Port, program: BoardProgram, raw: NDArray[np.int8]) -> NDArray[np.generic]:
     """The tensor of a port out of its values in memory, flat; a float one is the eight bits times
     its scale."""
     packing, m = packing_of(port, program), program.spec.machine

@@ -98,4 +98,3 @@ def execute(
     """
     spec = spec if isinstance(spec, VtaSpec) else VtaSpec.from_mapping(dict(spec))
     return simulate(Program.from_bytes(insn_bytes, dram, base), spec).dram.tobytes()
-
