@@ -24,6 +24,7 @@ from targets.vta.lowering.geometry import (
     epilogue_steps,
     geometry_of,
 )
+from targets.vta.lowering.pool import check_pool, lower_pool, pool_space
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
 from targets.vta.lowering.waits import count_waits
@@ -32,7 +33,7 @@ from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
-TEMPLATE, EXTENDED, UNCHECKED = 0, 1, 2
+TEMPLATE, EXTENDED, UNCHECKED, POOL = 0, 1, 2, 3
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
 
@@ -55,10 +56,18 @@ class Lowering:
     def of(
         cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
     ) -> Lowering:
-        """Raises `WorkloadError` for a workload this machine cannot hold in any schedule."""
+        """Raises `WorkloadError` for a workload this machine cannot hold in any schedule. Every
+        space but the unchecked one offers a max-pool the same schedules."""
         geometry = geometry_of(workload, spec.machine, column=kind == "extended")
         epilogue = epilogue_steps(workload)
-        if kind == "template":
+        if workload.operator == "max_pool":
+            check_pool(workload)
+            if kind == "unchecked":
+                raise WorkloadError(
+                    f"{workload}: the unchecked space has convolutions only; use another space"
+                )
+            space = pool_space(geometry, kind)
+        elif kind == "template":
             space = template_space(geometry)
         elif kind == "extended":
             space = extended_space(geometry)
@@ -80,7 +89,9 @@ class Lowering:
 
     @property
     def code(self) -> int:
-        """The space, as compiled code knows it."""
+        """The space, or what a pool has in its place, as compiled code knows it."""
+        if self.workload.operator == "max_pool":
+            return POOL
         return _CODES[self.kind]
 
     def program(
@@ -185,12 +196,14 @@ def lower_one(
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Dispatch to the lowering of a space; `values` (knobs,), `epilogue` (steps, 3). Returns a
+    """Dispatch to the lowering of a space (or a pool's, `Lowering.code`); `values` (knobs,), `epilogue` (steps, 3). Returns a
     failure code; fills `out` (instructions, 2), `uops` (micro-ops,), `state` (STATE_SIZE,)."""
     if kind == TEMPLATE:
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
     if kind == EXTENDED:
         return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
+    if kind == POOL:
+        return lower_pool(geo, m, lay, epilogue, values, out, uops, state)
     return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state, EVERY_GROUP)
 
 

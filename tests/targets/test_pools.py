@@ -1,0 +1,156 @@
+"""Max-pools as ALU programs: right numbers on every shape, sound streams, an honest bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from targets.errors import WorkloadError
+from targets.vta.lowering import emit
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.pool_plan import axis_of, length, maxima_of
+from targets.vta.spec import VtaSpec
+from targets.vta.verify import mismatches
+from targets.workload import Workload, parse_epilogue, parse_workload
+from tests.targets.test_lowering_numbers import complaints
+
+PYNQ = VtaSpec.load("vta-pynq")
+SQUARE = [
+    PYNQ,
+    VtaSpec.load("small"),
+    VtaSpec.load("vta-pynq-512"),
+    VtaSpec.load("large"),
+    VtaSpec.from_mapping(
+        {
+            "LOG_BATCH": 1, "LOG_BLOCK_IN": 3, "LOG_BLOCK_OUT": 3, "LOG_INP_BUFF_SIZE": 13,
+            "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 14,
+        }
+    ),
+]  # fmt: skip
+"""Machines whose blocks are square: the others bring no pixel to the accumulators as it is."""
+EPILOGUES = ["", "", ">> 1, min 127, max 0", "+ 5, << 1, min 100", "relu"]
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Workload:
+    """Windows below, at and above the stride, asymmetric pads, odd sizes, one output or many."""
+    kernel = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
+    stride = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
+    height = draw(st.integers(max(1, kernel[0] - pads[0] - pads[2]), kernel[0] + 14))
+    width = draw(st.integers(max(1, kernel[1] - pads[1] - pads[3]), kernel[1] + 14))
+    channels = draw(st.integers(1, 70))
+    return Workload(
+        "max_pool", draw(st.integers(1, 3)), channels, height, width, channels, *kernel, *stride,
+        *pads, groups=channels, epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+    )  # fmt: skip
+
+
+def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
+    """Knob values, (n, 7), of random configs that lower."""
+    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
+    values = lowering.space.values(lowering.space.unravel(flat))
+    codes, _ = lowering.counts(values)
+    return values[codes == 0]
+
+
+@settings(max_examples=150)
+@given(workload=pools(), spec=st.sampled_from(SQUARE), seed=st.integers(0, 2**32 - 1))
+def test_accepted_schedules_take_the_maxima_of_the_reference(
+    workload: Workload, spec: VtaSpec, seed: int
+) -> None:
+    lowering = Lowering.of(workload, spec, "extended")
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000) == 0
+    assert complaints(lowering, values[0]) == []
+
+
+@settings(max_examples=60)
+@given(workload=pools(), seed=st.integers(0, 2**32 - 1))
+def test_schedules_mean_the_same_to_the_hardware(workload: Workload, seed: int) -> None:
+    """Hazards of the ALU, which the functional simulator passes over, would show here."""
+    lowering = Lowering.of(workload, PYNQ, "template")
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000, "chisel") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1",  # ResNet
+        "max_pool:n=1,c=32,h=4,w=4,k=2,s=2",
+        "max_pool:n=1,c=64,h=147,w=147,k=3,s=2",  # Inception
+        "max_pool:n=2,c=40,h=35,w=35,k=3,s=1,p=1",
+        "max_pool:n=1,c=96,h=13,w=13,k=13,s=1",  # all of an image
+        "max_pool:n=1,c=64,h=13,w=13,k=5,s=1,p=2",  # spatial pyramids
+        "max_pool:n=1,c=64,h=13,w=13,k=13,s=1,p=6",
+        "max_pool:n=1,c=16,h=20,w=20,k=3,s=2,p=0x0x1x1",  # sizes rounded up
+        "max_pool:n=1,c=16,h=21,w=21,k=2,s=5",  # pixels that nobody reads
+        "max_pool:n=1,c=16,h=21,w=21,k=1,s=2",
+        "max_pool:n=1,c=24,h=1,w=50,k=1x4,s=1x2,p=0x1",
+    ],
+)
+def test_pools_that_networks_have(text: str) -> None:
+    lowering = Lowering.of(parse_workload(text), PYNQ, "extended")
+    values = accepted(lowering, 3, 200)
+    assert len(values)
+    for row in values[:4]:
+        assert mismatches(lowering, row, 1) == 0
+        assert complaints(lowering, row) == []
+
+
+@given(
+    kernel=st.integers(1, 20), stride=st.integers(1, 8), tile=st.integers(1, 12),
+    data=st.data(),
+)  # fmt: skip
+def test_maxima_along_an_axis_are_those_of_its_windows(
+    kernel: int, stride: int, tile: int, data: st.DataObject
+) -> None:
+    """The steps, done one pixel after the other, as the ALU does them."""
+    outputs = data.draw(st.integers(1, tile))
+    axis = axis_of(kernel, stride, tile)
+    pixels = np.random.default_rng(kernel).integers(-99, 99, length(axis, outputs))
+    stride = axis.stride
+    expected = [pixels[o * stride : o * stride + kernel].max() for o in range(outputs)]
+    steps = np.zeros((kernel + 32, 4), np.int64)
+    for into, source, ahead, count in steps[: maxima_of(axis, outputs, steps)]:
+        for j in range(count):
+            at = j * stride + into
+            pixels[at] = max(pixels[at], pixels[(j + ahead) * stride + source])
+    assert [pixels[o * stride + axis.home] for o in range(outputs)] == expected
+
+
+def test_windows_share_what_they_have_in_common() -> None:
+    """Two maxima an output for 3/2; a window of 13 takes four and not twelve."""
+
+    def maxima(kernel: int, stride: int) -> int:
+        axis, steps = axis_of(kernel, stride, 100), np.zeros((kernel + 32, 4), np.int64)
+        return int(steps[: maxima_of(axis, 100, steps), 3].sum()) // 100
+
+    assert [maxima(3, 2), maxima(2, 2), maxima(3, 1), maxima(3, 3)] == [2, 1, 2, 2]
+    assert maxima(13, 1) == 4
+
+
+def test_a_layer_s_identity_is_its_only_weight() -> None:
+    lowering = Lowering.of(
+        parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended"
+    )
+    _, states = lowering.counts(accepted(lowering, 0))
+    assert set(states[:, emit.WGT_BYTES]) == {256}
+
+
+def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
+    text = "max_pool:n=1,c=32,h=8,w=8,k=2,s=2"
+    with pytest.raises(WorkloadError, match="dilated"):
+        Lowering.of(parse_workload(text + ",d=2"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="constants only, not 'residual'"):
+        Lowering.of(parse_workload(text, "residual 0"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="unchecked space has convolutions only"):
+        Lowering.of(parse_workload(text), PYNQ, "unchecked")
+    with pytest.raises(WorkloadError, match="square"):
+        oblong = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4})
+        Lowering.of(parse_workload(text), oblong, "extended")
