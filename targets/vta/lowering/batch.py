@@ -21,6 +21,7 @@ from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import (
     EPILOGUE_IMMEDIATE,
     Geometry,
+    check_residual,
     epilogue_steps,
     geometry_of,
 )
@@ -60,6 +61,7 @@ class Lowering:
         space but the unchecked one offers a max-pool the same schedules."""
         geometry = geometry_of(workload, spec.machine, column=kind == "extended")
         epilogue = epilogue_steps(workload)
+        check_residual(workload, kind == "extended" and workload.operator != "max_pool")
         if workload.operator == "max_pool":
             check_pool(workload)
             if kind == "unchecked":
@@ -75,7 +77,8 @@ class Lowering:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
                 raise WorkloadError(
-                    f"{workload}: the unchecked space has no bias or residual; use another space"
+                    f"{workload}: the unchecked space has no bias or residual; use the extended "
+                    "space"
                 )
         return cls(
             workload, spec, kind, stock, spec.machine, layout_of(spec), geometry,

@@ -31,6 +31,7 @@ from targets.vta.lowering.plan import (
     plan_of,
     slots_failure,
 )
+from targets.vta.lowering.residual import add_residual
 from targets.vta.lowering.steps import (
     MAX_KERNELS,
     Cursor,
@@ -102,15 +103,17 @@ def lower_extended(
     if failure != OK:
         return failure
     # The arrays stay here: what is called takes them without an owner, and counts nothing.
-    inp_ring = np.full((slots.inp, 3), -1, np.int64)
-    wgt_ring = np.full((slots.wgt, 3), -1, np.int64)
-    reader = np.full(m.wgt_built if slots.streamed else 1, -1, np.int64)
+    inp_ring = np.full((slots.inp, 2), -1, np.int64)
+    wgt_ring = np.full((slots.wgt, 2), -1, np.int64)
+    reader = np.full(slots.wgt_places if slots.streamed else 1, -1, np.int64)
+    residual = np.full(max(1, slots.res), -1, np.int64)
     store_of = np.full(slots.acc, -1, np.int64)
     kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
     kernel_at = np.empty(MAX_KERNELS, np.int64)
     return _write(
         plan, unowned(state), unowned(out), unowned(uops), unowned(store_of), unowned(inp_ring),
-        unowned(wgt_ring), unowned(reader), unowned(kernel_keys), unowned(kernel_at),
+        unowned(wgt_ring), unowned(reader), unowned(residual), unowned(kernel_keys),
+        unowned(kernel_at),
     )  # fmt: skip
 
 
@@ -118,17 +121,21 @@ def lower_extended(
 def _write(
     plan: Plan, state: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
     store_of: NDArray[np.int64], inp_ring: NDArray[np.int64], wgt_ring: NDArray[np.int64],
-    reader: NDArray[np.int64], kernel_keys: NDArray[np.int64], kernel_at: NDArray[np.int64],
+    reader: NDArray[np.int64], residual: NDArray[np.int64], kernel_keys: NDArray[np.int64],
+    kernel_at: NDArray[np.int64],
 ) -> int:  # fmt: skip
     """The program of a plan, tile by tile, step by step."""
     program = Program(state, out, uops, store_of)
-    rings = Rings(inp_ring, wgt_ring, reader, kernel_keys, kernel_at)
+    rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
     cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, plan.slots.acc)
     tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
     prepare(plan, program, tiles)
     for number in range(tiles):
         tile = tile_at(plan, number, tiles)
         begin_tile(plan, program, tile)
+        fits = True
+        if plan.operations.shift:
+            fits, cursor = add_residual(plan, program, rings, cursor, tile)
         for k in range(plan.tiling.nk):
             state[emit.STEPS] += 1
             step, cursor = find_slots(plan, program, rings, cursor, tile, k)
@@ -144,10 +151,12 @@ def _write(
             else:
                 run_step(plan, program, tile, step, kernel_at[kernel])
             mark_read(program, rings, step)
-        n_uops = end_tile(plan, program, tile, cursor.n_uops)
+        if plan.operations.residual and not plan.operations.shift:
+            fits, cursor = add_residual(plan, program, rings, cursor, tile)
+        n_uops = end_tile(plan, program, tile, cursor.n_uops) if fits else FULL
         if n_uops == FULL:
             return UOP_CAPACITY
-        cursor = with_uops(cursor, n_uops)
+        cursor = with_uops(cursor, cursor.freed, n_uops)
         if state[emit.PROBLEM]:
             break
     return finish(plan, program, cursor.n_uops)
@@ -157,8 +166,8 @@ def _write(
 def prepare(plan: Plan, program: Program, tiles: int) -> None:
     """What precedes the first tile: micro-ops, bias, and the reset of all accumulator slots."""
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
-    state[emit.INP_USED] = slots.inp * slots.inp_size
-    state[emit.WGT_USED] = slots.wgt * slots.wgt_size
+    state[emit.INP_USED] = slots.inp * slots.inp_size + slots.res * slots.res_size
+    state[emit.WGT_USED] = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places
     state[emit.ACC_USED] = slots.bias_at
     # All micro-ops are loaded by the first instruction; its size is filled in at the end.
     emit.memory(state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes)

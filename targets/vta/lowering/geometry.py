@@ -26,6 +26,9 @@ _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offs
            "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD}  # fmt: skip
 
 
+_ADDITIONS = ("bias", "add", "offset", "residual")
+
+
 class Geometry(NamedTuple):
     """Packed sizes (in blocks), window arithmetic (in pixels) and DRAM addresses (in elements).
 
@@ -162,6 +165,24 @@ def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
         for op in workload.epilogue
     ]
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def check_residual(workload: Workload, has_residuals: bool) -> None:
+    """Raises `WorkloadError` for a residual in a space that has none (`has_residuals`), and for one
+    behind what does not commute with its addition."""
+    kinds = [op.kind for op in workload.epilogue]
+    if "residual" not in kinds:
+        return
+    if not has_residuals:
+        raise WorkloadError(
+            f"{workload}: only the extended space brings a residual through the GEMM core; use it"
+        )
+    before = next((k for k in kinds[: kinds.index("residual")] if k not in _ADDITIONS), None)
+    if before is not None:
+        raise WorkloadError(
+            f"{workload}: its epilogue has '{before}' before 'residual', which is added to the sums"
+            " themselves; put the residual first, or load it as int32 ('add')"
+        )
 
 
 def _has(workload: Workload, kind: str) -> bool:

@@ -2,7 +2,7 @@
 instructions over a tile, and the lookup of what a ring of scratchpad slots holds.
 
 An emitter's `state` (STATE_SIZE,) and `out` (instructions, 2) are those of `emit`; `uops`
-(micro-ops,) is the image of the micro-op scratchpad; `ring` (slots, 3) has the columns named below.
+(micro-ops,) is the image of the micro-op scratchpad; `ring` (slots, 2) has the columns named below.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from targets.vta.lowering.failures import EMPTY_WINDOW
 from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
 from targets.vta.spec import Machine
 
-# Columns of a ring: the key a slot holds, the GEMM that read it last (sequence, instruction).
-KEY, SEQUENCE, INSTRUCTION = 0, 1, 2
+# Columns of a ring: the key a slot holds, the GEMM that read it last.
+KEY, READER = 0, 1
 
 MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
 
@@ -240,7 +240,14 @@ def weights_stream(
     loads bound: where one tile of pixels (`places`) reads each once, in the order of memory, and
     only pixels run in hardware loops. Numbers may be arrays, for the plain function."""
     once = (geo.groups * places == 1) & (nk == 1)
-    return resident & (elements > m.wgt_built) & once & (th > 1) & ((tw > 1) | (geo.column != 0))
+    too_many = elements > m.wgt_built - (geo.identity_at >= 0)
+    return resident & too_many & once & (th > 1) & ((tw > 1) | (geo.column != 0))
+
+
+@nb.njit(cache=True)
+def wgt_places(geo: Geometry, m: Machine) -> int:
+    """Places of the weight scratchpad for weights: the last is the identity's, if there is one."""
+    return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
 
 @nb.njit(cache=True)
@@ -249,16 +256,17 @@ def load_stream(
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
 ) -> int:  # fmt: skip
     """LOAD the `size` weights of a stream that follow the `loaded` first, once the GEMMs that read
-    their places are done. `reader` (wgt_built,) is the last one's instruction by place; returns the
+    their places are done. `reader` (places,) is the last one's instruction by place; returns the
     instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    places = reader.shape[0]
     # Whoever read the last of these places read the others before.
-    last = reader[(loaded + size - 1) % m.wgt_built]
+    last = reader[(loaded + size - 1) % places]
     if last > freed:
         freed = last
         emit.flag(state, out, last, PUSH_PREV)
         emit.pop(state, out, _C, _L)
     emit.memory(
-        state, out, LOAD, WGT, loaded % m.wgt_built, geo.wgt_base + loaded, 1, size, size,
+        state, out, LOAD, WGT, loaded % places, geo.wgt_base + loaded, 1, size, size,
         0, 0, 0, 0, m.wgt_bytes,
     )  # fmt: skip
     return freed

@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 
 from targets.vta.isa import Layout
 from targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, ALLOC_WGT, OK
-from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
-from targets.vta.lowering.pieces import MAX_SLOTS, load_bound, weights_stream
+from targets.vta.lowering.geometry import (
+    EPILOGUE_BIAS,
+    EPILOGUE_RESIDUAL,
+    EPILOGUE_TENSOR,
+    IDENTITY_BITS,
+    Geometry,
+)
+from targets.vta.lowering.pieces import MAX_SLOTS, load_bound, weights_stream, wgt_places
 from targets.vta.lowering.template import window
 from targets.vta.numba_arguments import stage
 from targets.vta.spec import Machine
@@ -49,6 +55,8 @@ class Operations(NamedTuple):
     starts_with_tensor: bool  # a residual that can be the accumulators' first value
     tensors: int  # others
     in_place: int  # ALU operations a tile
+    residual: int  # GEMMs by the identity that bring it, 0: none
+    shift: int  # left shift of the residual behind them, before anything is added to it
 
 
 class Slots(NamedTuple):
@@ -64,6 +72,11 @@ class Slots(NamedTuple):
     bias_resident: bool
     streamed: bool  # weights pass through the scratchpad as a stream
     compute_bound: bool  # else loads are slower than GEMMs
+    wgt_places: int  # of the weight scratchpad, beside the identity
+    res: int  # slots of the residual, at the end of the input scratchpad
+    res_size: int
+    res_blocks: int  # output blocks of a piece, and rows of them
+    res_rows: int
 
 
 class Loops(NamedTuple):
@@ -113,17 +126,44 @@ def operations_of(epilogue: NDArray[np.int64]) -> Operations:
     starts_with_tensor = False
     tensors = 0
     in_place = 0
+    residual, shift = 0, 0
+    for e in range(epilogue.shape[0]):
+        if epilogue[e, 0] == EPILOGUE_RESIDUAL:
+            residual, shift = gemms_of_residual(epilogue[e, 2])
+    first = True  # only what commutes with an addition came before
     for e in range(epilogue.shape[0]):
         in_place += 1
         if epilogue[e, 0] == EPILOGUE_BIAS:
             has_bias = True
-        elif epilogue[e, 0] == EPILOGUE_TENSOR:
-            starts_with_tensor = e == 0 or (e == 1 and epilogue[0, 0] == EPILOGUE_BIAS)
-            if starts_with_tensor:
-                in_place -= 1
-            else:
-                tensors += 1
-    return Operations(has_bias, starts_with_tensor, tensors, in_place)
+        elif epilogue[e, 0] == EPILOGUE_RESIDUAL:
+            in_place -= 1
+        else:
+            if epilogue[e, 0] == EPILOGUE_TENSOR:
+                # A shift of the residual would shift what the accumulators begin with.
+                starts_with_tensor = first and shift == 0
+                if starts_with_tensor:
+                    in_place -= 1
+                else:
+                    tensors += 1
+            first = False
+    return Operations(has_bias, starts_with_tensor, tensors, in_place, residual, shift)
+
+
+@nb.njit(cache=True)
+def gemms_of_residual(scale: int) -> tuple[int, int]:
+    """How a residual times 2^scale gets there: GEMMs by the identity, left shift behind them. Two
+    GEMMs take as long as one and a shift, and need not come first."""
+    if scale <= IDENTITY_BITS:
+        return 1, 0
+    if scale == IDENTITY_BITS + 1:
+        return 2, 0
+    return 1, scale - IDENTITY_BITS
+
+
+@stage
+def extra_iterations(operations: Operations) -> int:
+    """Iterations of compute an accumulator needs besides its reset and the reduction's."""
+    return operations.in_place + operations.residual + (1 if operations.shift > 0 else 0)
 
 
 @nb.njit(cache=True)
@@ -140,18 +180,36 @@ def slots_of(
         inp_slots = t.nk if t.order == PIXELS_OUTER else t.places * t.nk
     if resident:
         wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
-    compute_bound = not load_bound(geo, m, operations.in_place, t.th * t.tw)
+    places = wgt_places(geo, m)
+    compute_bound = not load_bound(geo, m, extra_iterations(operations), t.th * t.tw)
     streamed = not compute_bound and weights_stream(
         geo, m, resident, wgt_slots * wgt_size, t.th, t.tw, t.nk, t.places
     )
     if streamed:
-        wgt_slots, wgt_size = 1, m.wgt_built
+        wgt_slots, wgt_size = 1, places
     bias_at = acc_slots * acc_size * (1 + operations.tensors)
     bias_resident = operations.has_bias and bias_at + geo.groups * geo.co <= m.acc_built
+    room = m.inp_built - inp_slots * inp_size
+    res, res_blocks, res_rows = residual_slots(t, room if operations.residual else 0)
     return Slots(
         inp_slots, inp_size, wgt_slots, wgt_size, acc_slots, acc_size, bias_at, bias_resident,
-        streamed, compute_bound,
+        streamed, compute_bound, places, res, res_blocks * res_rows * t.tw, res_blocks, res_rows,
     )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def residual_slots(t: Tiling, room: int) -> tuple[int, int, int]:
+    """Slots of the residual in so much room, output blocks and rows of a piece. Whole tiles, where
+    they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
+    whole = t.tco * t.th * t.tw
+    if room >= whole:
+        return min(2, room // whole), t.tco, t.th
+    block = t.th * t.tw
+    if room >= 2 * block:
+        return room // block, 1, t.th
+    if room >= 2 * t.tw:
+        return 2, 1, room // (2 * t.tw)
+    return 0, 1, 1
 
 
 @nb.njit(cache=True)
@@ -159,7 +217,9 @@ def slots_failure(m: Machine, t: Tiling, operations: Operations, slots: Slots) -
     """OK, or the scratchpad that is too small."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
-    if slots.wgt > MAX_SLOTS or slots.wgt * slots.wgt_size > m.wgt_built:
+    if operations.residual and slots.res == 0:
+        return ALLOC_INP
+    if slots.wgt > MAX_SLOTS or slots.wgt * slots.wgt_size > slots.wgt_places:
         return ALLOC_WGT
     if slots.bias_at + (t.tco if operations.has_bias else 0) > m.acc_built:
         return ALLOC_ACC

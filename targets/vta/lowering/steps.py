@@ -12,10 +12,9 @@ from targets.vta.isa import LOAD, PUSH_PREV, WGT
 from targets.vta.lowering import emit
 from targets.vta.lowering.pieces import (
     COMPUTE_LATENCY,
-    INSTRUCTION,
     KEY,
     LOAD_LATENCY,
-    SEQUENCE,
+    READER,
     find,
     gemm,
     last_part,
@@ -24,7 +23,7 @@ from targets.vta.lowering.pieces import (
     stream_part,
     write_kernel,
 )
-from targets.vta.lowering.plan import Plan, micro_ops_of_block
+from targets.vta.lowering.plan import Plan, extra_iterations, micro_ops_of_block
 from targets.vta.lowering.tiles import FULL, Program, Tile
 from targets.vta.numba_arguments import stage
 
@@ -39,6 +38,7 @@ class Rings(NamedTuple):
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]
     reader: NDArray[np.int64]  # of a stream, by place: the GEMM that read it last
+    residual: NDArray[np.int64]  # by slot of the residual: likewise
     kernel_keys: NDArray[np.int64]  # slots and sizes a kernel was written for
     kernel_at: NDArray[np.int64]  # its first micro-op
 
@@ -50,7 +50,7 @@ class Cursor(NamedTuple):
     wgt_next: int
     inp_hint: int  # slots that probably hold what is wanted next
     wgt_hint: int
-    freed: int  # GEMMs up to this sequence number are known to LOAD as done
+    freed: int  # GEMMs up to this instruction are known to LOAD as done
     loaded: int  # weight elements of a stream
     kernels: int
     kernel_hint: int
@@ -73,10 +73,10 @@ class Step(NamedTuple):
 
 
 @stage
-def with_uops(cursor: Cursor, n_uops: int) -> Cursor:
-    """The same with another number of micro-ops."""
+def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
+    """The same with another number of micro-ops, and GEMMs known as done."""
     return Cursor(
-        cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, cursor.freed,
+        cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
     )  # fmt: skip
 
@@ -93,27 +93,20 @@ def find_slots(
     w_slot = 0 if slots.streamed else find(rings.wgt, wgt_key, cursor.wgt_hint)
     load_inp, load_wgt = i_slot < 0, w_slot < 0
     inp_next, wgt_next = cursor.inp_next, cursor.wgt_next
-    needs, needs_at = -1, -1
+    needs = -1
     if load_inp:
         i_slot = inp_next
         inp_next = (inp_next + 1) % slots.inp
-        if rings.inp[i_slot, SEQUENCE] > needs:
-            needs, needs_at = rings.inp[i_slot, SEQUENCE], rings.inp[i_slot, INSTRUCTION]
+        needs = rings.inp[i_slot, READER]
         rings.inp[i_slot, KEY] = inp_key
     if load_wgt:
         w_slot = wgt_next
         wgt_next = (wgt_next + 1) % slots.wgt
-        if rings.wgt[w_slot, SEQUENCE] > needs:
-            needs, needs_at = rings.wgt[w_slot, SEQUENCE], rings.wgt[w_slot, INSTRUCTION]
+        needs = max(needs, rings.wgt[w_slot, READER])
         rings.wgt[w_slot, KEY] = wgt_key
-    freed = cursor.freed
-    if needs > freed:
-        # The slot's last reader tells LOAD that it is done; LOAD's next transfer waits.
-        freed = needs
-        emit.flag(program.state, program.out, needs_at, PUSH_PREV)
-        emit.pop(program.state, program.out, _C, _L)
+    freed = wait_for_reader(program, needs, cursor.freed)
     used = tile.number * t.tco * plan.geo.ci * plan.geo.kh * plan.geo.kw
-    wgt_at = used % plan.m.wgt_built if slots.streamed else w_slot * slots.wgt_size
+    wgt_at = used % plan.slots.wgt_places if slots.streamed else w_slot * slots.wgt_size
     step = Step(
         k, k * t.tci, min(t.tci, plan.geo.ci - k * t.tci), tile.number * t.nk + k, i_slot, w_slot,
         load_inp, load_wgt, used, wgt_at,
@@ -123,6 +116,17 @@ def find_slots(
         cursor.kernel_hint, cursor.n_uops,
     )  # fmt: skip
     return step, cursor
+
+
+@stage
+def wait_for_reader(program: Program, reader: int, freed: int) -> int:
+    """LOAD's next transfer waits for the GEMM that read its slot last, if it does not know of it.
+    Returns the instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    if reader <= freed:
+        return freed
+    emit.flag(program.state, program.out, reader, PUSH_PREV)
+    emit.pop(program.state, program.out, _C, _L)
+    return reader
 
 
 @stage
@@ -157,7 +161,7 @@ def kernel_of(
             write_kernel(
                 plan.geo, plan.lay, program.uops, n_uops, plan.loops.hw0, plan.loops.hw1,
                 plan.tiling.tco, step.cis, tile.pitch, plan.tiling.ih, tile.iw, tile.acc,
-                step.i_slot * plan.slots.inp_size, step.wgt_at, plan.m.wgt_built,
+                step.i_slot * plan.slots.inp_size, step.wgt_at, plan.slots.wgt_places,
             )  # fmt: skip
             kernels += 1
             n_uops += count
@@ -202,7 +206,9 @@ def gemm_of(
 def cycles_later(plan: Plan, tile: Tile) -> int:
     """Cycles of compute besides GEMMs, that tiles to come need."""
     pixels = tile.rows * tile.cols
-    return (tile.tiles - 1 - tile.number) * (1 + plan.operations.in_place) * tile.cos * pixels
+    return (
+        (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
+    )
 
 
 @stage
@@ -270,7 +276,7 @@ def run_streamed_step(
         fresh = loaded == first
         if fresh:
             left = plan.geo.co * plan.geo.ci * plan.geo.kh * plan.geo.kw - loaded
-            size = stream_part(plan.m.wgt_built, loaded, left, wanted_part(plan, tile, left))
+            size = stream_part(plan.slots.wgt_places, loaded, left, wanted_part(plan, tile, left))
             freed = load_stream(
                 program.state, program.out, plan.geo, plan.m, rings.reader, loaded, size, freed
             )
@@ -278,7 +284,7 @@ def run_streamed_step(
         part = min(loaded - first, whole - done)
         gemm_of(plan, program, tile, step, kernel_at + done, kernel_at + done + part, fresh)
         for place in range(first, first + part):
-            rings.reader[place % plan.m.wgt_built] = program.state[emit.COUNT] - 1
+            rings.reader[place % plan.slots.wgt_places] = program.state[emit.COUNT] - 1
         done += part
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed, loaded,
@@ -291,7 +297,7 @@ def wanted_part(plan: Plan, tile: Tile, left: int) -> int:
     """Weight elements that the next LOAD of a stream should bring, `left` being to come."""
     if plan.ramp == 0:
         return left
-    instructions = (tile.tiles - 1 - tile.number) * (1 + plan.operations.in_place)
+    instructions = (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations))
     later = cycles_later(plan, tile) + instructions * COMPUTE_LATENCY
     beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
     return min(left, last_part(left, later, tile.rows * tile.cols, beats))
@@ -301,5 +307,5 @@ def wanted_part(plan: Plan, tile: Tile, left: int) -> int:
 def mark_read(program: Program, rings: Rings, step: Step) -> None:
     """Both slots were read last by the step's last GEMM."""
     at = program.state[emit.COUNT] - 1
-    rings.inp[step.i_slot, SEQUENCE], rings.inp[step.i_slot, INSTRUCTION] = step.sequence, at
-    rings.wgt[step.w_slot, SEQUENCE], rings.wgt[step.w_slot, INSTRUCTION] = step.sequence, at
+    rings.inp[step.i_slot, READER] = at
+    rings.wgt[step.w_slot, READER] = at

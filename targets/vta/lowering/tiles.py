@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from targets.vta.isa import ACC, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
 from targets.vta.lowering import emit
-from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_IMMEDIATE, EPILOGUE_TENSOR
+from targets.vta.lowering.geometry import (
+    EPILOGUE_BIAS,
+    EPILOGUE_IMMEDIATE,
+    EPILOGUE_RESIDUAL,
+    EPILOGUE_TENSOR,
+)
 from targets.vta.lowering.pieces import alu, epilogue_piece, one_uop, tile_transfer
 from targets.vta.lowering.plan import CHANNELS_OUTER, Plan
 from targets.vta.lowering.template import window
@@ -154,6 +159,8 @@ def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: 
     epilogue, slots = plan.epilogue, plan.slots
     for e in range(epilogue.shape[0]):
         kind = epilogue[e, 0]
+        if kind == EPILOGUE_RESIDUAL:
+            continue  # see `residual`
         if kind == EPILOGUE_TENSOR and plan.operations.starts_with_tensor:
             continue
         source = tile.acc + piece.offset
