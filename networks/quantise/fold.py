@@ -24,6 +24,9 @@ OLDEST_OPSET = 13
 
 KEPT_AS_THEY_ARE = (
     "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
+    "GeluFusionL1",
+    "LayerNormFusionL1",
+    "SliceConcatToSpaceToDepthFusion",
     "TransposeOptimizer",
     "QDQPropagationTransformer",
     "ConstantSharing",  # two layers' constants may get two scales
