@@ -13,20 +13,23 @@ from onnx import numpy_helper
 
 from networks.errors import QuantisationError
 from networks.graph import NormalGraph
-from networks.quantise.plan import SAME_SCALE, Group, Plan
+from networks.integer.arithmetic import MAX_RESIDUAL_SHIFT
+from networks.quantise.plan import Group, Plan
 
 INT8_MAX = 127
 OF_ZEROS = -7
 """The exponent of a tensor of nothing but zeros: 127 of its steps are almost 1."""
 LIMIT = 60
 """No exponent is beyond ± this."""
-INT32_BIAS_BITS = 30
+INT32_BIAS_BITS = 29
+"""A bias is below two to this, a residual of seven bits shifted by `MAX_RESIDUAL_SHIFT` too: room
+is left for the products."""
 
 
 @dataclass(frozen=True)
 class Exponents:
-    """A tensor's real value is its integer times two to its exponent. `activations` by tensor,
-    constants among them included; `weights` by the first operator of the group."""
+    """A tensor's real value is its integer times two to its exponent: `activations` by tensor,
+    `weights` by the first operator of their group."""
 
     activations: Mapping[str, int]
     weights: Mapping[str, int]
@@ -64,30 +67,30 @@ def choose(normal: NormalGraph, plan: Plan, measured: Mapping[str, int]) -> Expo
 
     Tensors between which values only move get one exponent, the highest asked for. A residual's is
     raised to that of the sums it is added to, which it reaches by a left shift, and a weight's
-    until the bias fits. Raises `QuantisationError` where a residual's cannot be.
+    until bias and residual fit into int32. Raises `QuantisationError` where a residual's cannot be
+    raised.
     """
-    tensors = normal.tensors()
-    asked = {
-        name: _of_constant(tensors[name]) if name in tensors else measured[name]
-        for name in plan.tensors
-    }
+    asked = {name: measured[name] for name in plan.tensors}
     alike = _Alike(plan.tensors)
     for node in normal.graph.node:
-        if node.op_type in SAME_SCALE and node.name in {*plan.alone, *plan.layout}:
-            alike.join([name for name in (*node.input, *node.output) if name in plan.tensors])
+        if node.name in plan.moves:
+            alike.join(name for name in (*node.input, *node.output) if name in plan.tensors)
+    for group in plan.groups:
+        if group.keeps_scale:
+            alike.join(group.tensors)
     weights = _Weights(normal, plan)
+    added = [group for group in plan.groups if group.residual is not None]
     for _ in range(2 * LIMIT):
         exponents = alike.highest(asked)
         low = {
             group.residual: weights.of_sums(group, exponents)
-            for group in plan.groups
-            if group.residual is not None
-            and exponents[group.residual] < weights.of_sums(group, exponents)
+            for group in added
+            if exponents[group.residual or ""] < weights.of_sums(group, exponents)
         }
         if not low:
-            return Exponents(exponents, weights.chosen(plan.groups, exponents))
-        asked.update(low)
-    layer = next(group.nodes[0] for group in plan.groups if group.residual in low)
+            return Exponents(exponents, weights.chosen(exponents))
+        asked.update({name: exponent for name, exponent in low.items() if name is not None})
+    layer = next(group.nodes[0] for group in added if group.residual in low)
     raise QuantisationError(
         f"no power of two suits the residual that is added in layer '{layer}': its weights are too "
         "large; keep that layer in float"
@@ -95,28 +98,34 @@ def choose(normal: NormalGraph, plan: Plan, measured: Mapping[str, int]) -> Expo
 
 
 class _Weights:
-    """The exponents that weights ask for, raised where a bias would not fit."""
+    """The exponents that weights ask for, raised where a bias or a residual would not fit."""
 
     def __init__(self, normal: NormalGraph, plan: Plan) -> None:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
-        self._asked = {
-            name: _of_constant(tensors[name]) for name in {g.weight for g in plan.groups}
-        }
+        weighted = [(group, group.weight) for group in plan.groups if group.weight is not None]
+        values = {name: numpy_helper.to_array(tensors[name]) for _, name in weighted}
+        asked = {name: least_error(v, covering(_largest(v))) for name, v in values.items()}
+        self._asked = {group: asked[name] for group, name in weighted}
         self._floors = {
-            group.nodes[0]: _bias_floor(
-                [tensors[nodes[name].input[place]] for name, place in group.biases]
-            )
-            for group in plan.groups
+            group: _bias_floor([tensors[nodes[name].input[place]] for name, place in group.biases])
+            for group, _ in weighted
         }
 
     def of_sums(self, group: Group, activations: Mapping[str, int]) -> int:
         """The exponent of a group's int32 sums."""
-        own = activations[group.data] + self._asked[group.weight]
-        return max(own, self._floors[group.nodes[0]])
+        if group.weight is None:
+            return sum(activations[name] for name in group.operands)
+        least = self._floors[group]
+        if group.residual is not None:
+            least = max(least, activations[group.residual] - MAX_RESIDUAL_SHIFT)
+        return max(activations[group.operands[0]] + self._asked[group], least)
 
-    def chosen(self, groups: Iterable[Group], activations: Mapping[str, int]) -> dict[str, int]:
+    def chosen(self, activations: Mapping[str, int]) -> dict[str, int]:
         """The exponents of the weights, by the first operator of each group."""
-        return {g.nodes[0]: self.of_sums(g, activations) - activations[g.data] for g in groups}
+        return {
+            group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
+            for group in self._asked
+        }
 
 
 class _Alike:
@@ -133,13 +142,11 @@ class _Alike:
         return {name: max(asked[other] for other in same) for name, same in self._of.items()}
 
 
-def _of_constant(tensor: onnx.TensorProto) -> int:
-    values = numpy_helper.to_array(tensor)
-    return least_error(values, covering(float(np.abs(values).max(initial=0.0))))
+def _largest(values: NDArray[np.floating]) -> float:
+    return float(np.abs(values).max(initial=0.0))
 
 
 def _bias_floor(biases: Iterable[onnx.TensorProto]) -> int:
     """The least exponent of the sums at which their bias is well within int32."""
-    values = (numpy_helper.to_array(bias) for bias in biases)
-    largest = max((float(np.abs(v).max(initial=0.0)) for v in values), default=0.0)
+    largest = max((_largest(numpy_helper.to_array(bias)) for bias in biases), default=0.0)
     return math.ceil(math.log2(largest)) - INT32_BIAS_BITS if largest > 0 else -4 * LIMIT

@@ -1,7 +1,7 @@
 """Writes QuantizeLinear and DequantizeLinear into a float graph, where a plan says.
 
 Every int8 activation gets one pair behind what computes it, and all its readers take the
-dequantised tensor; weights, biases and other constants become integers with a DequantizeLinear.
+dequantised tensor; weights and biases become integers with a DequantizeLinear.
 Scales are powers of two, zero points 0.
 """
 
@@ -16,16 +16,17 @@ from onnx import helper, numpy_helper
 
 from networks.graph import NormalGraph
 from networks.quantise.exponents import Exponents, quantised
-from networks.quantise.plan import Plan
+from networks.quantise.plan import Group, Plan
 
 
 def insert(normal: NormalGraph, plan: Plan, exponents: Exponents) -> onnx.ModelProto:
     """The QDQ model of a folded float one; inputs, outputs and operators keep their names."""
     writer = _Writer(normal, exponents)
     for group in plan.groups:
-        writer.weigh(group.nodes[0], group.weight, group.data)
+        if group.weight is not None:
+            writer.weigh(group.nodes[0], group.weight)
         for node, place in group.biases:
-            writer.bias(node, place, group.nodes[0], group.data)
+            writer.bias(node, place, group)
     return writer.model(plan)
 
 
@@ -42,7 +43,7 @@ class _Writer:
         self._used.update(name for node in self._copy.graph.node for name in node.output)
         self._integers: dict[tuple[str, int, str], str] = {}
 
-    def weigh(self, node: str, weight: str, data: str) -> None:
+    def weigh(self, node: str, weight: str) -> None:
         """Let a layer read its weights as int8."""
         values = numpy_helper.to_array(self._constants[weight])
         exponent = self._exponents.weights[node]
@@ -51,10 +52,11 @@ class _Writer:
             self._integers[key] = self._dequantised(weight, quantised(values, exponent), exponent)
         self._nodes[node].input[1] = self._integers[key]
 
-    def bias(self, node: str, place: int, anchor: str, data: str) -> None:
+    def bias(self, node: str, place: int, group: Group) -> None:
         """Let an operator read its bias as int32, in steps of the sums of products."""
         name = self._nodes[node].input[place]
-        exponent = self._exponents.activations[data] + self._exponents.weights[anchor]
+        data = self._exponents.activations[group.operands[0]]
+        exponent = data + self._exponents.weights[group.nodes[0]]
         key = (name, exponent, "int32")
         if key not in self._integers:
             values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
@@ -65,43 +67,30 @@ class _Writer:
     def model(self, plan: Plan) -> onnx.ModelProto:
         """The finished model."""
         graph = self._copy.graph
+        outputs = {output.name for output in graph.output}
         computed = {name for node in graph.node for name in node.output}
         pairs: dict[str, list[onnx.NodeProto]] = {}
         readers: dict[str, str] = {}
-        outputs = {output.name for output in graph.output}
         for name in sorted(plan.tensors):
-            exponent = self._exponents.activations[name]
-            if name in self._constants:
-                values = numpy_helper.to_array(self._constants[name])
-                readers[name] = self._dequantised(name, quantised(values, exponent), exponent)
-                continue
-            raw = self._fresh(f"{name}/float") if name in outputs & computed else name
+            # a result of the network keeps its name where it is dequantised
+            result = name in outputs & computed
+            raw = self._fresh(f"{name}/float") if result else name
             steps = self._fresh(f"{name}/int8")
-            back = name if raw != name else self._fresh(f"{name}/dequantised")
-            scale, zero = self._scale(exponent), self._zero("int8")
-            pairs[raw] = [
-                self._node("QuantizeLinear", [raw, scale, zero], steps, name),
-                self._node("DequantizeLinear", [steps, scale, zero], back, name),
+            readers[name] = name if result else self._fresh(f"{name}/dequantised")
+            scaled = [self._scale(self._exponents.activations[name]), self._zero("int8")]
+            pairs[name] = [
+                self._node("QuantizeLinear", [raw, *scaled], steps, name),
+                self._node("DequantizeLinear", [steps, *scaled], readers[name], name),
             ]
-            readers[name] = back
-        inputs = [info.name for info in graph.input]
-        nodes = [*self._before, *(n for name in inputs for n in pairs.get(name, []))]
-        quantised_nodes = {*plan.alone, *plan.layout, *plan.products}
-        quantised_nodes.update(name for group in plan.groups for name in group.nodes)
+        nodes = [*self._before, *(n for i in graph.input for n in pairs.get(i.name, []))]
         for node in graph.node:
-            self._rewire(node, readers, plan, node.name in quantised_nodes)
+            behind = [pair for name in node.output for pair in pairs.get(name, [])]
+            for i, name in enumerate(node.input):
+                node.input[i] = readers.get(name, name)
             for i, name in enumerate(node.output):
-                if readers.get(name) == name:
-                    node.output[i] = next(raw for raw, p in pairs.items() if p[1].output[0] == name)
-            nodes += [node, *(n for name in node.output for n in pairs.get(name, []))]
+                node.output[i] = pairs[name][0].input[0] if name in pairs else name
+            nodes += [node, *behind]
         return self._finished(nodes)
-
-    def _rewire(
-        self, node: onnx.NodeProto, readers: dict[str, str], plan: Plan, in_int8: bool
-    ) -> None:
-        for i, name in enumerate(node.input):
-            if name in readers and (in_int8 or name not in self._constants):
-                node.input[i] = readers[name]
 
     def _finished(self, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
         graph = self._copy.graph

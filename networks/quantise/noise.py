@@ -83,7 +83,7 @@ def measure_noise(
     folded. Raises `InputError` where they
     cannot.
     """
-    layers = _layers(real, plan)
+    layers = [(group.nodes, group.output) for group in plan.groups]
     float_type = int(onnx.TensorProto.FLOAT)
     outputs = [
         output.name
@@ -113,16 +113,6 @@ def measure_noise(
         )
         for operators, tensor in layers
     ), tuple(OutputNoise(n, power[n].decibels(), moments[n].correlation()) for n in outputs)
-
-
-def _layers(real: onnx.ModelProto, plan: Plan) -> list[tuple[tuple[str, ...], str]]:
-    """(operators, tensor they write) of the layers that compute something, in execution order."""
-    found = {group.nodes[-1]: (group.nodes, group.output) for group in plan.groups}
-    single = {*plan.products, *plan.alone}
-    for node in real.graph.node:
-        if node.name in single:
-            found[node.name] = ((node.name,), node.output[0])
-    return [found[node.name] for node in real.graph.node if node.name in found]
 
 
 def _dequantised(integer: onnx.ModelProto) -> dict[str, str]:

@@ -1,68 +1,90 @@
 """What of a float network becomes int8: groups of operators that the accelerator runs as one layer,
-operators it runs alone, and the layout changes between them.
+and the moves of values between them.
 
-The groups are those the importer fuses (`networks.relax.partition`); the rest follows the tensors:
-an operator of `ALONE` is int8 where all it reads is.
+The groups are the calls that the importer finds (`networks.relax.chains`). Products are int8
+wherever they are; a pool, sum, relu or clip is where all it reads is int8 anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from networks.fused_calls import FusedCall
+from networks.fused_calls import PRODUCTS, FusedCall
 from networks.graph import NormalGraph, data_inputs
 from networks.quantise.fold import attribute
 from targets.errors import UnknownName
 
-POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool"))
-ALONE = frozenset((*POOLS, "Add", "Relu", "Clip", "Concat"))
-LAYOUT = frozenset(("Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze"))
-SAME_SCALE = frozenset((*LAYOUT, "MaxPool", "Concat"))
-"""Operators that move or choose values: what they read and write has one scale."""
-ANCHORS = ("Conv", "Gemm", "MatMul")
+RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))
+"""Operators that move values and compute none: what they read and write has one scale."""
+ANCHORS: Mapping[str, frozenset[str]] = {
+    "conv2d": frozenset(("Conv",)),
+    "dense": frozenset(("Gemm", "MatMul")),
+    "matmul": frozenset(("MatMul",)),
+    "max_pool": frozenset(("MaxPool",)),
+    "average_pool": frozenset(("AveragePool", "GlobalAveragePool", "ReduceMean")),
+    "add": frozenset(("Add",)),
+    "elementwise": frozenset(("Relu", "Clip")),
+}
+AS_ASKED = "kept in float as asked"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Operators that become one layer: `nodes` in execution order, the first multiplies.
+    """Operators that become one layer: `nodes` in execution order, the first is the anchor.
 
-    `biases` are (operator, place among its inputs) of constants a channel, `residual` is the tensor
-    that is added to the sums of products, None where there is none.
+    `operands` are the activations that the anchor reads, `residual` is the one that is added to its
+    sums of products, None where there is none. `weight` is the constant it multiplies by, and
+    `biases` are (operator, place among its inputs) of constants a channel.
     """
 
     nodes: tuple[str, ...]
-    data: str
-    weight: str
+    operands: tuple[str, ...]
     output: str
+    weight: str | None = None
     biases: tuple[tuple[str, int], ...] = ()
     residual: str | None = None
+    keeps_scale: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The int8 activations it reads and writes."""
+        extra = () if self.residual is None else (self.residual,)
+        return (*self.operands, *extra, self.output)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The layers in int8. `products` multiply two activations, `alone` are single operators and
-    `layout` moves values; all by operator name. `tensors` are the int8 ones, constants included,
-    and `kept` says of every layer left in float why."""
+    """The layers in int8, and the operators that move int8 values between them, by name. `tensors`
+    are the int8 activations; `kept` says of every product left in float, and of what was asked to
+    be, why."""
 
     groups: tuple[Group, ...]
-    products: tuple[str, ...]
-    alone: tuple[str, ...]
-    layout: tuple[str, ...]
+    moves: tuple[str, ...]
     tensors: frozenset[str]
     kept: Mapping[str, str]
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The operators that read and write int8."""
+        return frozenset((*self.moves, *(name for group in self.groups for name in group.nodes)))
+
 
 def plan(normal: NormalGraph, calls: Collection[FusedCall], keep_float: Collection[str]) -> Plan:
-    """What of a folded float model, fused as `calls`, becomes int8.
+    """What of a folded float model, in which `calls` were found, becomes int8.
 
     `keep_float` names operators that stay as they are, each with the group it is in. Raises
     `UnknownName` for one that the model has not.
     """
     return _Planner(normal, keep_float).plan(calls)
+
+
+class _NoGroup(Exception):
+    """Why a call stays in float."""
 
 
 class _Planner:
@@ -73,131 +95,115 @@ class _Planner:
         self._types, self._shapes = normal.types(), normal.shapes()
         self._floats = _present_names(normal, keep_float)
         self._kept: dict[str, str] = {}
-        self._int8: set[str] = set()
-        self._taken: set[str] = set()
 
     def plan(self, calls: Collection[FusedCall]) -> Plan:
-        groups = tuple(self._groups(calls))
-        products = tuple(self._products())
-        images = [i.name for i in data_inputs(self._normal.model)]
-        images = [name for name in images if self._is_float(name) and self._rank(name) == 4]
-        reached = self._int8 | set(images)
-        alone, layout = self._follow(reached)
-        for name in (*alone, *layout):
-            self._int8.update(self._operands(self._nodes[name]), self._nodes[name].output[:1])
-        return Plan(groups, products, alone, layout, frozenset(self._int8), self._kept)
-
-    def _groups(self, calls: Collection[FusedCall]) -> Iterator[Group]:
+        groups: dict[str, Group] = {}
+        others: dict[str, Group] = {}
         for call in calls:
-            group, why = self._group(call)
-            if group is None:
-                self._kept[call.node] = why
-                continue
-            self._taken.update(group.nodes)
-            self._int8.update(name for name in (group.data, group.residual, group.output) if name)
-            yield group
+            products = call.operator in (*PRODUCTS, "matmul")
+            try:
+                (groups if products else others)[call.node] = self._group(call)
+            except _NoGroup as why:
+                if products or str(why) == AS_ASKED:
+                    self._kept[call.node] = str(why)
+        taken = {name for group in groups.values() for name in group.nodes}
+        images = [i.name for i in data_inputs(self._normal.model)]
+        reached = {name for name in images if self._is_float(name) and self._rank(name) == 4}
+        reached.update(name for group in groups.values() for name in group.tensors)
+        moves = self._follow(groups, others, taken, reached)
+        tensors = {name for group in groups.values() for name in group.tensors}
+        for name in moves:
+            tensors.update((*self._moved(self._nodes[name]), self._nodes[name].output[0]))
+        ordered = (groups[node.name] for node in self._normal.graph.node if node.name in groups)
+        return Plan(tuple(ordered), moves, frozenset(tensors), self._kept)
 
-    def _group(self, call: FusedCall) -> tuple[Group | None, str]:
-        """A group of operators of the graph, or why it is none."""
+    def _group(self, call: FusedCall) -> Group:
+        """The operators of a call, as far as one layer goes. Raises `_NoGroup`."""
         anchor = self._nodes.get(call.node)
-        names = list(dict.fromkeys([call.node, *(step.node for step in call.steps)]))
-        if anchor is None or anchor.op_type not in ANCHORS:
-            return None, "it is no convolution or product of a kind that is quantised"
-        if self._floats & set(names):
-            return None, "kept in float as asked"
-        if anchor.input[1] not in self._constants:
-            return None, "its weights are computed while the model runs"
-        if not self._is_float(anchor.input[0]) or any(
-            attribute(anchor, name, 1.0) != 1.0 for name in ("alpha", "beta")
-        ):
-            return None, "it is no plain product of float32 tensors"
-        biases, residual, value = [], None, anchor.output[0]
-        if len(anchor.input) > 2 and anchor.input[2]:
-            biases.append((anchor.name, 2))
+        if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
+            raise _NoGroup("it is no convolution or product of a kind that is quantised")
+        value, weighted = anchor.output[0], call.operator in PRODUCTS
+        if not self._is_float(value) or (call.operator == "average_pool" and _is_ragged(call)):
+            raise _NoGroup("it is no product of float32 tensors")
+        nodes, biases, residual = [anchor.name], [], None
+        if weighted:
+            self._check_product(anchor)
+            biases += [(anchor.name, 2)] if len(anchor.input) > 2 and anchor.input[2] else []
         for step in call.steps:
             node = self._nodes[step.node]
-            if step.kind == "add" and node is anchor:
-                return None, "its bias is not constant, or is more than one number a channel"
-            if node is not anchor:
-                place = 1 - list(node.input).index(value)
-                if step.kind == "bias":
-                    biases.append((node.name, place))
-                elif step.kind == "add":
-                    residual = node.input[place]
-                value = node.output[0]
+            if node is anchor:
+                if step.kind == "add" and weighted:
+                    raise _NoGroup("its bias is not constant, or is more than one a channel")
+                continue
+            place = 1 - list(node.input).index(value)
+            if step.kind == "add" and node.input[place] in self._constants:
+                break  # a whole tensor of constants is no bias and no activation
+            if step.kind == "bias":
+                biases.append((node.name, place))
+            elif step.kind == "add":
+                residual = node.input[place]
+            nodes.append(node.name)
+            value = node.output[0]
+        if self._floats & set(nodes):
+            raise _NoGroup(AS_ASKED)
         if any(self._nodes[name].input[place] not in self._constants for name, place in biases):
-            return None, "its bias is computed while the model runs"
+            raise _NoGroup("its bias is computed while the model runs")
+        operands = anchor.input[: 2 if call.operator in ("add", "matmul") else 1]
         return Group(
-            tuple(names), anchor.input[0], anchor.input[1], value, tuple(biases), residual
-        ), ""
+            tuple(nodes), tuple(operands), value, anchor.input[1] if weighted else None,
+            tuple(biases), residual, keeps_scale=call.operator == "max_pool",
+        )  # fmt: skip
 
-    def _products(self) -> Iterator[str]:
-        """Products of two activations: attention."""
-        for node in self._normal.graph.node:
-            if node.op_type != "MatMul" or node.name in self._taken:
-                continue
-            if any(name in self._constants or not self._is_float(name) for name in node.input):
-                continue
-            if node.name in self._floats:
-                self._kept[node.name] = "kept in float as asked"
-                continue
-            self._taken.add(node.name)
-            self._int8.update((*node.input, *node.output))
-            yield node.name
+    def _check_product(self, anchor: onnx.NodeProto) -> None:
+        if anchor.input[1] not in self._constants:
+            raise _NoGroup("its weights are computed while the model runs")
+        if any(attribute(anchor, name, 1.0) != 1.0 for name in ("alpha", "beta")):
+            raise _NoGroup("it scales operands that are computed while the model runs")
 
-    def _follow(self, reached: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The operators that read int8 tensors only, and the layout changes that lead to others."""
-        alone: list[onnx.NodeProto] = []
-        moving: list[onnx.NodeProto] = []
+    def _follow(
+        self,
+        groups: dict[str, Group],
+        others: Mapping[str, Group],
+        taken: set[str],
+        reached: set[str],
+    ) -> tuple[str, ...]:
+        """Add the groups of `others` that read int8 tensors only; the moves that lead to any."""
+        moving = []
         for node in self._normal.graph.node:
-            if node.name in self._taken or not self._suits(node, reached):
-                continue
-            if node.name in self._floats:
-                self._kept[node.name] = "kept in float as asked"
-                continue
-            (moving if node.op_type in LAYOUT else alone).append(node)
-            reached.add(node.output[0])
-        wanted = {name for node in alone for name in self._operands(node)} | self._int8
-        layout = []
+            other = others.get(node.name)
+            if other is not None and reached.issuperset(other.operands):
+                if not taken & set(other.nodes):
+                    groups[node.name] = other
+                    taken.update(other.nodes)
+                    reached.update(other.tensors)
+            elif node.op_type in MOVES and reached.issuperset(self._moved(node)):
+                if node.name in self._floats:
+                    self._kept[node.name] = AS_ASKED
+                else:
+                    moving.append(node)
+                    reached.add(node.output[0])
+        wanted = {name for group in groups.values() for name in group.tensors}
+        moves = []
         for node in reversed(moving):
             if node.output[0] in wanted:
-                layout.append(node.name)
-                wanted.add(node.input[0])
-        return tuple(node.name for node in alone), tuple(reversed(layout))
+                moves.append(node.name)
+                wanted.update(self._moved(node))
+        return tuple(reversed(moves))
 
-    def _suits(self, node: onnx.NodeProto, reached: Collection[str]) -> bool:
-        if node.op_type not in ALONE | LAYOUT or not self._is_float(node.output[0]):
-            return False
-        operands = self._operands(node)
-        constant = [name in self._constants for name in operands]
-        if all(constant) or not all(
-            name in reached or fixed for name, fixed in zip(operands, constant, strict=True)
-        ):
-            return False
-        if node.op_type == "Add":
-            return len({self._shapes.get(n) for n in (*operands, node.output[0])}) == 1
-        if node.op_type == "Clip":
-            return self._cuts_at_zero(node)
-        plain = len(node.output) == 1 and not attribute(node, "ceil_mode", 0)
-        return bool(node.op_type not in POOLS or (plain and self._rank(node.input[0]) == 4))
-
-    def _cuts_at_zero(self, node: onnx.NodeProto) -> bool:
-        tensors = self._normal.tensors()
-        given = [tensors.get(name) for name in node.input[1:]]
-        if not given or any(tensor is None for tensor in given):
-            return False
-        low, *high = (float(numpy_helper.to_array(tensor)) for tensor in given)
-        return bool(low == 0 and all(bound > 0 for bound in high))
-
-    def _operands(self, node: onnx.NodeProto) -> list[str]:
-        """What a node reads as data, not as a bound or a shape."""
-        return list(node.input) if node.op_type in ("Add", "Concat") else list(node.input[:1])
+    def _moved(self, node: onnx.NodeProto) -> list[str]:
+        """What a move reads as values, not as a shape."""
+        return list(node.input) if node.op_type == "Concat" else list(node.input[:1])
 
     def _is_float(self, tensor: str) -> bool:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _rank(self, tensor: str) -> int:
         return len(self._shapes.get(tensor, ()))
+
+
+def _is_ragged(call: FusedCall) -> bool:
+    """Whether a pool's windows at the border average fewer pixels than others."""
+    return any(call.padding) and not call.count_include_pad
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:

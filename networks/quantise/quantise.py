@@ -91,21 +91,18 @@ def quantise(
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
     name = model.graph.name or "model"
-    calls = OnnxSource(name, normal.model, lambda: normal.model, {}).examine().found.fused_calls
+    calls = OnnxSource(name, normal.model, lambda: normal.model, {}).examine().found.calls
     found = plan(normal, calls, options.keep_float)
-    if not found.tensors:
+    if not found.groups:
         raise QuantisationError(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
             "weights that is not kept in float"
         )
-    activations = sorted(found.tensors - set(normal.tensors()))
-    single = {*found.products, *found.alone, *found.layout}
-    single.update(node for group in found.groups for node in group.nodes)
-    operators = {node.op_type for node in normal.graph.node if node.name in single}
+    operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
     largest = largest_values(
         normal.model, operators, samples.feeds, options.method, options.percentile
     )
-    measured = covering_exponents({tensor: largest[tensor] for tensor in activations})
+    measured = covering_exponents({tensor: largest[tensor] for tensor in sorted(found.tensors)})
     if options.rule == "least_error":
         measured = least_error_exponents(normal.model, measured, samples.feeds)
     exponents = choose(normal, found, measured)
