@@ -50,6 +50,7 @@ def folded(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) ->
     normal = normalise(_recent(model), input_shapes)
     _scale_products(normal)
     lean = _optimised(normal.model)
+    _name_again(lean, normal)
     refolded = normalise(lean, {})
     return NormalGraph(refolded.model, normal.operators, {**normal.absorbed, **refolded.absorbed})
 
@@ -97,6 +98,23 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
     lean.graph.name = model.graph.name
     lean.producer_name = model.producer_name
     return lean
+
+
+def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
+    """Give an operator that onnxruntime wrote in other terms its name back, where the last of them
+    computes it."""
+    present = {node.name for node in lean.graph.node}
+    gone = {
+        output: operator.name
+        for operator in normal.operators
+        if operator.name not in present
+        for output in operator.outputs
+    }
+    own = {operator.name for operator in normal.operators}
+    for node in lean.graph.node:
+        name = next((gone[output] for output in node.output if output in gone), None)
+        if name is not None and node.name not in own:
+            node.name = name
 
 
 def _scale_products(normal: NormalGraph) -> None:

@@ -146,6 +146,17 @@ def test_old_models_are_brought_to_a_newer_opset() -> None:
     assert made.model.opset_import[0].version == 13
 
 
+def test_operators_keep_their_names_when_onnxruntime_writes_them_in_other_terms() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("HardSwish", ["c"], ["h"], name="swish"),
+        helper.make_node("Conv", ["h", "w"], ["y"], name="last"),
+    ]
+    made = _made(nodes, {"w": normal(16, 16, 1, 1)}, "y")
+    owners = {output: node.name for node in made.model.graph.node for output in node.output}
+    assert owners["h"] == "swish"
+
+
 def test_dynamic_inputs_need_a_size() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
     open_ended = with_typed_output(
