@@ -10,7 +10,8 @@ import onnx
 from networks.errors import ImportFailedError
 from networks.graph import NormalGraph
 from networks.integer.graph import CpuIsland, IntegerGraph, Step
-from networks.integer.layers import Layers, NotALayer, UnfoldRule
+from networks.integer.layers import Layers, UnfoldRule
+from networks.integer.products import NotALayer
 from networks.integer.schedule import Run, schedule
 from networks.integer.walk import Tensors, is_kept
 from networks.onnx_source import import_whole
@@ -20,6 +21,7 @@ from networks.relax.islands import CpuNode, function_of
 from networks.relax.macs import macs_by_node
 from networks.rewrites import best_unfold
 from targets.capabilities import Blocks
+from targets.errors import WorkloadError
 from targets.layer import Layer, Value
 
 
@@ -106,11 +108,11 @@ class _Extraction:
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
             return False
-        nodes = len(self._tensors.nodes)
+        nodes, steps = len(self._tensors.nodes), len(self._layers.steps)
         try:
             self._layers.write(match)
-        except NotALayer:
-            del self._tensors.nodes[nodes:]
+        except (NotALayer, WorkloadError):
+            del self._tensors.nodes[nodes:], self._layers.steps[steps:]
             return False
         return True
 
@@ -151,12 +153,9 @@ class _Extraction:
                 name for name in (layer.data, layer.residual, layer.weight_from) if name
             }
         for node in self._tensors.nodes:
-            owners = (self._tensors.owner(v) or self._holds(v) for v in variables(node.value))
+            owners = (self._tensors.owner(var) for var in variables(node.value))
             found[node.value_name] = {owner for owner in owners if owner is not None}
         return found
-
-    def _holds(self, var: object) -> str | None:
-        return next((n for n, holder in self._tensors.holders.items() if holder is var), None)
 
     def _steps(self, runs: Sequence[Run], results: set[str]) -> tuple[Step, ...]:
         reads = self._reads()
@@ -184,7 +183,6 @@ class _Extraction:
         inputs = sorted({read for n in own for read in reads[n]} - own)
         outputs = [node.value_name for node in nodes if node.value_name in later]
         names = tuple(dict.fromkeys(node.node for node in nodes))
-        held = {var: h for var, h in t.held().items() if var is not None}
         return CpuIsland(
             name=name,
             inputs=tuple(inputs),
@@ -192,7 +190,7 @@ class _Extraction:
             nodes=tuple((node, self._types.get(node, "")) for node in names),
             function=function_of(
                 self._flat, nodes, [t.holders[n] for n in inputs],
-                [t.holders[n] for n in outputs], held,
+                [t.holders[n] for n in outputs], t.held(),
             ),
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ which calls become layers, and what is left to the CPU."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,12 @@ class View:
     value: str
     shape: Shape
     exponent: int | None = None
+
+    @property
+    def known(self) -> int:
+        """The exponent of a value that has one."""
+        assert self.exponent is not None
+        return self.exponent
 
 
 class Tensors:
@@ -93,6 +99,7 @@ class Tensors:
         value = Value(self.unique(name), shape, "int8", exponent)
         self.values[value.name] = value
         self.holders[value.name] = islands.int8_variable(value.name, shape)
+        self._owners[self.holders[value.name]] = value.name
         return value
 
     def bind(self, var: Any, view: View) -> None:
@@ -109,7 +116,7 @@ class Tensors:
         found = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
-            if var is not holder and var not in self._owners:
+            if var not in self._owners:
                 integer = "int" in str(var.ty.dtype)
                 found[var] = Held(holder, view.shape, None if integer else view.exponent)
         return found
@@ -132,6 +139,11 @@ class Tensors:
         self.values[name] = replace(self.values[name], exponent=exponent)
         self._views[var] = View(name, shape, exponent)
         return self._views[var]
+
+    def derived(self, view: View, move: Callable[[Any], Any], shape: Shape, node: str) -> View:
+        """A value of that shape, which `move` makes of the expression of another."""
+        holder = self.holders[self.in_shape(view, view.shape, node).value]
+        return self.integers(move(holder), shape, view.exponent, node)
 
     def in_shape(self, view: View, shape: Shape, node: str) -> View:
         """A value that has this shape itself, with the same numbers in their order."""

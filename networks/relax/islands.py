@@ -50,6 +50,22 @@ def reshaped(holder: Any, shape: Sequence[int]) -> Any:
     return relax.op.reshape(holder, tuple(shape))
 
 
+def transposed(holder: Any) -> Any:
+    """(…, rows, columns) → (…, columns, rows)."""
+    rank = len(holder.ty.shape)
+    return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def part(holder: Any, index: int) -> Any:
+    """One of the first dimension's, without that dimension."""
+    return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
+
+
+def stacked(holders: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Tensors of one shape after one another, in a shape that holds them all."""
+    return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
+
+
 def moved(value: Any, replaced: Mapping[Any, Any]) -> Any:
     """A call that moves values, of other variables."""
     return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
