@@ -182,7 +182,7 @@ class _Extraction:
         own = {node.value_name for node in nodes}
         inputs = sorted({read for n in own for read in reads[n]} - own)
         outputs = [node.value_name for node in nodes if node.value_name in later]
-        names = tuple(dict.fromkeys(node.node for node in nodes))
+        names = tuple(dict.fromkeys(node.node for node in nodes if node.node))
         return CpuIsland(
             name=name,
             inputs=tuple(inputs),

@@ -68,7 +68,7 @@ class Products:
         image = len(shape) == 4
         if own == shape or (not image and len(own) != 4 and own[-1] == shape[-1]):
             return view
-        return self._t.in_shape(view, shape, f"{view.value}.reshaped")
+        return self._t.in_shape(view, shape)
 
     def image(self, value: Any) -> tuple[View, tuple[int, int, int, int]]:
         """The data of an operator on images, as a value that lies as one, and its shape."""
@@ -78,7 +78,7 @@ class Products:
         own = self._t.values[view.value].shape
         single = view.shape[0] == 1 == math.prod(view.shape[2:])
         if not (own == view.shape or (single and own[-1] == view.shape[1])):
-            view = self._t.in_shape(view, view.shape, f"{view.value}.reshaped")
+            view = self._t.in_shape(view, view.shape)
         n, c, h, w = view.shape
         return view, (n, c, h, w)
 
@@ -117,11 +117,11 @@ class Products:
         rows, channels = rows_and_channels(view.shape)
         own = self._t.values[view.value].shape
         if len(own) == 4 and (own[0] != 1 or rows != 1 or math.prod(own) != channels):
-            view = self._t.in_shape(view, (rows, channels), f"{view.value}.rows")
+            view = self._t.in_shape(view, (rows, channels))
         elif len(own) == 4:
             weight = as_packed(weight, own, self._blocks.in_channels)
         elif own[-1] != channels:
-            view = self._t.in_shape(view, view.shape, f"{view.value}.reshaped")
+            view = self._t.in_shape(view, view.shape)
         outputs, inputs = weight.shape[:2]
         workload = Workload("dense", rows, inputs, 1, 1, outputs, epilogue=())
         shape = match.anchor.shape or ()
@@ -161,12 +161,16 @@ class Products:
         outputs, heads = two.shape[-1], math.prod(one.shape[:-2])
         left = self._t.in_shape(one, (heads, rows, channels), f"{node}.data")
         right = self._t.in_shape(two, (heads, channels, outputs), f"{node}.weights")
-        right = self._t.derived(right, islands.transposed, (heads, outputs, channels), node)
+        right = self._t.derived(
+            right, islands.transposed, (heads, outputs, channels), f"{node}.turned"
+        )
         workload = Workload("dense", rows, channels, 1, 1, outputs, epilogue=())
         for i in range(heads):
             data, weight = (
-                self._t.derived(side, partial(islands.part, index=i), side.shape[1:], node)
-                for side in (left, right)
+                self._t.derived(
+                    side, partial(islands.part, index=i), side.shape[1:], f"{node}.{role}.{i}"
+                )
+                for side, role in ((left, "data"), (right, "weights"))
             )
             yield Product(
                 workload, data.value, one.known, (rows, outputs), None, two.known, weight.value

@@ -60,6 +60,7 @@ class Tensors:
         self._views: dict[Any, View] = {}
         self._owners: dict[Any, str] = {}
         self._taken: set[str] = set()
+        self._last = {binding.node: binding.var for binding in flat.bindings}
         for param in flat.module["main"].params:
             if param in flat.data:
                 self._parameter(param)
@@ -121,9 +122,10 @@ class Tensors:
                 found[var] = Held(holder, view.shape, None if integer else view.exponent)
         return found
 
-    def computed(self, var: Any, value: Any, node: str) -> str:
-        """Leave `var = value` to the CPU; the name of its tensor."""
-        name = self.unique(node or str(var.name))
+    def computed(self, var: Any, value: Any, node: str, name: str = "") -> str:
+        """Leave `var = value` of a source operator to the CPU; the name of its tensor."""
+        whole = self._last.get(node, var).same_as(var)
+        name = self.unique(name or (node if whole else f"{node}:{var.name}"))
         self.nodes.append(CpuNode(var, value, node, name))
         self._owners[var] = name
         self.holders[name] = var
@@ -132,25 +134,28 @@ class Tensors:
         self.values[name] = Value(name, shape or (), str(getattr(var.ty, "dtype", "")))
         return name
 
-    def integers(self, value: Any, shape: Shape, exponent: int | None, node: str) -> View:
-        """Int8 numbers that the CPU moves about; `value` is the expression of them."""
-        var = islands.int8_variable(node, shape)
-        name = self.computed(var, value, node)
+    def integers(
+        self, value: Any, shape: Shape, exponent: int | None, name: str, node: str = ""
+    ) -> View:
+        """Int8 numbers that the CPU moves about, for a source operator or as a layer needs them;
+        `value` is the expression of them."""
+        var = islands.int8_variable(name, shape)
+        name = self.computed(var, value, node, name)
         self.values[name] = replace(self.values[name], exponent=exponent)
         self._views[var] = View(name, shape, exponent)
         return self._views[var]
 
-    def derived(self, view: View, move: Callable[[Any], Any], shape: Shape, node: str) -> View:
+    def derived(self, view: View, move: Callable[[Any], Any], shape: Shape, name: str) -> View:
         """A value of that shape, which `move` makes of the expression of another."""
-        holder = self.holders[self.in_shape(view, view.shape, node).value]
-        return self.integers(move(holder), shape, view.exponent, node)
+        holder = self.holders[self.in_shape(view, view.shape, name).value]
+        return self.integers(move(holder), shape, view.exponent, name)
 
-    def in_shape(self, view: View, shape: Shape, node: str) -> View:
+    def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
         """A value that has this shape itself, with the same numbers in their order."""
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
         expression = islands.reshaped(self.holders[view.value], shape)
-        return self.integers(expression, shape, view.exponent, node)
+        return self.integers(expression, shape, view.exponent, name or f"{view.value}.reshaped")
 
     def plain(self, binding: Binding) -> None:
         """A binding that is no layer: a view where it can be one, else work of the CPU."""
@@ -163,9 +168,8 @@ class Tensors:
             self._views[var] = replace(view, shape=binding.shape)
         elif op in MOVES and (parts := self._parts(binding)) is not None:
             replaced, exponent = parts
-            view = self.integers(
-                islands.moved(binding.value, replaced), binding.shape or (), exponent, binding.node
-            )
+            value, node = islands.moved(binding.value, replaced), binding.node
+            view = self.integers(value, binding.shape or (), exponent, node, node)
             self._views[var] = view
         else:
             self.computed(var, binding.value, binding.node)
@@ -221,7 +225,7 @@ class Tensors:
             if view is None or operand in self.flat.constants:
                 return None
             exponents.add(view.exponent)
-            whole = self.in_shape(view, view.shape, binding.node)
+            whole = self.in_shape(view, view.shape)
             replaced[operand] = self.holders[whole.value]
         if len(exponents) != 1 or any(self.flat.is_constant(a) for a in replaced):
             return None

@@ -82,6 +82,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         result = own(self.bb, list(inputs), attrs) if own else None
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
+        if isinstance(result, relax.Tuple):
+            for field in result.fields:
+                if isinstance(field, relax.Var):
+                    self.owners.setdefault(field, self.node)
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
