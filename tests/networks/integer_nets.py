@@ -1,0 +1,70 @@
+"""Integer graphs for the tests, and onnxruntime's numbers for every tensor in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from networks.integer.graph import IntegerGraph
+from networks.integer.reference import layer_reference
+from targets.capabilities import Blocks
+
+BLOCKS = Blocks(1, 16, 16)
+
+
+def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Standard normal, or integers below 100."""
+    rng = np.random.default_rng(seed)
+    return {
+        v.name: rng.standard_normal(v.shape, dtype=np.float32)
+        if v.dtype == "float32"
+        else rng.integers(0, 100, v.shape).astype(v.dtype)
+        for v in graph.inputs
+    }
+
+
+def integers_of(
+    model: onnx.ModelProto, graph: IntegerGraph, inputs: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """By value what onnxruntime computes for it; of those that a QuantizeLinear of the model
+    writes."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    written = {n.name: n.output[0] for n in copy.graph.node if n.op_type == "QuantizeLinear"}
+    names = [name for name in graph.values if name in written]
+    del copy.graph.output[:]
+    copy.graph.output.extend(
+        onnx.helper.make_tensor_value_info(written[name], onnx.TensorProto.INT8, None)
+        for name in names
+    )
+    return dict(zip(names, session(copy).run(None, dict(inputs)), strict=True))
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The model as it is written, without onnxruntime's optimisations."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def differences(
+    graph: IntegerGraph, values: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.int64]]:
+    """By layer: the reference's output on onnxruntime's integers, less onnxruntime's. Layers that
+    read or write what onnxruntime does not have are left out."""
+    found = {}
+    for layer in graph.layers:
+        read = [name for name in (layer.data, layer.residual, layer.weight_from) if name]
+        if all(name in values for name in (*read, layer.output)):
+            ours = layer_reference(layer, values, graph.blocks.in_channels)
+            theirs = values[layer.output].astype(np.int64)
+            found[layer.name] = ours.astype(np.int64).reshape(theirs.shape) - theirs
+    return found

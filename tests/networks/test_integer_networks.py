@@ -1,0 +1,381 @@
+"""Quantised networks in integers, against onnxruntime on the same quantised models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integer_nets import BLOCKS, differences, integers_of, random_inputs, session
+from onnx import helper
+from quantised_graphs import Graph
+
+from networks import zoo
+from networks.errors import ImportFailedError, InputError, QuantisationError
+from networks.integer import library
+from networks.integer.arithmetic import average_weights
+from networks.integer.extraction import integer_graph
+from networks.integer.graph import IntegerGraph
+from networks.integer.reference import quantised, run
+from networks.quantise import Samples, quantise
+from networks.zoo import digits
+from targets.capabilities import Blocks
+from targets.layer import Layer
+from targets.workload import EpilogueOp
+
+ONE_TIE = 1
+
+
+def _epilogue(layer: Layer) -> str:
+    return ", ".join(map(str, layer.workload.epilogue))
+
+
+def _residual_net(g: Graph) -> onnx.ModelProto:
+    """A first convolution, pools, residuals in and out of chains, a product behind an image."""
+    x = g.quantise(g.input("x", (1, 3, 8, 8)), -5)
+    first = g.conv(x, "first", (24, 3, 3, 3), (-5, -7), pads=[1] * 4)
+    a = g.quantise(g.op("Relu", "first.relu", [first]), -2)
+    pool = g.op("MaxPool", "pool", [a], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    pool = g.quantise(pool, -2)
+    conv = g.conv(pool, "conv", (24, 24, 3, 3), (-2, -7), pads=[1] * 4)
+    y = g.quantise(g.op("Relu", "relu", [g.op("Add", "sum", [conv, pool])]), 0)
+    alone = g.quantise(g.op("Add", "alone", [y, pool]), 1)
+    mean = g.quantise(g.op("AveragePool", "mean", [alone], kernel_shape=[2, 2]), 0)
+    flat = g.op("Flatten", "flat", [mean])
+    product = g.op("MatMul", "fc", [flat, g.weight("fc", (24 * 9, 10), -7)])
+    return g.model((g.quantise(product, 3), (1, 10)))
+
+
+def _depthwise_net(g: Graph) -> onnx.ModelProto:
+    """Depthwise and grouped convolutions, relu6, a global average, a clip that stands alone."""
+    bounds = [g.constant("low", np.float32(0)), g.constant("high", np.float32(6))]
+    x = g.quantise(g.input("x", (2, 24, 9, 9)), -5)
+    deep = g.conv(x, "deep", (24, 1, 3, 3), (-5, -6), group=24, strides=[2, 2], pads=[1] * 4)
+    y = g.quantise(g.op("Clip", "six", [deep, *bounds]), -4)
+    grouped = g.conv(y, "grouped", (48, 12, 1, 1), (-4, -7), group=2)
+    y = g.quantise(grouped, -2)
+    y = g.quantise(g.op("Clip", "clip", [y, *bounds]), -3)
+    mean = g.quantise(g.op("GlobalAveragePool", "mean", [y]), -4)
+    return g.model((mean, (2, 48, 1, 1)))
+
+
+def _attention_net(g: Graph) -> onnx.ModelProto:
+    """Two heads of attention on rows, with a layer norm before and a sum behind."""
+    x = g.input("x", (1, 10, 32))
+    norm = [g.constant("scale", np.ones(32, np.float32)), g.constant("b", np.ones(32, np.float32))]
+    y = g.quantise(g.op("LayerNormalization", "norm", [x, *norm]), -5)
+    heads = []
+    for role, order in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
+        linear = g.op("MatMul", role, [y, g.weight(role, (32, 32), -9)])
+        shape = g.constant(f"{role}.shape", np.array([1, 10, 2, 16]))
+        split = g.op("Reshape", f"{role}.heads", [g.quantise(linear, -5), shape])
+        heads.append(g.quantise(g.op("Transpose", f"{role}.turn", [split], perm=order), -5))
+    scores = g.quantise(g.op("MatMul", "scores", heads[:2]), -3)
+    chances = g.quantise(g.op("Softmax", "softmax", [scores]), -7)
+    mixed = g.quantise(g.op("MatMul", "context", [chances, heads[2]]), -5)
+    back = g.quantise(g.op("Transpose", "back", [mixed], perm=[0, 2, 1, 3]), -5)
+    rows = g.op("Reshape", "rows", [back, g.constant("rows.shape", np.array([1, 10, 32]))])
+    out = g.op("Add", "out.bias", [g.op("MatMul", "out", [rows, g.weight("out", (32, 32), -9)]),
+                                   g.bias("out", 32, -14)])  # fmt: skip
+    total = g.quantise(g.op("Add", "total", [out, y]), -4)
+    return g.model((g.quantise(g.op("Relu", "last", [total]), -3), (1, 10, 32)))
+
+
+NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
+    "residual": _residual_net, "depthwise": _depthwise_net, "attention": _attention_net,
+}  # fmt: skip
+
+
+def _check_layers(model: onnx.ModelProto, graph: IntegerGraph, compared: int) -> None:
+    """Every layer on onnxruntime's integers: equal but for ties and averages."""
+    inputs = random_inputs(graph)
+    found = differences(graph, integers_of(model, graph, inputs))
+    assert len(found) >= compared
+    for name, difference in found.items():
+        assert np.abs(difference).max() <= ONE_TIE, name
+        assert np.count_nonzero(difference) <= 0.2 * difference.size, name
+
+
+@pytest.mark.parametrize(
+    ("name", "compared"), [("residual", 6), ("depthwise", 4), ("attention", 5)]
+)
+@pytest.mark.parametrize("blocks", [BLOCKS, Blocks(2, 8, 8)])
+def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -> None:
+    model = NETS[name](Graph())
+    graph = integer_graph(model, blocks, name=name)
+    _check_layers(model, graph, compared)
+    inputs = random_inputs(graph)
+    (output,) = graph.outputs
+    ours = run(graph, inputs, library.in_memory(graph))[output.name]
+    (theirs,) = session(model).run([output.name], inputs)
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    assert output.exponent is not None
+    steps = np.abs(ours - theirs) / 2.0**output.exponent
+    assert steps.max() <= 3 * ONE_TIE  # ties add up from layer to layer
+
+
+def test_a_residual_network_is_one_segment_of_known_layers() -> None:
+    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    assert not graph.islands
+    assert len(graph.segments()) == 1
+    assert {layer.name: f"{layer.workload} {_epilogue(layer)}" for layer in graph.layers} == {
+        "first": "conv2d:n=1,c=27,h=8,w=8,o=24,k=1,s=1,p=0 bias, >> 10, min 127, max 0",
+        "pool": "max_pool:n=1,c=24,h=8,w=8,k=3,s=2,p=1 ",
+        "conv": "conv2d:n=1,c=24,h=4,w=4,o=24,k=3,s=1,p=1 bias, residual 7, >> 9, min 127, max 0",
+        "alone": "conv2d:n=1,c=24,h=4,w=4,o=24,k=1,s=1,p=0,g=24 "
+        "residual 2, + 4, >> 3, min 127, max -128",
+        "mean": "conv2d:n=1,c=24,h=4,w=4,o=24,k=2,s=1,p=0,g=24 + 1, >> 1, min 127, max -128",
+        "fc": "dense:n=1,c=288,o=10 + 512, >> 10, min 127, max -128",
+    }
+    first, fc = graph.layers[0], graph.layers[-1]
+    assert first.unfold is not None
+    assert graph.quantised == {first.data: "x"}
+    assert first.macs == 24 * 64 * 27
+    assert graph.macs == sum(layer.macs for layer in graph.layers)
+    assert first.names[:2] == ("first", "first.relu")
+    assert graph.results == {graph.outputs[0].name: fc.output}
+
+
+def test_a_flattened_image_is_read_as_it_lies() -> None:
+    """Weights of a product behind an image follow the packed image, which has 8 channels more."""
+    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    fc = graph.layers[-1]
+    image = np.random.default_rng(0).integers(-9, 9, (24, 9)).astype(np.int8)
+    packed = np.zeros((2, 9, 16), np.int64)  # blocks, pixels, channels of a block
+    for channel in range(24):
+        packed[channel // 16, :, channel % 16] = image[channel]
+    assert fc.weight is not None
+    plain = _weights_of(_residual_net(Graph()), "fc.weight")
+    np.testing.assert_array_equal(
+        fc.weight[:, :, 0, 0].astype(np.int64) @ packed.ravel(),
+        plain.T.astype(np.int64) @ image.ravel(),
+    )
+
+
+def _weights_of(model: onnx.ModelProto, name: str) -> np.ndarray:
+    return next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == name)
+
+
+def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
+    graph = integer_graph(_attention_net(Graph()), BLOCKS)
+    heads = [layer for layer in graph.layers if layer.weight_from is not None]
+    assert [layer.name for layer in heads] == ["scores.0", "scores.1", "context.0", "context.1"]
+    assert {str(layer.workload) for layer in heads} == {
+        "dense:n=10,c=16,o=10", "dense:n=10,c=10,o=16",
+    }  # fmt: skip
+    on_cpu = {name for island in graph.islands for name, _ in island.nodes}
+    assert {"norm", "softmax"} <= on_cpu
+    assert not on_cpu & {"q", "k", "v", "scores", "context", "out", "total", "last"}
+    out = next(layer for layer in graph.layers if layer.name == "out")
+    assert out.residual is not None
+    assert [len(segment) for segment in graph.segments()] == [3, 2, 2, 2]
+
+
+def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> None:
+    graph = integer_graph(_attention_net(Graph()), BLOCKS)
+    library.write(graph, tmp_path / "cpu.so")
+    inputs, name = random_inputs(graph), graph.outputs[0].name
+    loaded = run(graph, inputs, library.read(tmp_path / "cpu.so"))[name]
+    np.testing.assert_array_equal(loaded, run(graph, inputs, library.in_memory(graph))[name])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow(seconds=15)
+def test_digits_are_read_as_onnxruntime_reads_them() -> None:
+    """All held-out images: equal predictions, and logits that differ by a step at most."""
+    model = quantise(zoo.build("digits_cnn")).model
+    graph = integer_graph(model, BLOCKS, name="digits_cnn")
+    assert len(graph.layers) == 5
+    assert not graph.islands
+    (output,), ort, island = graph.outputs, session(model), library.in_memory(graph)
+    images, _ = digits.held_out()
+    for image in images:
+        ours = run(graph, {"input": image[None]}, island)[output.name]
+        (theirs,) = ort.run(None, {"input": image[None]})
+        assert ours.argmax() == theirs.argmax()
+        assert output.exponent is not None
+        assert np.abs(ours - theirs).max() <= ONE_TIE * 2.0**output.exponent
+    _check_layers(model, graph, 5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow(seconds=25)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
+    sample = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
+    samples = Samples(({"input": sample},))
+    model = quantise(zoo.build(name), samples).model
+    graph = integer_graph(model, BLOCKS, name=name)
+    assert not graph.islands
+    assert graph.macs == sum(layer.macs for layer in graph.layers)
+    _check_layers(model, graph, len(graph.layers))
+
+
+def _conv_net(data: float, weight: float | list[float], zero: int = 0) -> onnx.ModelProto:
+    """x → Q/DQ → conv → relu → Q/DQ, with these scales."""
+    g = Graph()
+    g.input("x", (1, 16, 4, 4))
+    g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
+    g.constant("z", np.int8(zero)), g.constant("zw", np.zeros_like(weight, dtype=np.int8))
+    g.constant("w", np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8))
+    q = g.op("QuantizeLinear", "qx", ["x", "sx", "z"])
+    dq = g.op("DequantizeLinear", "dqx", [q, "sx", "z"])
+    dw = g.op("DequantizeLinear", "dqw", ["w", "sw", "zw"], axis=0)
+    relu = g.op("Relu", "relu", [g.op("Conv", "conv", [dq, dw])])
+    q = g.op("QuantizeLinear", "qy", [relu, "sx", "z"])
+    return g.model((g.op("DequantizeLinear", "dqy", [q, "sx", "z"]), (1, 16, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (lambda: _conv_net(0.1, 0.25), ["0.100000001", "'dqx'", "no power of two"]),
+        (lambda: _conv_net(0.5, 0.3), ["0.300000012", "'dqw'", "no power of two"]),
+        (lambda: _conv_net(0.5, 0.25, zero=3), ["zero point 3", "'dqx'"]),
+        (lambda: _conv_net(0.5, [0.25, 0.5] * 8), ["scale a channel", "from 0.25 to 0.5"]),
+    ],
+)
+def test_scales_that_shifts_cannot_represent_are_named(
+    net: Callable[[], onnx.ModelProto], words: list[str]
+) -> None:
+    with pytest.raises(QuantisationError) as raised:
+        integer_graph(net(), BLOCKS)
+    for word in [*words, "--keep-float"]:
+        assert word in str(raised.value)
+
+
+def test_what_is_kept_in_float_runs_on_the_cpu() -> None:
+    model = _conv_net(0.1, 0.3)
+    graph = integer_graph(model, BLOCKS, keep_float=["relu"])
+    assert not graph.layers
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    np.testing.assert_allclose(ours, session(model).run(None, inputs)[0], atol=1e-6)
+
+
+def test_a_float_network_has_islands_only() -> None:
+    graph = integer_graph(zoo.build("digits_cnn"), BLOCKS)
+    assert not graph.layers
+    assert len(graph.islands) == 1
+    image = digits.held_out()[0][:1]
+    ours = run(graph, {"input": image}, library.in_memory(graph))[graph.outputs[0].name]
+    theirs = session(zoo.build("digits_cnn")).run(None, {"input": image})[0]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pool_that_changes_the_scale_is_two_layers() -> None:
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
+    pool = g.op("MaxPool", "pool", [x], kernel_shape=[2, 2], strides=[2, 2])
+    model = g.model((g.quantise(g.op("Relu", "relu", [pool]), -3), (1, 16, 2, 2)))
+    graph = integer_graph(model, BLOCKS)
+    assert [_epilogue(layer) for layer in graph.layers] == ["max 0", "+ 2, >> 2, min 127, max 0"]
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    theirs = session(model).run(None, inputs)[0]
+    assert np.abs(ours - theirs).max() <= ONE_TIE / 8
+
+
+def test_an_average_of_fewer_pixels_at_the_border_stays_on_the_cpu() -> None:
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
+    pool = g.op("AveragePool", "mean", [x], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=0)
+    model = g.model((g.quantise(pool, -5), (1, 16, 4, 4)))
+    graph = integer_graph(model, BLOCKS)
+    assert graph.islands[0].nodes[0] == ("mean", "AveragePool")
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    np.testing.assert_array_equal(ours, session(model).run(None, inputs)[0])
+
+
+def test_concatenated_images_stay_in_integers() -> None:
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 8, 4, 4)), -5)
+    parts = [g.quantise(g.conv(x, f"conv{i}", (8, 8, 1, 1), (-5, -7)), -4) for i in range(2)]
+    both = g.quantise(g.op("Concat", "both", parts, axis=1), -4)
+    last = g.quantise(g.conv(both, "last", (8, 16, 1, 1), (-4, -7)), -2)
+    model = g.model((last, (1, 8, 4, 4)))
+    graph = integer_graph(model, BLOCKS)
+    assert [layer.name for layer in graph.layers] == ["conv0", "conv1", "last"]
+    _check_layers(model, graph, 2)
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 4
+
+
+def test_float_and_integer_readers_of_one_tensor() -> None:
+    """A value that a layer reads, that the CPU reads in float, and that is an output as well."""
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 8, 4, 4)), -5)
+    y = g.quantise(g.conv(x, "conv", (8, 8, 1, 1), (-5, -7)), -3)
+    last = g.quantise(g.conv(y, "last", (8, 8, 1, 1), (-3, -7)), -1)
+    soft = g.op("Softmax", "soft", [y])
+    model = g.model((last, (1, 8, 4, 4)), (soft, (1, 8, 4, 4)), (y, (1, 8, 4, 4)))
+    graph = integer_graph(model, BLOCKS)
+    assert [type(step).__name__ for step in graph.steps] == ["Layer", "Layer", "CpuIsland"]
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))
+    for info, theirs in zip(graph.outputs, session(model).run(None, inputs), strict=True):
+        np.testing.assert_allclose(ours[info.name], theirs, atol=0.5 if info.name == last else 0.13)
+
+
+def test_wrong_inputs_are_named() -> None:
+    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    island = library.in_memory(graph)
+    with pytest.raises(InputError, match="inputs are x, not y"):
+        run(graph, {"y": np.zeros(1, np.float32)}, island)
+    with pytest.raises(InputError, match=r"takes float32 of shape \(1, 3, 8, 8\)"):
+        run(graph, {"x": np.zeros((1, 3, 8, 9), np.float32)}, island)
+
+
+def test_an_output_that_nothing_feeds_is_refused() -> None:
+    g = Graph()
+    x = g.input("x", (1, 4))
+    g.constant("c", np.ones((1, 4), np.float32))
+    one = g.op("Relu", "fixed", ["c"])
+    model = g.model((g.op("Relu", "relu", [x]), (1, 4)), (one, (1, 4)))
+    with pytest.raises(ImportFailedError, match="does not depend on its inputs"):
+        integer_graph(model, BLOCKS)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_an_average_weighs_its_pixels_alike(height: int, width: int) -> None:
+    weights, shift = average_weights(height, width)
+    assert weights.shape == (height, width)
+    assert weights.astype(int).sum() == 1 << shift
+    assert weights.min() >= 1
+    assert int(weights.max()) - int(weights.min()) <= 1
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(-300, 300, width=32), min_size=1), st.integers(-7, 2))
+def test_inputs_are_quantised_as_onnxruntime_does(values: list[float], exponent: int) -> None:
+    array = np.array(values, np.float32)
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    tensors = {"s": np.float32(2.0**exponent), "z": np.int8(0)}
+    graph = helper.make_graph(
+        nodes, "q",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [len(values)])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [len(values)])],
+        [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in tensors.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (theirs,) = session(model).run(None, {"x": array})
+    np.testing.assert_array_equal(quantised(array, exponent), theirs)
+
+
+def test_a_large_shift_rounds_in_the_bias() -> None:
+    """Its rounding constant is beyond what an immediate holds."""
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 4, 4)), -12)
+    product = g.op("Conv", "conv", [x, g.weight("conv", (16, 16, 1, 1), -12)])
+    graph = integer_graph(g.model((g.quantise(product, -7), (1, 16, 4, 4))), BLOCKS)
+    (layer,) = graph.layers
+    assert layer.workload.epilogue[:2] == (EpilogueOp("bias"), EpilogueOp("shr", 17))
+    assert layer.bias is not None
+    assert set(layer.bias) == {1 << 16}
