@@ -92,7 +92,8 @@ void *VTAMemAlloc(size_t size, int cached) {
   open_arena();
   if (cached) give_up("cached memory was asked for");
   if (!size || size > VTA_MAX_XFER) give_up("a buffer of a size that the driver asserts against");
-  if ((unsigned long)++allocations == setting("SHIM_FAIL_AT", 0)) return NULL;
+  if ((unsigned long)++allocations == setting("SHIM_FAIL_AT", 0))
+    return (void *)setting("SHIM_FAIL_WITH", 0);
   if (kept == 0 && !getenv("SHIM_MEMORY")) used = 0;
   if (pages > arena_bytes - used || kept == BUFFERS) return NULL;
   buffers[kept].start = arena + used;

@@ -130,10 +130,14 @@ def test_inputs_of_another_size_are_refused(
     assert f"{'more' if change > 0 else 'fewer'} bytes than the {stem.data.size} of" in done.said
 
 
-def test_no_memory_is_an_error_without_a_leak(stem: Made, tmp_path: Path, sanitized: Path) -> None:
+@pytest.mark.parametrize("nothing", [0, (1 << 64) - 1])
+def test_no_memory_is_an_error_without_a_leak(
+    nothing: int, stem: Made, tmp_path: Path, sanitized: Path
+) -> None:
     artefact = write_artefact(tmp_path / "art", stem.program)
     for at in range(1, len(stem.program.buffers) + 2):
-        done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, shim={"FAIL_AT": at})
+        done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, 
+                   shim={"FAIL_AT": at, "FAIL_WITH": nothing})  # fmt: skip
         assert (done.code, done.output, done.streams) == (1, None, [])
         assert done.said.startswith("tilewright_run: the driver gave no memory for ")
         assert done.said.count("\n") == 1

@@ -592,6 +592,8 @@ static int check_stream(tilewright *net, const uint8_t *insns) {
 static int allocate(tilewright *net, const char *what, uint64_t bytes, void **memory,
                     uint64_t *address) {
   *memory = VTAMemAlloc((size_t)bytes, VTA_NOT_CACHED);
+  /* Some allocators of contiguous memory hand on what mmap gives when there is none. */
+  if ((uintptr_t)*memory == UINTPTR_MAX) *memory = NULL;
   if (!*memory)
     return fail(net, TILEWRIGHT_NO_MEMORY, "the driver gave no memory for %s (%lu bytes)", what,
                 (unsigned long)bytes);
