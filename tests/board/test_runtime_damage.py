@@ -133,7 +133,7 @@ def test_wrong_tables_are_refused_as_python_refuses_them(
     taken = 0
     for at in range(8, len(network) - 32, 4):
         old = int.from_bytes(network[at : at + 4], "little")
-        values = {0, old + 1, old - 1, old * 2, 0x7FFFFFFF, 0xFFFFFFFF}
+        values = {0, old + 1, old - 1, old * 2, len(network), 0x7FFFFFFF, 0xFFFFFFFF}
         for value in sorted(value % (1 << 32) for value in values):
             if value == old:
                 continue
