@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli.commands import (
+    artefact,
     compare,
     enumerate,
     explain,
@@ -64,7 +65,8 @@ def _options(
 
 
 for _group in (
-    tune, compare, explain, trials, export, networks, targets, servers, set_up, vta, enumerate,
+    tune, artefact, compare, explain, trials, export, networks, targets, servers, set_up, vta,
+    enumerate,
 ):  # fmt: skip
     _group.register(app)
 

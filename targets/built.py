@@ -30,7 +30,8 @@ class LayerGraph:
 
     `loaded_as` gives, for an int8 value that the host makes from another tensor as it packs it, that
     tensor; `stored_as`, for one that the host gives out, the tensor it becomes as it is unpacked.
-    `outputs` names the values of layers that the host reads in the end.
+    `outputs` names the values of layers that the host reads in the end, `host_work` what it then has
+    to do beside unpacking them.
     """
 
     steps: tuple[Layer | HostStep, ...]
@@ -38,6 +39,7 @@ class LayerGraph:
     outputs: tuple[str, ...]
     loaded_as: Mapping[str, Value]
     stored_as: Mapping[str, Value]
+    host_work: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -59,7 +61,8 @@ class Built:
     and for people: always `cycles` of the layer by itself and `stream_cycles` of it in its stream,
     `roofline_cycles`, `space`, `config` and `knobs`. `order` are the steps as they run: ("segment",
     number) or ("host", number). `memory` says what lies where, `bytes` how much there is. `ports`
-    are the tensors that a segment takes from the host and gives to it."""
+    are the tensors that a segment takes from the host and gives to it. `why_not_bare` says why a
+    board's own runtime cannot run it alone; empty if it can."""
 
     files: Mapping[str, bytes]
     layers: Sequence[Mapping[str, Json]]
@@ -68,6 +71,7 @@ class Built:
     bytes: int
     stream_cycles: int
     ports: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
+    why_not_bare: str
 
 
 @dataclass(frozen=True, eq=False)

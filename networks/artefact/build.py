@@ -40,29 +40,41 @@ def build(
     Raises `ArtefactError` for a target that builds nothing, a folder with other files, and, if it
     is to be `bare`, work left to the CPU; `WorkloadError` for what no board could load.
     """
-    problem = in_the_way(out)
-    if problem:
-        raise ArtefactError(f"{out} is not written to: {problem}; choose another folder (--out)")
-    builds = capability(target, Builds)
-    if builds is None or not graph.layers:
-        raise ArtefactError(
-            f"nothing to build: {target.name} runs no programs of ours; choose a VTA"
-            if builds is None
-            else f"nothing to build: no layer of {graph.name} runs on {target.name}; give the "
-            "accelerator something to do"
-        )
-    if bare and graph.islands:
-        raise ArtefactError(
-            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
-            "cut the model where these begin"
-        )
+    builds = check(graph, target, out, bare=bare)
     made = builds.build(layer_graph(graph), schedules)
+    if bare and made.why_not_bare:
+        raise ArtefactError(f"--bare: {made.why_not_bare}; leave out --bare")
     files = dict(made.files)
     if graph.islands:
         files[CPU_LIBRARY] = _library(graph)
     manifest = _manifest(graph, made, target, target_kind, notes or {})
     write_folder(out, files, manifest)
     return manifest
+
+
+def check(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
+    """Who builds it. Raises `ArtefactError` as `build` does, before any schedule is needed."""
+    problem = in_the_way(out)
+    if problem:
+        raise ArtefactError(
+            f"{out} is not written to: {problem}; choose another folder with --out"
+        )
+    builds = capability(target, Builds)
+    if builds is None:
+        raise ArtefactError(
+            f"{target.name} runs no programs of ours, there is nothing to build for it; choose a VTA"
+        )
+    if not graph.layers:
+        raise ArtefactError(
+            f"no layer of {graph.name} runs on {target.name}, there is nothing to build; "
+            "'tilewright inspect' says why"
+        )
+    if bare and graph.islands:
+        raise ArtefactError(
+            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
+            "cut the model there"
+        )
+    return builds
 
 
 def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
@@ -79,7 +91,7 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
         if isinstance(step, Layer):
             steps.append(step)
         else:
-            steps.append(HostStep(step.name, step.inputs, step.outputs))
+            steps.append(HostStep(_named([step]), step.inputs, step.outputs))
             by_islands.update(step.inputs)
     inputs = {value.name: value for value in graph.inputs}
     loaded = {
@@ -92,7 +104,14 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
         for name, value in graph.results.items()
         if results.count(value) == 1 and value not in by_islands and _is_int8(graph, value)
     }
-    return LayerGraph(tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored)
+    by_host = tuple(
+        f"{name} from {value}"
+        for name, value in graph.results.items()
+        if value not in stored and _is_int8(graph, value) and name != value
+    )
+    return LayerGraph(
+        tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored, by_host
+    )
 
 
 def _is_int8(graph: IntegerGraph, name: str) -> bool:
@@ -174,6 +193,8 @@ def _manifest(
             "kind": kind, "keys": {} if described is None else described.specification,
             "fingerprint": target.fingerprint,
         },
+        "bare": not made.why_not_bare,
+        "why_not_bare": made.why_not_bare,
         **notes,
     }  # fmt: skip
 
@@ -187,4 +208,4 @@ def _value(value: Value) -> dict[str, Json]:
     return {key: entry for key, entry in asdict(value).items() if key != "name"}
 
 
-__all__ = ["build", "canonical_workloads", "in_the_way", "layer_graph"]
+__all__ = ["build", "canonical_workloads", "check", "in_the_way", "layer_graph"]

@@ -48,6 +48,11 @@ class Artefact:
         return as_text(self.manifest["network"])
 
     @property
+    def target(self) -> str:
+        """The name of what it was built for."""
+        return as_text(self.manifest["target"])
+
+    @property
     def inputs(self) -> tuple[Value, ...]:
         """What `run` takes."""
         return self._order.inputs

@@ -116,6 +116,8 @@ def _part(layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[n
 
 def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> list[Step]:
     """The segments with what the host packs and unpacks around each."""
+    repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
+    given = {name: host for name, host in graph.stored_as.items() if name not in repacked}
 
     def port(tensor: Tensor, host: Mapping[str, Value]) -> Port:
         value, packing = tensor.value, tensor.packing
@@ -133,7 +135,7 @@ def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> l
         Step(
             number,
             tuple(port(tensor, graph.loaded_as) for tensor in run.loads),
-            tuple(port(tensor, graph.stored_as) for tensor in run.stores),
+            tuple(port(tensor, given) for tensor in run.stores),
         )
         for number, run in enumerate(network.runs)
     ]

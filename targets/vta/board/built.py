@@ -15,7 +15,7 @@ from targets.layer import Layer
 from targets.vta.board.build import Linked, linked
 from targets.vta.board.check import Checked, check_layers, read_layer
 from targets.vta.board.device import Device
-from targets.vta.board.image import image_files, read_image
+from targets.vta.board.image import image_files, read_image, why_not_bare
 from targets.vta.board.lower import LayerProgram, lower_layer
 from targets.vta.board.program import BoardProgram
 from targets.vta.bounds import roofline_cycles
@@ -73,6 +73,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     counts = [len(run.layers) for run in made.network.runs]
     times = stream_times(device, made.begins, counts)
     host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
+    host_work += graph.host_work
     files = image_files(made.board, host_work)
     if RUNTIME.is_dir():
         for path in sorted(RUNTIME.iterdir()):
@@ -91,6 +92,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
             for step in steps_of
         ],
+        why_not_bare=why_not_bare(made.board, host_work),
     )  # fmt: skip
 
 

@@ -1,0 +1,134 @@
+"""What `tilewright build`, `run` and `verify` show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cli.views.terminal import ruled_table, say
+from reports.figures import mega, milliseconds, percent, plural
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
+
+if TYPE_CHECKING:
+    from networks.artefact import Artefact, Profile
+    from targets.built import LayerCheck
+
+MEBI = 1 << 20
+
+
+def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
+    """What an artefact holds and costs."""
+    cycles, macs = as_object(manifest["cycles"]), as_object(manifest["macs"])
+    stream, alone = as_int(cycles["stream"]), as_int(cycles["sum_of_layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["accelerator"])
+    layers, islands = as_list(manifest["layers"]), as_list(manifest["cpu"])
+    segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
+    hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
+    say(console, f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}")
+    streams = f"{len(segments)} {plural(len(segments), 'stream')}"
+    say(
+        console,
+        f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
+        f"{milliseconds(stream / hertz)} ms",
+    )
+    say(console, f"  {alone:,} cycles is the sum of the layers, each by itself")
+    say(console, f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the "
+                 "accelerator")  # fmt: skip
+    say(console, f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:")
+    for buffer in as_list(as_object(manifest["memory"])["buffers"]):
+        row = as_object(buffer)
+        say(console, f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes")
+    if islands:
+        names = [
+            as_text(as_object(each)["operator"]) or "?"
+            for island in islands
+            for each in as_list(as_object(island)["operators"])
+        ]
+        kinds = ", ".join(f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names))
+        say(console, f"  left to the CPU: {kinds}")
+    if manifest["bare"] is True:
+        say(console, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…")
+    else:
+        say(console, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}")
+
+
+def show_run(artefact: Artefact, spent: Profile, output: Path, console: Console) -> None:
+    """What an inference took."""
+    say(console, f"{_line(artefact, spent)} → {output}")
+
+
+def show_profile(artefact: Artefact, spent: Profile, console: Console) -> None:
+    """Where the time goes: a row a layer, then what the CPU did."""
+    table = ruled_table()
+    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=22)
+    table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=13)
+    for name in ("MMAC", "cycles", "ms", "share", "roofline"):
+        table.add_column(name, justify="right", no_wrap=True)
+    whole = max(1, spent.cycles)
+    for layer in spent.layers:
+        table.add_row(
+            layer.name, layer.operator, mega(layer.macs), f"{layer.cycles:,}",
+            milliseconds(layer.cycles / spent.clock_hz), percent(layer.cycles / whole),
+            f"{layer.roofline:,}",
+        )  # fmt: skip
+    console.print(table)
+    for name, seconds in spent.cpu_seconds.items():
+        say(console, f"CPU: {name} {milliseconds(seconds)} ms on this machine")
+    say(console, _line(artefact, spent))
+
+
+def profile_json(spent: Profile) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, "cycles": layer.cycles,
+            "milliseconds": layer.cycles / spent.clock_hz * 1e3, "cycles_alone": layer.alone,
+            "roofline_cycles": layer.roofline, "segment": layer.segment,
+        }
+        for layer in spent.layers
+    ]  # fmt: skip
+    return {
+        "cycles": spent.cycles,
+        "milliseconds": spent.milliseconds,
+        "cpu_milliseconds": spent.cpu_milliseconds,
+        "layers": layers,
+        "segments": list(spent.segments),
+        "cpu": [{"name": k, "milliseconds": v * 1e3} for k, v in spent.cpu_seconds.items()],
+    }
+
+
+def show_checks(artefact: Artefact, checks: Sequence[LayerCheck], console: Console) -> None:
+    """The layers that are wrong, and how many are right."""
+    rows = artefact.rows
+    for check in checks:
+        if check.wrong:
+            say(console, f"{rows[check.layer].name}: {check.wrong:,} of {check.values:,} wrong")
+    right = sum(not check.wrong for check in checks)
+    values = sum(check.values for check in checks)
+    say(
+        console,
+        f"{right} of {len(checks)} {plural(len(checks), 'layer')} of {artefact.name} equal the "
+        f"integer reference, {values:,} values",
+    )
+
+
+def checks_json(artefact: Artefact, checks: Sequence[LayerCheck]) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {"name": artefact.rows[c.layer].name, "values": c.values, "wrong": c.wrong} for c in checks
+    ]
+    return {"right": all(not check.wrong for check in checks), "layers": layers}
+
+
+def _line(artefact: Artefact, spent: Profile) -> str:
+    text = (
+        f"{artefact.name} on {artefact.target}: {spent.cycles:,} cycles, "
+        f"{milliseconds(spent.milliseconds / 1e3)} ms at {spent.clock_hz / 1e6:g} MHz"
+    )
+    if spent.cpu_seconds:
+        text += f", and {milliseconds(spent.cpu_milliseconds / 1e3)} ms of this machine's CPU"
+    return text

@@ -1,0 +1,137 @@
+"""From a model to an artefact: int8, layers, schedules, one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from networks import artefact
+from networks.artefact import ArtefactError
+from networks.errors import ModelFileError
+from targets.base import Target
+from targets.capabilities import Builds, blocks_of, capability
+from targets.files import Json
+from targets.registry import check_target, kind_of, make_target
+from tuning.checks import check_source
+from tuning.picks import Progress, read_picks, tuned_picks
+
+if TYPE_CHECKING:
+    from networks.integer.graph import IntegerGraph
+
+DEFAULT_TRIALS = 16
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
+    many trials of each workload. `bare` refuses what the CPU would have to compute."""
+
+    model: str
+    out: Path
+    target: str = "vta-pynq"
+    schedules: Path | None = None
+    trials: int = DEFAULT_TRIALS
+    calibration: Path | None = None
+    keep_float: tuple[str, ...] = ()
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bare: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltArtefact:
+    """What was written: its manifest, and doubts about it."""
+
+    manifest: Mapping[str, Json]
+    warnings: tuple[str, ...]
+
+
+Stage = Callable[[str], None]
+
+
+def build_artefact(
+    options: BuildOptions, stage: Stage | None = None, progress: Progress | None = None
+) -> BuiltArtefact:
+    """Build a network into `options.out`. `stage` is told what begins, `progress` how many of the
+    workloads have a schedule.
+
+    Raises `ArtefactError`, `PickError`, what reading and quantising the model raise, and
+    `WorkloadError` for what the target cannot run.
+    """
+    say = stage or _nothing
+    check(options)
+    target = make_target(options.target)
+    say("quantising")
+    graph, notes, warnings = integer_network(options, target)
+    artefact.check(graph, target, options.out, bare=options.bare)
+    say("choosing schedules")
+    workloads = artefact.canonical_workloads(graph)
+    if options.schedules is not None:
+        picks = read_picks(options.schedules, workloads, target)
+    else:
+        picks = tuned_picks(workloads, target, options.trials, options.seed, progress)
+    say("linking")
+    manifest = artefact.build(
+        graph, picks, target, kind_of(options.target)[0].name, options.out, notes=notes,
+        bare=options.bare,
+    )  # fmt: skip
+    return BuiltArtefact(manifest, warnings)
+
+
+def check(options: BuildOptions) -> None:
+    """What can be told before any work. Raises a `TilewrightError`."""
+    check_target(options.target)
+    check_source(options.model)
+    problem = artefact.in_the_way(options.out)
+    if problem:
+        raise ArtefactError(
+            f"{options.out} is not written to: {problem}; choose another folder with --out"
+        )
+    if options.calibration is not None and not options.calibration.exists():
+        raise ModelFileError(
+            f"there are no calibration samples {options.calibration}; name an NPZ file or a folder "
+            "of them"
+        )
+    if options.schedules is not None and not options.schedules.exists():
+        from tuning.picks import PickError
+
+        raise PickError(
+            f"there is no folder {options.schedules}; name one that 'tilewright tune' wrote, or "
+            "leave out --schedules"
+        )
+
+
+def integer_network(
+    options: BuildOptions, target: Target
+) -> tuple[IntegerGraph, dict[str, Json], tuple[str, ...]]:
+    """The network in integers for a target, how it was quantised for the manifest, and warnings."""
+    if capability(target, Builds) is None:
+        raise ArtefactError(
+            f"{target.name} runs no programs of ours, there is nothing to build for it; choose a VTA"
+        )
+    from networks.integer.extraction import integer_graph
+    from networks.quantise import Options, Quantised, int8_model, model_with_weights
+
+    model = model_with_weights(options.model, options.seed)
+    made = int8_model(
+        model, options.calibration, Options(keep_float=options.keep_float),
+        input_shapes=options.input_shapes,
+    )  # fmt: skip
+    warnings: tuple[str, ...] = ()
+    if isinstance(made, Quantised):
+        quantisation = made.report.to_json()
+        warnings = made.report.warnings
+    else:
+        quantisation = made.to_json()
+    name = Path(options.model).stem
+    graph = integer_graph(
+        made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
+        keep_float=options.keep_float,
+    )  # fmt: skip
+    return graph, {"quantisation": cast(Json, quantisation)}, warnings
+
+
+def _nothing(_: str) -> None:
+    pass

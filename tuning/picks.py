@@ -1,0 +1,174 @@
+"""Where a schedule of each layer comes from: a folder that `tilewright tune` wrote, some trials here
+and now, or the closed-form estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from search import tune
+from targets.base import Configs, Target
+from targets.built import Pick
+from targets.capabilities import Baseline, Estimates, HasSpecification, capability
+from targets.errors import TilewrightError, WorkloadError
+from targets.files import Json, as_int, as_list, as_object, as_text, read_json
+from targets.printable import printable
+from targets.safe_files import read_plain
+from targets.workload import Workload, canonical, parse_workload
+from tuning.folders import SCHEDULES
+from tuning.outputs import SCHEDULES_VERSION
+
+SAMPLED = 4096
+"""Schedules that the estimate is asked about."""
+LOWERED = 64
+"""Of those the best, of which the first that compiles is taken."""
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many workloads are done."""
+
+
+class PickError(TilewrightError):
+    """Schedules that cannot be read, or are of another network or target."""
+
+
+def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> list[Pick]:
+    """The schedules that a tuned folder holds for these workloads, whose epilogues are canonical.
+    Raises `PickError` where it holds none, those of another target, or not all of them."""
+    path = folder / SCHEDULES if folder.is_dir() else folder
+    found = _read(path)
+    spec = capability(target, HasSpecification)
+    row = as_object(found["target"])
+    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec.specification):
+        raise PickError(
+            f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
+            f"machine than {target.name}; tune for this target, or build for that"
+        )
+    known = {}
+    for entry in as_list(found["schedules"]):
+        schedule = as_object(entry)
+        if schedule["config"] is None:
+            continue
+        workload = parse_workload(as_text(schedule["workload"]), as_text(schedule["epilogue"]))
+        config = tuple(map(as_int, as_list(schedule["config"])))
+        known[canonical(workload)] = Pick(as_text(schedule["space"]), config)
+    missing = [workload for workload in dict.fromkeys(workloads) if workload not in known]
+    if missing:
+        whole = len(set(workloads))
+        raise PickError(
+            f"{path} is of {printable(as_text(found['network']))} and lacks {len(missing)} of the "
+            f"{whole} workloads that are built, first {missing[0]} (epilogue "
+            f"{', '.join(map(str, missing[0].epilogue)) or 'none'}); tune this network with its "
+            "real epilogues, or build with --trials"
+        )
+    return [known[workload] for workload in workloads]
+
+
+def tuned_picks(
+    workloads: Sequence[Workload],
+    target: Target,
+    trials: int,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Pick]:
+    """The best of so many trials of each workload, or what costs no trial: the untuned schedule,
+    where that is faster, and with no trials at all what the estimate thinks best. Raises
+    `WorkloadError` for a workload without any schedule that runs."""
+    different = list(dict.fromkeys(workloads))
+    found: dict[Workload, Pick] = {}
+    for done, workload in enumerate(different):
+        if progress is not None:
+            progress(done, len(different))
+        found[workload] = _tuned(workload, target, trials, seed)
+    if progress is not None:
+        progress(len(different), len(different))
+    return [found[workload] for workload in workloads]
+
+
+def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
+    estimated = _estimated(workload, target, seed)
+    candidates: list[tuple[float, Pick]] = []
+    if trials:
+        from models import make_explorer
+
+        last = None
+        for last in tune(
+            target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
+            seed=seed,
+        ):  # fmt: skip
+            pass
+        if last is not None and last.best_config is not None and last.best is not None:
+            config = tuple(int(index) for index in last.best_config)
+            candidates.append((last.best.cost, Pick(target.space(workload).name, config)))
+    baseline = capability(target, Baseline)
+    if baseline is not None:
+        try:
+            untuned = baseline.baseline(workload)
+            if untuned.measured.valid[0]:
+                candidates.append(
+                    (untuned.latency.cost, Pick(untuned.space.name, untuned.config))
+                )
+        except WorkloadError:
+            pass
+    if estimated is not None:
+        candidates.append(estimated)
+    if not candidates:
+        raise WorkloadError(
+            f"{workload}: none of the schedules that were tried runs; build with more --trials"
+        )
+    return min(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
+    """The best by the estimate of some that were drawn, if it compiles and runs, with its cost."""
+    estimates = capability(target, Estimates)
+    if estimates is None:
+        return None
+    space = target.space(workload)
+    if space.listed is not None:
+        return None
+    count = min(space.size, SAMPLED)
+    flat = (
+        np.arange(space.size)
+        if count == space.size
+        else np.random.default_rng(seed).integers(0, space.size, count)
+    )
+    configs: Configs = space.unravel(flat)
+    estimate = estimates.estimate(workload, configs).total("latency")
+    order = np.argsort(estimate, kind="stable")
+    best = configs[order[:LOWERED]]
+    lowered = target.lower(workload, best)
+    rows = np.flatnonzero(lowered.ok)
+    if not len(rows):
+        return None
+    measured = target.measure(lowered.rows(rows[:1]))
+    if not measured.valid[0]:
+        return None
+    config = tuple(int(index) for index in best[rows[0]])
+    return float(measured.latency[0]), Pick(space.name, config)
+
+
+def _read(path: Path) -> dict[str, Json]:
+    try:
+        found = as_object(read_json(read_plain(path)))
+        version = found["version"]
+        as_text(found["network"]), as_object(found["target"]), as_list(found["schedules"])
+    except FileNotFoundError:
+        raise PickError(
+            f"there is no {path}; name a folder that 'tilewright tune' wrote (--schedules)"
+        ) from None
+    except OSError as error:
+        raise PickError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, RecursionError):
+        raise PickError(
+            f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
+        ) from None
+    if version != SCHEDULES_VERSION:
+        raise PickError(f"{path} is of version {version}; tune again with this program")
+    return found
+
+
+def _machine(spec: Json) -> dict[str, Json]:
+    """What of a specification changes programs: not its name."""
+    return {k: v for k, v in as_object(spec).items() if k not in ("name", "source")}
