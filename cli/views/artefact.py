@@ -63,8 +63,8 @@ def show_run(artefact: Artefact, spent: Profile, output: Path, console: Console)
 def show_profile(artefact: Artefact, spent: Profile, console: Console) -> None:
     """Where the time goes: a row a layer, then what the CPU did."""
     table = ruled_table()
-    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=22)
-    table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=13)
+    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=11)
     for name in ("MMAC", "cycles", "ms", "share", "roofline"):
         table.add_column(name, justify="right", no_wrap=True)
     whole = max(1, spent.cycles)
