@@ -106,9 +106,7 @@ def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
         try:
             untuned = baseline.baseline(workload)
             if untuned.measured.valid[0]:
-                candidates.append(
-                    (untuned.latency.cost, Pick(untuned.space.name, untuned.config))
-                )
+                candidates.append((untuned.latency.cost, Pick(untuned.space.name, untuned.config)))
         except WorkloadError:
             pass
     if estimated is not None:

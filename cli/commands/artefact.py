@@ -155,7 +155,9 @@ def _arrays(path: Path, artefact: Artefact) -> dict[str, Array]:
     try:
         arrays = unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))
     except FileNotFoundError:
-        raise TilewrightError(f"there is no file {path}; name an NPZ file with the inputs") from None
+        raise TilewrightError(
+            f"there is no file {path}; name an NPZ file with the inputs"
+        ) from None
     except OSError as error:
         raise TilewrightError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

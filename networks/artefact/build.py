@@ -56,9 +56,7 @@ def check(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False)
     """Who builds it. Raises `ArtefactError` as `build` does, before any schedule is needed."""
     problem = in_the_way(out)
     if problem:
-        raise ArtefactError(
-            f"{out} is not written to: {problem}; choose another folder with --out"
-        )
+        raise ArtefactError(f"{out} is not written to: {problem}; choose another folder with --out")
     builds = capability(target, Builds)
     if builds is None:
         raise ArtefactError(

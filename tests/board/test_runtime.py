@@ -136,7 +136,7 @@ def test_no_memory_is_an_error_without_a_leak(
 ) -> None:
     artefact = write_artefact(tmp_path / "art", stem.program)
     for at in range(1, len(stem.program.buffers) + 2):
-        done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, 
+        done = run(sanitized, artefact, stem.data.tobytes(), PYNQ,
                    shim={"FAIL_AT": at, "FAIL_WITH": nothing})  # fmt: skip
         assert (done.code, done.output, done.streams) == (1, None, [])
         assert done.said.startswith("tilewright_run: the driver gave no memory for ")

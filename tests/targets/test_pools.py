@@ -136,9 +136,7 @@ def test_windows_share_what_they_have_in_common() -> None:
 
 
 def test_a_layer_s_identity_is_its_only_weight() -> None:
-    lowering = Lowering.of(
-        parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended"
-    )
+    lowering = Lowering.of(parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
     assert set(states[:, emit.WGT_BYTES]) == {256}
 

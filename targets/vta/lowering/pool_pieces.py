@@ -84,7 +84,9 @@ def find_run(program: Program, kind: int, line: int, dst: int, src: int) -> int:
 
 
 @stage
-def new_run(program: Program, kind: int, line: int, dst: int, src: int, size: int, room: int) -> int:
+def new_run(
+    program: Program, kind: int, line: int, dst: int, src: int, size: int, room: int
+) -> int:
     """A place for a run of `size` micro-ops; one without room fails the program."""
     k, at = program.counts[RUNS], program.counts[UOPS]
     if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
@@ -245,9 +247,7 @@ def lower_padding(plan: PoolPlan, program: Program, tile: Tile) -> None:
 @stage
 def first_output(plan: PoolPlan, tile: Tile) -> int:
     """Where a tile's outputs begin; the next row of them is as many lines on as rows have phases."""
-    return (
-        tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
-    )
+    return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
 @nb.njit(cache=True, _nrt=False)
@@ -260,9 +260,7 @@ def maxima_of_rows(plan: PoolPlan, program: Program, tile: Tile) -> None:
     first = tile.acc + column
     if rows.single:
         if rows.kernel > 1:
-            maximum(
-                plan, program, tile, first, first + line, rows.kernel - 1, 0, line, width, 1, 1
-            )
+            maximum(plan, program, tile, first, first + line, rows.kernel - 1, 0, line, width, 1, 1)
         return
     steps = program.steps
     for k in range(maxima_of(rows, tile.rows, steps)):
