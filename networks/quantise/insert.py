@@ -1,7 +1,8 @@
 """Writes QuantizeLinear and DequantizeLinear into a float graph, where a plan says.
 
-Every int8 activation gets one pair behind what computes it, and all its readers take the
-dequantised tensor; weights and biases become integers with a DequantizeLinear.
+Every int8 activation gets one pair behind what computes it, and its readers take the dequantised
+tensor, but for float operators that read what a float operator computes. Weights and biases become
+integers with a DequantizeLinear.
 Scales are powers of two, zero points 0.
 """
 
@@ -82,11 +83,16 @@ class _Writer:
                 self._node("QuantizeLinear", [raw, *scaled], steps, name),
                 self._node("DequantizeLinear", [steps, *scaled], readers[name], name),
             ]
+        int8_only = {g.output for g in plan.groups} | {
+            node.output[0] for node in graph.node if node.name in plan.moves
+        }
         nodes = [*self._before, *(n for i in graph.input for n in pairs.get(i.name, []))]
         for node in graph.node:
             behind = [pair for name in node.output for pair in pairs.get(name, [])]
             for i, name in enumerate(node.input):
-                node.input[i] = readers.get(name, name)
+                if name in pairs:
+                    rounded = node.name in plan.nodes or name in int8_only
+                    node.input[i] = readers[name] if rounded else pairs[name][0].input[0]
             for i, name in enumerate(node.output):
                 node.output[i] = pairs[name][0].input[0] if name in pairs else name
             nodes += [node, *behind]

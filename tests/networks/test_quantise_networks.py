@@ -171,6 +171,14 @@ def test_nothing_is_rounded_between_the_steps_of_a_layer() -> None:
     assert makers == {"Conv", "DequantizeLinear"}
 
 
+def test_float_operators_read_what_float_operators_compute() -> None:
+    made = quantise(attention_net())
+    nodes = {node.name: node for node in made.model.graph.node}
+    assert nodes["norm1"].input[0] == "x"  # int8 too, for the residual
+    assert "x" in made.exponents
+    assert _made(made.model.graph, nodes["norm2"].input[0]).op_type == "DequantizeLinear"
+
+
 def test_layers_can_be_kept_in_float() -> None:
     kept = {"a1", "b1.relu6", "side.bn", "average"}
     made = quantise(residual_net(), None, Options(keep_float=tuple(kept)))
