@@ -28,6 +28,7 @@ def reference(
     """
     w = workload
     total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
+    total = _wrap(total, acc_bits)
     for op in w.epilogue:
         if op.kind == "bias":
             total = total + tensors["bias"][None, :, None, None]

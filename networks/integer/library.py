@@ -15,7 +15,8 @@ Array = NDArray[Any]
 
 
 def in_memory(graph: IntegerGraph) -> RunIsland:
-    """Compile a graph's islands for this machine, to run them now. Raises `ImportFailedError`."""
+    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
+    values. Raises `ImportFailedError`."""
     if not graph.islands:
         return _nothing
     return _runner(Library(compiled({island.name: island.function for island in graph.islands})))
@@ -28,8 +29,8 @@ def write(graph: IntegerGraph, path: Path) -> None:
 
 
 def read(path: Path) -> RunIsland:
-    """The islands of a library that `write` wrote. It runs code of the file: read none of
-    strangers."""
+    """The islands of a library that `write` wrote, to run on arrays in the shapes of their values.
+    It runs code of the file: read none of strangers."""
     return _runner(Library.load(path))
 
 

@@ -28,9 +28,9 @@ def run(
 ) -> dict[str, Array]:
     """Every value of the graph by name, its outputs under their names among them.
 
-    `inputs` are the network's, by name. `island` runs a CPU island on the arrays it reads
-    (`networks.integer.library`), `layer` a layer on the values written so far (by default the
-    reference, `layer_reference`). Raises `InputError`.
+    `inputs` are the network's, by name, in its shapes. `island` runs a CPU island on the arrays it
+    reads (`networks.integer.library`), `layer` a layer on the values written so far (by default
+    the reference, `layer_reference`). Raises `InputError`.
     """
 
     def by_reference(step: Layer, values: Mapping[str, Array]) -> Array:
@@ -72,7 +72,8 @@ def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array
 
 
 def quantised(values: Array, exponent: int) -> NDArray[np.int8]:
-    """int8 that counts in 2^exponent: rounded half to even, cut off at -128 and 127; a NaN is 0."""
+    """int8 of any shape that counts in 2^exponent: rounded half to even, cut off at -128 and 127;
+    a NaN is 0."""
     steps = np.rint(np.ldexp(values.astype(np.float64), -exponent))
     integers: NDArray[np.int8] = np.nan_to_num(np.clip(steps, -128, 127)).astype(np.int8)
     return integers
@@ -129,7 +130,7 @@ def output_shape(layer: Layer) -> tuple[int, int, int, int]:
 
 
 def is_image(layer: Layer, data: Array) -> bool:
-    """Whether a layer reads an image and writes one."""
+    """Whether a layer reads `data` of any shape as an image, and writes one."""
     w = layer.workload
     return w.operator != "dense" and (
         layer.unfold is not None or data.shape == (w.batch, w.in_channels, w.height, w.width)

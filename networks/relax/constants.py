@@ -16,8 +16,8 @@ Array = NDArray[Any]
 
 
 def value_of(flat: FlatGraph, value: Any) -> Array | None:
-    """The array of a constant; None for an operator that is not known here, and for what changes
-    from run to run. Real numbers are float64."""
+    """The array of a constant, in its shape; None for an operator that is not known here, and for
+    what changes from run to run. Real numbers are float64."""
     if isinstance(value, GenericConst):
         array: Array = value.value.numpy()
         return array.astype(np.float64) if array.dtype == np.float32 else array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.reference import reference as integers
 from targets.vta.lowering.geometry import IDENTITY_BITS, PAGE_BYTES, Geometry, merged_groups
 from targets.vta.spec import Machine
 from targets.workload import Workload
@@ -43,65 +44,7 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
 
     Sums wrap modulo 2^acc_bits, the result is truncated to the input's width, as STORE does.
     """
-    w = workload
-    total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
-    for op in w.epilogue:
-        if op.kind == "bias":
-            total += tensors["bias"][None, :, None, None]
-        elif op.kind == "add":
-            total += tensors["add"]
-        elif op.kind == "residual":
-            total += tensors["residual"] << op.value
-        elif op.kind == "offset":
-            total = total + op.value
-        elif op.kind == "shr":
-            total = _wrap(total, machine.acc_bits) >> op.value
-        elif op.kind == "shl":
-            total = total << op.value
-        elif op.kind == "min":
-            total = np.minimum(_wrap(total, machine.acc_bits), op.value)
-        else:
-            total = np.maximum(_wrap(total, machine.acc_bits), op.value)
-        total = _wrap(total, machine.acc_bits)
-    return _wrap(total, machine.inp_bits)
-
-
-def _windows(w: Workload, data: NDArray[np.int64], i: int, j: int) -> NDArray[np.int64]:
-    """The pixels of a padded image (n, c, …) under tap (i, j) of every window, (n, c, oh, ow)."""
-    rows = slice(None, (w.out_height - 1) * w.stride_h + 1, w.stride_h)
-    cols = slice(None, (w.out_width - 1) * w.stride_w + 1, w.stride_w)
-    return data[:, :, i * w.dilation_h :, j * w.dilation_w :][:, :, rows, cols]
-
-
-def _padded(w: Workload, data: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
-    return np.pad(data, pads, constant_values=value)
-
-
-def _maxima(w: Workload, data: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The largest pixel of every window that is no padding, (n, c, oh, ow)."""
-    padded = _padded(w, data, np.iinfo(np.int64).min)
-    taps = [_windows(w, padded, i, j) for i in range(w.kernel_h) for j in range(w.kernel_w)]
-    return np.maximum.reduce(taps)
-
-
-def _sums(w: Workload, tensors: Tensors) -> NDArray[np.int64]:
-    """The convolution without its epilogue, (n, o, oh, ow)."""
-    data, weight = _padded(w, tensors["data"], 0), tensors["weight"].astype(np.float64)
-    total = np.zeros((w.batch, w.out_channels, w.out_height, w.out_width), np.int64)
-    per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    for i in range(w.kernel_h):
-        for j in range(w.kernel_w):
-            window, taps = _windows(w, data, i, j), weight[:, :, i, j]
-            if per_in == per_out == 1:
-                total += window * taps.astype(np.int64)[:, 0, None, None]
-                continue
-            for g in range(w.groups):
-                ins, outs = (slice(g * size, (g + 1) * size) for size in (per_in, per_out))
-                # float64 sums of these products are exact: far below 2^53
-                part = np.einsum("oc,nchw->nohw", taps[outs], window[:, ins], optimize=True)
-                total[:, outs] += part.astype(np.int64)
-    return total
+    return integers(workload, tensors, machine.acc_bits, machine.inp_bits)
 
 
 def pack_image(
@@ -204,9 +147,3 @@ def packed_bias(m: Machine, geo: Geometry, bias: NDArray[np.int64]) -> NDArray[n
     whole = np.zeros(geo.groups * geo.co * m.block_out, np.int64)
     whole[: len(bias)] = bias
     return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
-
-
-def _wrap(values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
-    """Two's complement wrap-around to `bits`."""
-    half = 1 << (bits - 1)
-    return (values + half & (1 << bits) - 1) - half
