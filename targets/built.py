@@ -28,10 +28,10 @@ class HostStep:
 class LayerGraph:
     """Layers and the host's steps between them, in order. `values` are all tensors by name.
 
-    `loaded_as` gives, for an int8 value that the host makes from another tensor as it packs it, that
+    `loaded_as` gives, for an int8 value that the host makes of another tensor as it packs it, that
     tensor; `stored_as`, for one that the host gives out, the tensor it becomes as it is unpacked.
-    `outputs` names the values of layers that the host reads in the end, `host_work` what it then has
-    to do beside unpacking them.
+    `outputs` names the values of layers that the host reads in the end, `host_work` what it then
+    has to do beside unpacking them.
     """
 
     steps: tuple[Layer | HostStep, ...]

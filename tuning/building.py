@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from networks import artefact
 from networks.artefact import ArtefactError
@@ -109,7 +109,7 @@ def integer_network(
     """The network in integers for a target, how it was quantised for the manifest, and warnings."""
     if capability(target, Builds) is None:
         raise ArtefactError(
-            f"{target.name} runs no programs of ours, there is nothing to build for it; choose a VTA"
+            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
     from networks.integer.extraction import integer_graph
     from networks.quantise import Options, Quantised, int8_model, model_with_weights
@@ -130,7 +130,7 @@ def integer_network(
         made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
         keep_float=options.keep_float,
     )  # fmt: skip
-    return graph, {"quantisation": cast(Json, quantisation)}, warnings
+    return graph, {"quantisation": quantisation}, warnings
 
 
 def _nothing(_: str) -> None:

@@ -1,5 +1,5 @@
-"""Where a schedule of each layer comes from: a folder that `tilewright tune` wrote, some trials here
-and now, or the closed-form estimate."""
+"""Where a schedule of each layer comes from: a folder that `tilewright tune` wrote, some trials
+here and now, or the closed-form estimate."""
 
 from __future__ import annotations
 
@@ -92,15 +92,16 @@ def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
     if trials:
         from models import make_explorer
 
-        last = None
-        for last in tune(
-            target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
-            seed=seed,
-        ):  # fmt: skip
-            pass
-        if last is not None and last.best_config is not None and last.best is not None:
-            config = tuple(int(index) for index in last.best_config)
-            candidates.append((last.best.cost, Pick(target.space(workload).name, config)))
+        rounds = list(
+            tune(
+                target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
+                seed=seed,
+            )
+        )  # fmt: skip
+        best = rounds[-1] if rounds else None
+        if best is not None and best.best_config is not None and best.best is not None:
+            config = tuple(int(index) for index in best.best_config)
+            candidates.append((best.best.cost, Pick(target.space(workload).name, config)))
     baseline = capability(target, Baseline)
     if baseline is not None:
         try:

@@ -60,7 +60,7 @@ def check(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False)
     builds = capability(target, Builds)
     if builds is None:
         raise ArtefactError(
-            f"{target.name} runs no programs of ours, there is nothing to build for it; choose a VTA"
+            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
     if not graph.layers:
         raise ArtefactError(

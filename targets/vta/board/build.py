@@ -109,7 +109,7 @@ def _places(
 
 
 def _part(layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[np.bool_]) -> Part:
-    """A layer's instructions with offsets in buffers; `fixed` (buffers,) says which never change."""
+    """A layer's instructions with offsets in buffers; `fixed` (buffers,): which never change."""
     words, where = placed_transfers(layer.program, places)
     return Part(words, where, (where >= 0) & fixed[where])
 

@@ -1,5 +1,5 @@
-"""Each layer's part of its stream against plain integer arithmetic, with the weights that lie in the
-program."""
+"""Each layer's part of its stream against plain integer arithmetic, with the weights that lie in
+the program."""
 
 from __future__ import annotations
 

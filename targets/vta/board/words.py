@@ -28,7 +28,7 @@ _DRAM_AT, _DRAM_BITS = 26, 32
 
 
 def field(words: Words, offset: int, width: int) -> Rows:
-    """The unsigned field of `width` bits at bit `offset` of each instruction, words (n, 2); (n,)."""
+    """The unsigned field of `width` bits at bit `offset` of instructions, words (n, 2); (n,)."""
     word = words[:, offset >> 6] >> np.uint64(offset & 63)
     return (word & np.uint64((1 << width) - 1)).astype(np.int64)
 
