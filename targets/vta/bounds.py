@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from targets.vta.lowering.geometry import Geometry, geometry_of
+from targets.vta.lowering.pool_plan import fewest_maxima
 from targets.vta.spec import VtaSpec
 from targets.workload import Workload
 
@@ -16,6 +17,8 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     reset and the addition. Read are the pixels that some output needs, weights, bias and residual
     once; written the output once; both in packed blocks.
     """
+    if workload.operator == "max_pool":
+        return _pool_bounds(workload, spec)
     m, g = spec.machine, geometry_of(workload, spec.machine)
     outputs = g.batches * g.groups * g.co * g.oh * g.ow
     kinds = [op.kind for op in workload.epilogue]
@@ -25,6 +28,23 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
         "compute": outputs * (g.ci * g.kh * g.kw + 1 + len(kinds) - saved),
         "read": (pixels + _parameter_bytes(g)) // m.bus_bytes,
         "write": outputs * m.out_bytes // m.bus_bytes,
+    }
+
+
+def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
+    """Those of a max-pool. Every pixel that an output reads is reset and brought by the GEMM core;
+    maxima, of rows and of columns apart, take two cycles each."""
+    w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
+    rows, cols = _needed_sides(w)
+    by_row = fewest_maxima(w.kernel_h, w.stride_h, g.oh)
+    by_col = fewest_maxima(w.kernel_w, w.stride_w, g.ow)
+    maxima = min(by_row * cols + by_col * g.oh, by_col * rows + by_row * g.ow)
+    images, outputs = g.batches * g.groups, g.oh * g.ow
+    pixels = rows * cols
+    return {
+        "compute": images * (2 * pixels + 2 * maxima + outputs * len(w.epilogue)),
+        "read": (images * pixels * m.inp_bytes + g.wgt_bytes) // m.bus_bytes,
+        "write": images * outputs * m.out_bytes // m.bus_bytes,
     }
 
 
@@ -44,11 +64,14 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
     output once. The element widths are the machine's; blocks that are only padding do not count.
     """
     w, m = workload, spec.machine
+    weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    if w.operator == "max_pool":
+        weights = 0  # the identity is the machine's need, not the layer's
     outputs = w.batch * w.out_channels * w.out_height * w.out_width
     kinds = [op.kind for op in w.epilogue]
     bits = (
         w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
-        + w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w * m.wgt_bits
+        + weights * m.wgt_bits
         + outputs * m.inp_bits
         + ("bias" in kinds) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
@@ -58,10 +81,16 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 def needed_pixels(workload: Workload) -> int:
     """Pixels of the input image that at least one output reads."""
+    rows, cols = _needed_sides(workload)
+    return rows * cols
+
+
+def _needed_sides(workload: Workload) -> tuple[int, int]:
+    """Rows and columns of the input image that at least one output reads."""
     w = workload
     rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
     cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
-    return rows * cols
+    return rows, cols
 
 
 def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:

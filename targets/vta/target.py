@@ -21,7 +21,7 @@ from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles
-from targets.vta.estimates import ESTIMATES, OF_SPACE
+from targets.vta.estimates import ESTIMATES, OF_SPACE, estimate_pool
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
@@ -114,7 +114,8 @@ class VtaTarget:
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
-        table = OF_SPACE[self.space_name](
+        pool = workload.operator == "max_pool"
+        table = (estimate_pool if pool else OF_SPACE[self.space_name])(
             lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
         )
         return Features(table, ESTIMATES)

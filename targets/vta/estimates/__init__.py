@@ -6,6 +6,7 @@ unlikely.
 
 from targets.vta.estimates.columns import CYCLES, ESTIMATES
 from targets.vta.estimates.extended import estimate_extended
+from targets.vta.estimates.pool import estimate_pool
 from targets.vta.estimates.template import estimate_template
 from targets.vta.estimates.unchecked import estimate_unchecked
 
@@ -20,6 +21,7 @@ __all__ = [
     "ESTIMATES",
     "OF_SPACE",
     "estimate_extended",
+    "estimate_pool",
     "estimate_template",
     "estimate_unchecked",
 ]

@@ -152,6 +152,17 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
     return total
 
 
+def maxima_an_output(kernel: int, stride: int) -> int:
+    """Maxima along an axis for one more output of a tile that has several."""
+    return count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2)
+
+
+def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
+    """Maxima along an axis that so many outputs take at least, however they are cut into tiles: a
+    cut only makes more of them, but for tiles of one output, which take one less than pixels."""
+    return min(count_maxima(kernel, stride, outputs + 1, outputs), (kernel - 1) * outputs)
+
+
 @stage
 def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> Tiling:
     """The tiles of a config's knob values, (knobs,)."""
