@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from targets.vta.lowering.geometry import Geometry, geometry_of
+from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry, geometry_of
 from targets.vta.lowering.pool_plan import fewest_maxima
-from targets.vta.spec import VtaSpec
+from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
 
@@ -12,20 +12,17 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     """Cycles that each resource needs at least: the compute module, the read channel, the write
     channel. Raises `WorkloadError` for a layer that the machine cannot run.
 
-    One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks.
-    A tensor that the epilogue adds first may become the accumulators' first value, which saves the
-    reset and the addition. Read are the pixels that some output needs, weights, bias and residual
-    once; written the output once; both in packed blocks.
+    One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
+    and loads accumulators, a beat a cycle. Read are the pixels that some output needs, weights,
+    bias and residual once; written the output once; both in packed blocks.
     """
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
     m, g = spec.machine, geometry_of(workload, spec.machine)
     outputs = g.batches * g.groups * g.co * g.oh * g.ow
-    kinds = [op.kind for op in workload.epilogue]
-    saved = 2 if kinds[:1] in (["add"], ["bias"]) else 0
     pixels = g.batches * g.groups * g.ci * needed_pixels(workload) * m.inp_bytes
     return {
-        "compute": outputs * (g.ci * g.kh * g.kw + 1 + len(kinds) - saved),
+        "compute": outputs * g.ci * g.kh * g.kw + _other_cycles(workload, outputs, m),
         "read": (pixels + _parameter_bytes(g)) // m.bus_bytes,
         "write": outputs * m.out_bytes // m.bus_bytes,
     }
@@ -53,8 +50,30 @@ def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
     return max(bounds(workload, spec).values())
 
 
+def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
+    """Cycles of compute besides the reduction, for so many accumulators.
+
+    Each begins with a reset, or with an int32 tensor that is loaded anyway and, behind a reset,
+    takes two cycles to add. A bias takes one at least (as weights of a constant), unless it is
+    loaded as such a tensor; a residual one by the identity, and a shift beyond what a weight holds.
+    """
+    kinds = [op.kind for op in workload.epilogue]
+    plain = sum(kind not in ("bias", "add") for kind in kinds) + shifted_residuals(workload)
+    tensor = outputs * m.acc_bytes // m.bus_bytes
+    if "add" not in kinds:
+        begin = min(2 * outputs, tensor) if "bias" in kinds else outputs
+        return begin + outputs * plain
+    first = all(kind in ADDITIONS for kind in kinds[: kinds.index("add")])
+    return tensor + outputs * (plain + ("bias" in kinds) + (0 if first else 3))
+
+
+def shifted_residuals(workload: Workload) -> int:
+    """Residuals that take a second iteration: the identity cannot hold their power of two."""
+    return sum(op.kind == "residual" and op.value > IDENTITY_BITS for op in workload.epilogue)
+
+
 def _parameter_bytes(g: Geometry) -> int:
-    return g.wgt_bytes + g.bias_bytes + g.add_bytes
+    return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes
 
 
 def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
@@ -75,6 +94,7 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
         + outputs * m.inp_bits
         + ("bias" in kinds) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
+        + ("residual" in kinds) * outputs * m.inp_bits
     )
     return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
 

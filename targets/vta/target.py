@@ -20,7 +20,7 @@ from targets.files import Json
 from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
-from targets.vta.bounds import bound_cycles, roofline_cycles
+from targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
 from targets.vta.estimates import ESTIMATES, OF_SPACE, estimate_pool
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
@@ -115,8 +115,9 @@ class VtaTarget:
         values = lowering.space.values(configs)
         tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
         pool = workload.operator == "max_pool"
+        operations = len(workload.epilogue) + shifted_residuals(workload)
         table = (estimate_pool if pool else OF_SPACE[self.space_name])(
-            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
+            lowering.geometry, lowering.machine, operations, tensors, values
         )
         return Features(table, ESTIMATES)
 

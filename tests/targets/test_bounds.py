@@ -46,14 +46,25 @@ def test_the_bound_counts_what_the_roofline_leaves_out() -> None:
     assert target.roofline(workload).cycles < target.bound(workload).cycles == 64 * 5
 
 
-def test_a_residual_that_comes_first_saves_the_reset_and_its_addition() -> None:
+def test_a_tensor_that_comes_first_saves_the_reset_and_its_addition() -> None:
     spec = VtaSpec.load("vta-pynq")
     text = "conv2d:n=1,c=256,h=14,w=14,o=256,k=3,s=1,p=1"
     first, later = (
         bounds(parse_workload(text, epilogue), spec)["compute"]
         for epilogue in ("add, >> 8", ">> 8, add")
     )
-    assert later - first == 2 * 16 * 196
+    assert later - first == 3 * 16 * 196
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "cycles"),
+    [("bias", 2), ("residual 6", 1 + 1), ("residual 7", 1 + 2), ("bias, residual 9", 2 + 2),
+     ("add", 8), ("bias, residual 3, add", 8 + 1 + 1)],
+)  # fmt: skip
+def test_what_an_accumulator_takes_besides_the_reduction(epilogue: str, cycles: int) -> None:
+    """On a bus that loads an accumulator in eight beats; two input blocks, one shift."""
+    workload = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=16,k=1", f"{epilogue}, >> 8")
+    assert bounds(workload, VtaSpec.load("vta-pynq"))["compute"] == 64 * (2 + cycles + 1)
 
 
 @pytest.mark.parametrize(("preset", "total"), [("vta-pynq", 7_043_456), ("huge", 544_936)])

@@ -22,7 +22,8 @@ Array = NDArray[np.float64]
 def estimate_extended(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64."""
+    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
+    tensors an `add` is loaded into the accumulators; a bias is there once."""
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
@@ -54,11 +55,26 @@ def estimate_extended(
     wgt_beats = _beats(m.wgt_bytes, m.bus_bytes)
     load = inp_elements * inp_beats + wgt_elements * wgt_beats
     load = load + latency * (inp_loads + wgt_loads)
+    ih = th if gather else (th - 1) * geo.sh + (geo.kh - 1) * geo.dh + 1
+    iw = (tw - 1) * geo.sw + (geo.kw - 1) * geo.dw + 1
+    inp_slots = np.where(knob["inp_slots"] == RESIDENT, inp_round, knob["inp_slots"])
+    inp_share = inp_slots * tci * ih * iw / m.inp_built
+    tile = np.minimum(tco, geo.co) * th * tw
+    waiting = np.zeros(len(values))
+    if geo.res_bytes:
+        pieces = np.where(tw >= geo.ow, 1.0, tco)
+        residual = geo.res_bytes / m.bus_bytes + latency * pieces * tiles
+        room = (1 - inp_share) * m.inp_built
+        # What its ring cannot hold waits for the tile's end; half of it hides.
+        waiting = np.where(room < tile, 0.5 * residual * (1 - room / tile), 0.0)
+        load = load + residual
+        inp_share = inp_share + 2 * tw / m.inp_built
 
     # -- compute and store ------------------------------------------------------------------
     outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
     iterations = outputs * geo.ci * taps
-    operand = tensors * outputs * _beats(m.acc_bytes, m.bus_bytes)
+    adds = int(geo.add_bytes > 0)
+    operand = adds * outputs * _beats(m.acc_bytes, m.bus_bytes)
     steps = tiles * nk
     compute = iterations + (1 + operations + tensors) * outputs + operand
     compute = compute + 7.0 * (steps + tiles * (1 + operations))
@@ -74,11 +90,11 @@ def estimate_extended(
     fill = latency * 2 + tci * first_rows * first_cols * inp_beats
     fill = fill + first_blocks * tci * taps * wgt_beats
     pieces, last_share = _pieces(m, operations, knob["tail"])
-    last = np.minimum(tco, geo.co) * th * tw * last_share
+    last = tile * last_share
     drain = last * element + 21.0 * pieces
     single = knob["acc_slots"] == 1
     tile_store = tco * th * tw * element
-    exposed = np.where(single, (tiles - 1) * tile_store, 0.0)
+    exposed = np.where(single, (tiles - 1) * tile_store, 0.0) + waiting
     # What fills the pipeline is part of all loads: a program that loads bound ends with what is
     # left to compute behind the last one.
     step_elements = tco * tci * taps
@@ -89,9 +105,6 @@ def estimate_extended(
     instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
     start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
 
-    ih = th if gather else (th - 1) * geo.sh + (geo.kh - 1) * geo.dh + 1
-    iw = (tw - 1) * geo.sw + (geo.kw - 1) * geo.dw + 1
-    inp_slots = np.where(knob["inp_slots"] == RESIDENT, inp_round, knob["inp_slots"])
     wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
     streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
@@ -106,9 +119,9 @@ def estimate_extended(
             instructions,
             inp_elements * m.inp_bytes,
             wgt_elements * m.wgt_bytes,
-            inp_slots * tci * ih * iw / m.inp_built,
+            inp_share,
             np.where(streamed, 1.0, wgt_share),
-            knob["acc_slots"] * tco * th * tw * (1 + tensors) / m.acc_built,
+            knob["acc_slots"] * tco * th * tw * (1 + adds) / m.acc_built,
         ],
         axis=1,
     )

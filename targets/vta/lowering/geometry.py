@@ -26,7 +26,8 @@ _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offs
            "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD}  # fmt: skip
 
 
-_ADDITIONS = ("bias", "add", "offset", "residual")
+ADDITIONS = ("bias", "add", "offset", "residual")
+"""Epilogue steps whose order does not matter."""
 
 
 class Geometry(NamedTuple):
@@ -177,7 +178,7 @@ def check_residual(workload: Workload, has_residuals: bool) -> None:
         raise WorkloadError(
             f"{workload}: only the extended space brings a residual through the GEMM core; use it"
         )
-    before = next((k for k in kinds[: kinds.index("residual")] if k not in _ADDITIONS), None)
+    before = next((k for k in kinds[: kinds.index("residual")] if k not in ADDITIONS), None)
     if before is not None:
         raise WorkloadError(
             f"{workload}: its epilogue has '{before}' before 'residual', which is added to the sums"

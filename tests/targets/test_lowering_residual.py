@@ -1,0 +1,217 @@
+"""A residual comes through the GEMM core: the same numbers, few cycles, no token left over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from targets.errors import WorkloadError
+from targets.vta.functional import simulate
+from targets.vta.lint import lint
+from targets.vta.lowering import emit
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.tensors import random_tensors, reference, unpack_output
+from targets.vta.measure import time_rows
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.vta.verify import program_with_data
+from targets.workload import Workload, parse_epilogue, parse_workload
+
+PYNQ = VtaSpec.load("vta-pynq")
+SPECS = [
+    PYNQ,
+    VtaSpec.load("small"),
+    VtaSpec.load("large"),
+    VtaSpec.from_mapping(
+        {"LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 11, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 13}
+    ),
+    VtaSpec.from_mapping(
+        {"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 13, "LOG_ACC_BUFF_SIZE": 14}
+    ),
+]  # fmt: skip
+SCANT = VtaSpec.from_mapping({"LOG_BLOCK": 5, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 16})
+"""Sixteen weight elements of 128 beats each: weights of most layers pass through as a stream."""
+SCALES = (0, 3, 6, 7, 9)
+EPILOGUES = (
+    "residual {k}, >> 8, min 127, max -128",
+    "bias, residual {k}, >> 8, min 127, max 0",
+    "residual {k}, bias, + 128, >> 8, min 127",
+    "add, residual {k}, >> 5",
+    "bias, residual {k}, add, relu, >> 7, min 127",
+    "residual {k}, relu, add, >> 7",
+)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Workload:
+    """Odd sizes, strides, groups of all sizes, batches, dense of several rows."""
+    epilogue = parse_epilogue(
+        draw(st.sampled_from(EPILOGUES)).format(k=draw(st.sampled_from(SCALES)))
+    )
+    if draw(st.integers(0, 3)) == 0:
+        rows, c, o = draw(st.tuples(st.integers(1, 60), st.integers(1, 130), st.integers(1, 130)))
+        return Workload("dense", rows, c, 1, 1, o, epilogue=epilogue)
+    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    size = draw(st.tuples(st.integers(kernel[0], 15), st.integers(kernel[1], 15)))
+    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
+    stride = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    groups = draw(st.sampled_from([1, 1, 2, 20]))
+    channels = draw(st.tuples(st.integers(1, 40 // groups), st.integers(1, 60 // groups)))
+    return Workload(
+        "conv2d", draw(st.integers(1, 3)), channels[0] * groups, *size, channels[1] * groups,
+        *kernel, *stride, *pads, 1, 1, groups, epilogue,
+    )  # fmt: skip
+
+
+def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
+    """What is wrong with one config's program, knob values (knobs,): numbers, tokens, lint."""
+    workload, machine, spec = lowering.workload, lowering.machine, lowering.spec
+    tensors = random_tensors(workload, machine, seed)
+    program = program_with_data(lowering, values, tensors)
+    assert program is not None
+    run = simulate(program, spec)
+    got = unpack_output(workload, machine, lowering.geometry, run.dram)
+    found = [f.name for f in lint(program, spec) if f.severity != "note"]
+    if (got != reference(workload, machine, tensors)).any():
+        found.append("numbers")
+    return found + [f"tokens in {queue}" for queue, left in run.tokens_left.items() if left]
+
+
+def _drawn(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
+    """Knob values of random configs that lower, (n, knobs)."""
+    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
+    values = lowering.space.values(lowering.space.unravel(flat))
+    codes, _ = lowering.counts(values)
+    return values[codes == 0]
+
+
+@settings(max_examples=120)
+@given(layers(), st.sampled_from([*SPECS, SCANT]), st.integers(0, 2**32 - 1))
+def test_every_schedule_that_lowers_adds_the_residual(
+    workload: Workload, spec: VtaSpec, seed: int
+) -> None:
+    lowering = Lowering.of(workload, spec, "extended")
+    values = _drawn(lowering, seed)
+    assume(len(values))
+    assert _problems(lowering, values[0], seed % 1000) == []
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("bias", ["", "bias, "])
+def test_of_every_scale_with_and_without_bias(scale: int, bias: str) -> None:
+    """Uneven tiles of every size, strides, the smallest rings of the residual."""
+    text, epilogue = "conv2d:n=1,c=48,h=15,w=13,o=80,k=3,s=2,p=1", f"{bias}residual {scale}, >> 7"
+    for spec in (PYNQ, SPECS[3]):
+        lowering = Lowering.of(parse_workload(text, epilogue), spec, "extended")
+        values = _drawn(lowering, scale, 128)[:6]
+        assert len(values) == 6
+        assert [_problems(lowering, row, scale) for row in values] == [[]] * 6
+
+
+@settings(max_examples=25)
+@given(
+    rows=st.integers(2, 40), channels=st.tuples(st.integers(400, 900), st.integers(33, 900)),
+    scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_beside_weights_that_pass_through_as_a_stream(
+    rows: int, channels: tuple[int, int], scale: int, seed: int
+) -> None:
+    epilogue = parse_epilogue(f"bias, residual {scale}, >> 8")
+    workload = Workload("dense", rows, channels[0], 1, 1, channels[1], epilogue=epilogue)
+    lowering = Lowering.of(workload, SCANT, "extended")
+    space = lowering.space
+    values = space.values(space.unravel(np.arange(space.size)))
+    whole = {"tile_b": 99, "tile_ci": 99, "order": 1, "wgt_slots": 0, "head": 1}
+    for k, knob in enumerate(space.knobs):
+        if knob.name in whole:
+            values = values[values[:, k] == min(whole[knob.name], max(knob.values))]
+    values = np.random.default_rng(seed).permutation(values)[:24]
+    elements = -(-channels[0] // 32) * -(-channels[1] // 32)
+    codes, states = lowering.counts(values)
+    assume(elements > 15 and (codes == 0).any())
+    row = np.flatnonzero(codes == 0)[0]
+    assert states[row, emit.WGT_USED] == 16
+    assert states[row, emit.WGT_BYTES] == (elements + 1) * 1024  # each once, and the identity
+    assert _problems(lowering, values[row], seed % 1000) == []
+
+
+def test_pieces_wait_for_their_slots_where_the_input_scratchpad_is_small() -> None:
+    """Tiles of eight output blocks, of which the residual's ring holds two."""
+    workload = parse_workload(
+        "conv2d:n=1,c=16,h=16,w=8,o=128,k=1,s=1,p=0", "residual 3, >> 4, min 127, max 0"
+    )
+    spec = VtaSpec.from_mapping({"LOG_INP_BUFF_SIZE": 11})  # 128 elements
+    lowering = Lowering.of(workload, spec, "extended")
+    values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
+    names = [knob.name for knob in lowering.space.knobs]
+    wanted = {"tile_h": 4, "tile_w": 8, "tile_co": 8, "inp_slots": 2, "head": 1}
+    for name, value in wanted.items():
+        values = values[values[:, names.index(name)] == value]
+    codes, states = lowering.counts(values)
+    assert (codes == 0).all()
+    assert (states[:, emit.INP_USED] == 128).all()
+    assert (states[:, emit.INP_BYTES] == (16 * 8 + 8 * 16 * 8) * 16).all()
+    assert [_problems(lowering, row, 1) for row in values[:4]] == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "most"),
+    [(">> 8, min 127, max 0", 101_900), ("residual 4, >> 8, min 127, max 0", 114_400),
+     ("residual 8, >> 8, min 127, max 0", 127_300)],
+)  # fmt: skip
+def test_it_costs_an_iteration_or_two_an_accumulator(epilogue: str, most: int) -> None:
+    """Of a layer that takes 215,873 cycles with bias and an int32 residual."""
+    workload = parse_workload("conv2d:n=1,c=64,h=56,w=56,o=64,k=1,s=1,p=0", epilogue)
+    target = VtaTarget(PYNQ)
+    values = target.space(workload).values(_good_configs(target, workload))
+    _, _, cycles = time_rows(target.lowering(workload), values)
+    assert target.bound(workload).cycles <= cycles[cycles > 0].min() <= most
+
+
+def _good_configs(target: VtaTarget, workload: Workload) -> np.ndarray:
+    """Configs of a few thousand whose estimates are the best, (n, knobs)."""
+    space = target.space(workload)
+    configs = space.unravel(np.random.default_rng(1).permutation(space.size)[:6000])
+    codes, _ = target.lowering(workload).counts(space.values(configs))
+    estimated = target.estimate(workload, configs).matrix[:, 0]
+    return configs[np.argsort(np.where(codes == 0, estimated, np.inf))[:600]]
+
+
+@pytest.mark.parametrize("spec", [PYNQ, SPECS[2]], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "text",
+    ["conv2d:n=1,c=64,h=28,w=28,o=96,k=1,s=1,p=0", "conv2d:n=1,c=128,h=14,w=14,o=128,k=3,s=1,p=1",
+     "conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1,g=64", "dense:n=40,c=96,o=160"],
+)  # fmt: skip
+def test_estimates_rank_as_without_residuals_and_bounds_hold(spec: VtaSpec, text: str) -> None:
+    plain = _ranking(VtaTarget(spec), parse_workload(text))
+    for scale in (4, 8):
+        workload = parse_workload(text, f"bias, residual {scale}, >> 8, min 127, max 0")
+        assert _ranking(VtaTarget(spec), workload) > min(0.9, plain - 0.05)
+
+
+def _ranking(target: VtaTarget, workload: Workload) -> float:
+    """Rank correlation of estimates and cycles, none of which beats the bound."""
+    space = target.space(workload)
+    configs = space.unravel(np.random.default_rng(2).permutation(space.size)[:1500])
+    codes, _, cycles = time_rows(target.lowering(workload), space.values(configs))
+    assert (cycles[codes == 0] >= target.bound(workload).cycles).all()
+    estimated = target.estimate(workload, configs[codes == 0]).matrix[:, 0]
+    return float(spearmanr(estimated, cycles[codes == 0]).statistic)
+
+
+@pytest.mark.parametrize("space", ["template", "unchecked"])
+def test_other_spaces_name_the_one_that_can(space: str) -> None:
+    workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1", "residual 2, >> 4")
+    with pytest.raises(WorkloadError, match="extended space"):
+        Lowering.of(workload, PYNQ, space)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [">> 3", "<< 1", "relu", "min 100"])
+def test_what_does_not_commute_with_it_must_come_later(before: str) -> None:
+    workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1", f"{before}, residual 2, >> 4")
+    with pytest.raises(WorkloadError, match="before 'residual'"):
+        Lowering.of(workload, PYNQ, "extended")
