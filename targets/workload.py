@@ -19,10 +19,11 @@ EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl", "residual", "o
 class EpilogueOp:
     """One element-wise operation on the int32 accumulator, applied in order.
 
-    `bias` adds an int32 vector of one value an output channel; `add` adds an int32 tensor of the
-    output's shape, `residual` an int8 tensor of that shape times 2^`value`, `offset` the constant
-    `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max` clip from above / below
-    with the constant `value`.
+    `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: no
+    farther from zero than in a quantised layer, and a target may refuse what is); `add` adds an
+    int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
+    `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
+    clip from above / below with the constant `value`.
     """
 
     kind: EpilogueKind
@@ -30,7 +31,7 @@ class EpilogueOp:
 
     def __str__(self) -> str:
         sign = {"shr": ">>", "shl": "<<", "offset": "+"}.get(self.kind, self.kind)
-        return sign if self.kind in ("bias", "add") else f"{sign} {self.value}"
+        return sign if self.kind in ("bias", "add") and not self.value else f"{sign} {self.value}"
 
 
 DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", 0))
@@ -256,19 +257,25 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     )
 
 
+_NAMED = {
+    "relu": EpilogueOp("max", 0), "bias": EpilogueOp("bias"), "bias 32": EpilogueOp("bias", 32),
+    "add": EpilogueOp("add"),
+}  # fmt: skip
+
+
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
-    """`>> 8, min 127, max 0`, also `bias`, `add`, `residual N`, `+ N`, `relu` (max 0), `<< N`;
-    empty for none. Raises `WorkloadError`."""
+    """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `+ N`, `relu` (max 0),
+    `<< N`; empty for none. Raises `WorkloadError`."""
     ops: list[EpilogueOp] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu)", item)
+        match = re.fullmatch(r"(>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu|bias 32)", item)
         if not match:
             raise WorkloadError(
                 f"cannot read epilogue step '{item}'; known: >> N, << N, min N, max N, "
-                "relu, bias, add, residual N, + N"
+                "relu, bias, bias 32, add, residual N, + N"
             )
-        if match[3]:
-            ops.append(EpilogueOp("max", 0) if match[3] == "relu" else EpilogueOp(match[3]))  # type: ignore[arg-type]
+        if match[3] in _NAMED:
+            ops.append(_NAMED[match[3]])
             continue
         kind = {">>": "shr", "<<": "shl", "+": "offset"}.get(match[1], match[1])
         value = int(match[2])

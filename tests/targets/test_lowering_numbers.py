@@ -81,12 +81,15 @@ def _draw_values(lowering: Lowering, seed: int) -> np.ndarray:
 
 
 def complaints(lowering: Lowering, values: np.ndarray) -> list[str]:
-    """Why a program might behave otherwise elsewhere: tokens lost, data overwritten too early."""
+    """Why a program might behave otherwise elsewhere: tokens lost, data overwritten too early; or
+    before another: tokens left over."""
     program = program_with_data(
         lowering, values, random_tensors(lowering.workload, lowering.machine, 0)
     )
     assert program is not None
-    return [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
+    left = simulate(program, lowering.spec).tokens_left
+    found = [f.name for f in lint(program, lowering.spec) if f.severity != "note"]
+    return found + [f"tokens in {queue}" for queue, count in left.items() if count]
 
 
 @settings(max_examples=150)

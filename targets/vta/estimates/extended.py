@@ -76,8 +76,9 @@ def estimate_extended(
     adds = int(geo.add_bytes > 0)
     operand = adds * outputs * _beats(m.acc_bytes, m.bus_bytes)
     steps = tiles * nk
-    compute = iterations + (1 + operations + tensors) * outputs + operand
-    compute = compute + 7.0 * (steps + tiles * (1 + operations))
+    resets = 0 if geo.bias_lift else 1
+    compute = iterations + (resets + operations + tensors) * outputs + operand
+    compute = compute + 7.0 * (steps + tiles * (resets + operations))
     gap = 1 if m.out_bytes > m.bus_bytes else 0
     element = _beats(m.out_bytes, m.bus_bytes) + gap
     bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)

@@ -25,6 +25,7 @@ from targets.vta.lowering.geometry import (
     epilogue_steps,
     geometry_of,
 )
+from targets.vta.lowering.lift import lift_of, lifted_epilogue, lifted_geometry
 from targets.vta.lowering.pool import check_pool, lower_pool, pool_space
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
@@ -73,6 +74,9 @@ class Lowering:
             space = template_space(geometry)
         elif kind == "extended":
             space = extended_space(geometry)
+            lift = lift_of(workload, spec.machine)
+            geometry = lifted_geometry(geometry, lift)
+            epilogue = lifted_epilogue(epilogue, lift)
         else:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():

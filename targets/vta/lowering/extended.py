@@ -132,7 +132,10 @@ def _write(
     prepare(plan, program, tiles)
     for number in range(tiles):
         tile = tile_at(plan, number, tiles)
-        begin_tile(plan, program, tile)
+        n_uops = begin_tile(plan, program, tile, cursor.n_uops)
+        if n_uops == FULL:
+            return UOP_CAPACITY
+        cursor = with_uops(cursor, cursor.freed, n_uops)
         fits = True
         if plan.operations.shift:
             fits, cursor = add_residual(plan, program, rings, cursor, tile)

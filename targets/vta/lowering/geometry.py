@@ -67,6 +67,8 @@ class Geometry(NamedTuple):
     out_base: int
     uop_base: int
     column: bool
+    bias_lift: int  # what is added to a bias in memory, see `lift`
+    bias_lowest: int  # the smallest bias it suffices for
     insn_bytes_at: int  # DRAM byte address of the first instruction
     inp_bytes: int
     wgt_bytes: int
@@ -143,7 +145,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
         inp_base=base["inp"], wgt_base=base["wgt"], bias_base=base["bias"], add_base=base["add"],
         out_base=base["out"], uop_base=base["uop"], column=column,
-        insn_bytes_at=_align(address, PAGE_BYTES),
+        bias_lift=0, bias_lowest=0, insn_bytes_at=_align(address, PAGE_BYTES),
         inp_bytes=sizes["inp"], wgt_bytes=sizes["wgt"], bias_bytes=sizes["bias"],
         add_bytes=sizes["add"], out_bytes=sizes["out"],
         res_base=base["res"], res_bytes=sizes["res"],

@@ -57,6 +57,7 @@ class Operations(NamedTuple):
     in_place: int  # ALU operations a tile
     residual: int  # GEMMs by the identity that bring it, 0: none
     shift: int  # left shift of the residual behind them, before anything is added to it
+    lifted: bool  # the bias is the accumulators' first value
 
 
 class Slots(NamedTuple):
@@ -120,7 +121,7 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
 
 
 @nb.njit(cache=True)
-def operations_of(epilogue: NDArray[np.int64]) -> Operations:
+def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
     has_bias = False
     starts_with_tensor = False
@@ -130,11 +131,13 @@ def operations_of(epilogue: NDArray[np.int64]) -> Operations:
     for e in range(epilogue.shape[0]):
         if epilogue[e, 0] == EPILOGUE_RESIDUAL:
             residual, shift = gemms_of_residual(epilogue[e, 2])
+    lifted = geo.bias_lift > 0
     first = True  # only what commutes with an addition came before
     for e in range(epilogue.shape[0]):
         in_place += 1
         if epilogue[e, 0] == EPILOGUE_BIAS:
             has_bias = True
+            in_place -= lifted
         elif epilogue[e, 0] == EPILOGUE_RESIDUAL:
             in_place -= 1
         else:
@@ -146,7 +149,7 @@ def operations_of(epilogue: NDArray[np.int64]) -> Operations:
                 else:
                     tensors += 1
             first = False
-    return Operations(has_bias, starts_with_tensor, tensors, in_place, residual, shift)
+    return Operations(has_bias, starts_with_tensor, tensors, in_place, residual, shift, lifted)
 
 
 @nb.njit(cache=True)
@@ -163,7 +166,8 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 @stage
 def extra_iterations(operations: Operations) -> int:
     """Iterations of compute an accumulator needs besides its reset and the reduction's."""
-    return operations.in_place + operations.residual + (1 if operations.shift > 0 else 0)
+    first = 1 if operations.lifted else 0  # takes as long as a reset once more
+    return operations.in_place + operations.residual + (operations.shift > 0) + first
 
 
 @nb.njit(cache=True)
@@ -261,7 +265,7 @@ def plan_of(
 ) -> Plan:
     """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
     t = tiling_of(geo, knobs)
-    operations = operations_of(epilogue)
+    operations = operations_of(geo, epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
     ramp = knobs[9]
     # A column has one loop over pixels: what comes in parts needs the other one unused.

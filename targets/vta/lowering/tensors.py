@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.errors import WorkloadError
 from targets.reference import reference as integers
 from targets.vta.lowering.geometry import IDENTITY_BITS, PAGE_BYTES, Geometry, merged_groups
+from targets.vta.lowering.lift import SUMS
 from targets.vta.spec import Machine
 from targets.workload import Workload
 
@@ -143,7 +145,18 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
 
 
 def packed_bias(m: Machine, geo: Geometry, bias: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A bias (o,) in blocks, the same for every row of the batch: (blocks, batch, block_out)."""
+    """A bias (o,) in blocks, the same for every row of the batch: (blocks, batch, block_out).
+    Raises `WorkloadError` for one too far from zero for its schedules (`lift`)."""
+    if geo.bias_lift and len(bias) and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
+        raise WorkloadError(
+            f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
+            f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
+        )
     whole = np.zeros(geo.groups * geo.co * m.block_out, np.int64)
     whole[: len(bias)] = bias
-    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
+    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1) + geo.bias_lift
+
+
+def unpacked_bias(m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A bias (channels,), the padding's included, out of its blocks (blocks, batch, block_out)."""
+    return packed.reshape(-1, m.batch, m.block_out)[:, 0].ravel() - geo.bias_lift

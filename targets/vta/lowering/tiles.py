@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import ACC, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
+from targets.vta.isa import ACC, ALU_MAX, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
 from targets.vta.lowering import emit
 from targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -97,14 +97,20 @@ def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
 
 
 @stage
-def begin_tile(plan: Plan, program: Program, tile: Tile) -> None:
-    """The accumulators' first value, once the last STORE from their slot is done."""
+def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
+    """The accumulators' first value, once the last STORE from their slot is done. Returns the
+    number of micro-ops, or FULL."""
     geo, state, out = plan.geo, program.state, program.out
     state[emit.TILES] += 1
     if program.store_of[tile.slot] >= 0:
         emit.flag(state, out, program.store_of[tile.slot], PUSH_PREV)
         emit.pop(state, out, _S, _C)
-    if plan.operations.starts_with_tensor:
+    if plan.operations.lifted:
+        load_bias(plan, program, tile)
+        pixels = tile.rows * tile.cols
+        at, n_uops = uop_of(plan, program, tile.acc, bias_of(plan, tile), n_uops)
+        alu(state, out, plan.lay, at, tile.cos, pixels, tile.pitch, EPILOGUE_BIAS, ALU_MAX, 0)
+    elif plan.operations.starts_with_tensor:
         tile_transfer(
             state, out, geo, LOAD, ACC, tile.acc, geo.add_base + tile.first_out, tile.cos,
             tile.rows, tile.cols, tile.pitch, plan.m.acc_bytes,
@@ -115,18 +121,48 @@ def begin_tile(plan: Plan, program: Program, tile: Tile) -> None:
             state, out, plan.lay, 1, tile.slot, tile.slot + 1, tile.cos, pixels,
             tile.pitch if tile.cos > 1 else 0, 1 if pixels > 1 else 0, 0, 0, 0, 0,
         )  # fmt: skip
+    return n_uops
+
+
+@stage
+def load_bias(plan: Plan, program: Program, tile: Tile) -> None:
+    """The bias of a tile, unless it is there."""
+    if plan.operations.has_bias and not plan.slots.bias_resident:
+        emit.memory(
+            program.state, program.out, LOAD, ACC, plan.slots.bias_at,
+            plan.geo.bias_base + tile.group * plan.geo.co + tile.co, 1, tile.cos, tile.cos,
+            0, 0, 0, 0, plan.m.acc_bytes,
+        )  # fmt: skip
+
+
+@stage
+def bias_of(plan: Plan, tile: Tile) -> int:
+    """Where the bias of a tile's first block lies."""
+    first = tile.group * plan.geo.co + tile.co if plan.slots.bias_resident else 0
+    return plan.slots.bias_at + first
+
+
+@stage
+def uop_of(
+    plan: Plan, program: Program, accumulator: int, source: int, n_uops: int
+) -> tuple[int, int]:
+    """The place of an ALU micro-op, written if it is new, and the number of micro-ops, or FULL."""
+    word = pack_uop(plan.lay, accumulator, source, 0)
+    at = one_uop(program.uops, word, n_uops, plan.slots.acc)
+    if at < n_uops:
+        return at, n_uops
+    if n_uops + 1 > min(plan.m.uop_built, program.uops.shape[0]):
+        return 0, FULL
+    program.uops[at] = word
+    return at, n_uops + 1
 
 
 @stage
 def end_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
     """Epilogue and store, in pieces at the very end. Returns the number of micro-ops, or FULL."""
     geo, state, out = plan.geo, program.state, program.out
-    if plan.operations.has_bias and not plan.slots.bias_resident:
-        emit.memory(
-            state, out, LOAD, ACC, plan.slots.bias_at,
-            geo.bias_base + tile.group * geo.co + tile.co, 1, tile.cos, tile.cos, 0, 0, 0, 0,
-            plan.m.acc_bytes,
-        )  # fmt: skip
+    if not plan.operations.lifted:
+        load_bias(plan, program, tile)
     cuts = plan.tail if tile.number == tile.tiles - 1 else 1
     pieces, c0, r0 = 0, 0, 0
     while c0 < tile.cos:
@@ -163,10 +199,11 @@ def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: 
             continue  # see `residual`
         if kind == EPILOGUE_TENSOR and plan.operations.starts_with_tensor:
             continue
+        if kind == EPILOGUE_BIAS and plan.operations.lifted:
+            continue
         source = tile.acc + piece.offset
         if kind == EPILOGUE_BIAS:
-            first = tile.group * plan.geo.co + tile.co if slots.bias_resident else 0
-            source = slots.bias_at + first + piece.block
+            source = bias_of(plan, tile) + piece.block
         elif kind == EPILOGUE_TENSOR:
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
             if piece.offset == 0:
@@ -177,13 +214,9 @@ def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: 
                 )  # fmt: skip
         at = tile.slot  # the slot's own micro-op
         if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
-            word = pack_uop(plan.lay, tile.acc + piece.offset, source, 0)
-            at = one_uop(program.uops, word, n_uops, slots.acc)
-            if at == n_uops:
-                if n_uops + 1 > min(plan.m.uop_built, program.uops.shape[0]):
-                    return FULL
-                program.uops[at] = word
-                n_uops += 1
+            at, n_uops = uop_of(plan, program, tile.acc + piece.offset, source, n_uops)
+            if n_uops == FULL:
+                return FULL
         alu(
             program.state, program.out, plan.lay, at, piece.blocks, piece.rows * tile.cols,
             tile.pitch, kind, epilogue[e, 1], epilogue[e, 2],

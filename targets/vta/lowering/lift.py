@@ -1,0 +1,87 @@
+"""A bias that takes the place of the accumulators' reset.
+
+An accumulator that a tile leaves holds a clipped value, at most `high`. So its maximum with a bias
+that is lifted above `high` is that bias: one operation in the place of a reset and an addition.
+The lift is a multiple of 256 << shift: behind the right shift the clips' constants are lifted by
+what is left of it, and STORE keeps the low eight bits, in which it does not show.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.isa import ALU_MAX, ALU_MIN
+from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
+from targets.vta.spec import Machine
+from targets.workload import EpilogueOp, Workload
+
+HIGHEST = (1 << 15) - 256
+"""The largest multiple of 256 that leaves room for a clip in an immediate."""
+ENOUGH = 1 << 24
+"""Biases down to its negative are lifted where immediates allow."""
+AT_LEAST = 1 << 19
+"""Those of 20 bits must be."""
+SUMS = 1 << 29
+"""What sums, lift and bias may reach each, so that none overflows."""
+
+
+class Lift(NamedTuple):
+    """What is added to a bias, what of it is left behind the shift, and the smallest bias it lifts
+    high enough; all 0 where an epilogue allows none."""
+
+    bias: int
+    clips: int
+    lowest: int
+
+
+NONE = Lift(0, 0, 0)
+
+
+def lift_of(workload: Workload, m: Machine) -> Lift:
+    """The lift of a workload's bias: additions, a right shift, a clip on either side."""
+    ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
+    if EpilogueOp("bias") not in ops or "shr" not in kinds or "add" in kinds or m.inp_bits != 8:
+        return NONE
+    at = kinds.index("shr")
+    if sorted(kinds[at + 1 :]) != ["max", "min"] or not set(kinds[:at]) <= set(ADDITIONS):
+        return NONE
+    low, high = (next(op.value for op in ops if op.kind == kind) for kind in ("max", "min"))
+    if not -128 <= low <= high <= 127 or _largest_sum(workload, m) >= SUMS:
+        return NONE
+    if any(op.kind == "residual" and op.value > IDENTITY_BITS + 1 for op in ops):
+        return NONE  # its shift comes first, and would shift the bias
+    shift = ops[at].value
+    wanted = -(-(ENOUGH + high) // max(1, (1 << shift) - 1))
+    clips = min(HIGHEST, -(-wanted // 256) * 256)
+    lowest = high - clips * ((1 << shift) - 1)
+    if -lowest < AT_LEAST or clips << shift >= SUMS or m.acc_bits < 32:
+        return NONE
+    return Lift(clips << shift, clips, lowest)
+
+
+def _largest_sum(w: Workload, m: Machine) -> int:
+    """What the products, a residual and offsets of an accumulator can sum up to."""
+    products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
+        m.inp_bits + m.wgt_bits - 2
+    )
+    others = (
+        op.value if op.kind == "offset" else 1 << (m.inp_bits - 1 + op.value)
+        for op in w.epilogue if op.kind in ("offset", "residual")
+    )  # fmt: skip
+    return products + sum(abs(value) for value in others)
+
+
+def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
+    """The same with the bias lifted where it lies in memory."""
+    return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest)
+
+
+def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift) -> NDArray[np.int64]:
+    """The steps of `epilogue_steps`, (steps, 3), with the clips lifted."""
+    steps = epilogue.copy()
+    clips = np.isin(steps[:, 1], (ALU_MIN, ALU_MAX))
+    steps[clips, 2] += lift.clips
+    return steps

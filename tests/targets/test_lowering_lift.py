@@ -1,0 +1,122 @@
+"""A bias takes the place of the reset: as exact as its addition, a cycle an accumulator cheaper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from targets.errors import WorkloadError
+from targets.vta.functional import simulate
+from targets.vta.functional.semantics import SemanticsName
+from targets.vta.lowering import emit
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.lift import SUMS
+from targets.vta.lowering.tensors import (
+    Tensors,
+    packed_bias,
+    random_tensors,
+    reference,
+    unpack_output,
+    unpacked_bias,
+)
+from targets.vta.spec import VtaSpec
+from targets.vta.verify import program_with_data
+from targets.workload import parse_workload
+
+PYNQ = VtaSpec.load("vta-pynq")
+LAYER = "conv2d:n=1,c=48,h=9,w=11,o=40,k=3,s=1,p=1"
+
+
+def _lowering(epilogue: str, spec: VtaSpec = PYNQ, text: str = LAYER) -> Lowering:
+    return Lowering.of(parse_workload(text, epilogue), spec, "extended")
+
+
+def _values(lowering: Lowering, seed: int = 0) -> np.ndarray:
+    """Knob values of random configs that lower, (n, knobs)."""
+    flat = np.random.default_rng(seed).integers(0, lowering.space.size, 32)
+    values = lowering.space.values(lowering.space.unravel(flat))
+    codes, _ = lowering.counts(values)
+    return values[codes == 0]
+
+
+def _wrong(
+    lowering: Lowering, values: np.ndarray, tensors: Tensors, semantics: SemanticsName
+) -> int:
+    """Output values that differ from the reference."""
+    program = program_with_data(lowering, values, tensors)
+    assert program is not None
+    after = simulate(program, lowering.spec, semantics).dram
+    got = unpack_output(lowering.workload, lowering.machine, lowering.geometry, after)
+    return int((got != reference(lowering.workload, lowering.machine, tensors)).sum())
+
+
+@pytest.mark.parametrize("semantics", ["functional", "chisel"])
+@pytest.mark.parametrize(
+    "epilogue",
+    ["bias, >> 5, min 127, max 0", "bias, >> 8, min 127, max -128", "bias, >> 12, max 3, min 96",
+     "bias, residual 7, + 128, >> 8, min 127, max -128", "bias, >> 16, min 0, max -5"],
+)  # fmt: skip
+def test_every_bias_that_is_taken_is_exact(epilogue: str, semantics: SemanticsName) -> None:
+    """From the smallest to the largest, beside those that matter."""
+    lowering = _lowering(epilogue)
+    geo = lowering.geometry
+    assert geo.bias_lift > 0
+    assert geo.bias_lowest <= -(1 << 19)
+    tensors = random_tensors(lowering.workload, lowering.machine, 3)
+    few = np.array([geo.bias_lowest, geo.bias_lowest + 1, -(1 << 19), 0, 1 << 19, SUMS - 1])
+    tensors["bias"][::2] = np.resize(few, 20)
+    rows = _values(lowering)[:4]
+    assert len(rows) == 4
+    assert [_wrong(lowering, row, tensors, semantics) for row in rows] == [0] * 4
+
+
+@pytest.mark.parametrize("value", ["lowest", SUMS])
+def test_a_bias_beyond_is_refused_where_it_is_packed(value: str | int) -> None:
+    lowering = _lowering("bias, >> 8, min 127, max 0")
+    beyond = lowering.geometry.bias_lowest - 1 if value == "lowest" else int(value)
+    with pytest.raises(WorkloadError, match="bias 32"):
+        packed_bias(lowering.machine, lowering.geometry, np.array([0, beyond]))
+
+
+def test_any_bias_is_added_where_nothing_is_promised_of_it() -> None:
+    lowering = _lowering("bias 32, >> 8, min 127, max -128")
+    assert lowering.geometry.bias_lift == 0
+    tensors = random_tensors(lowering.workload, lowering.machine, 3)
+    tensors["bias"][:3] = [-(1 << 31), (1 << 31) - 1, -(1 << 30)]
+    assert _wrong(lowering, _values(lowering)[0], tensors, "functional") == 0
+
+
+@pytest.mark.parametrize(
+    "epilogue",
+    ["bias", "bias, >> 4, min 127, max 0", "bias, >> 8, min 127", "bias, add, >> 8, min 1, max 0",
+     "bias, relu, >> 8, min 127", ">> 8, bias, min 127, max 0", "bias, >> 8, min 300, max 0",
+     "bias, residual 8, >> 8, min 127, max 0", "bias, >> 29, min 127, max 0"],
+)  # fmt: skip
+def test_other_epilogues_keep_the_reset(epilogue: str) -> None:
+    assert _lowering(epilogue).geometry.bias_lift == 0
+    workload = parse_workload(LAYER, "bias, >> 8, min 127, max 0")
+    assert Lowering.of(workload, PYNQ, "template").geometry.bias_lift == 0
+
+
+def test_it_saves_an_iteration_an_accumulator_behind_the_first_of_each_slot() -> None:
+    plain, added, lifted = (
+        _lowering(f"{bias}>> 8, min 127, max 0") for bias in ("", "bias 32, ", "bias, ")
+    )
+    outputs = 3 * 99
+    for row in _values(plain)[:8]:
+        counts = [lowering.counts(row[None])[1][0] for lowering in (plain, added, lifted)]
+        alus = [c[emit.ALU_ITERATIONS] for c in counts]
+        assert alus == [3 * outputs, 4 * outputs, 4 * outputs]
+        resets = [c[emit.RESET_ITERATIONS] for c in counts]
+        assert resets[0] == resets[1] >= resets[2]
+        slots = row[[knob.name for knob in plain.space.knobs].index("acc_slots")]
+        tiles = int(counts[2][emit.TILES])
+        assert resets[2] == counts[2][emit.ACC_USED] // slots * min(slots, tiles)
+
+
+def test_packing_is_undone() -> None:
+    lowering = _lowering("bias, >> 8, min 127, max 0", VtaSpec.from_mapping({"LOG_BATCH": 1}))
+    bias = np.arange(-20, 20)
+    packed = packed_bias(lowering.machine, lowering.geometry, bias)
+    found = unpacked_bias(lowering.machine, lowering.geometry, packed)
+    assert found.tolist() == [*bias.tolist(), *[0] * 8]
