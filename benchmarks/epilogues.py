@@ -1,9 +1,9 @@
-"""What an epilogue costs: the best extended schedule found of every ResNet-18 convolution with each.
+"""What an epilogue costs: the best extended schedule found of each ResNet-18 convolution with it.
 
     python -m benchmarks.epilogues --target vta-pynq
 
-Bias added is `bias 32`, any int32; as first value, the bias takes the place of the reset; a residual
-comes through the GEMM core, an int32 one ('add') from memory. Schedules are ranked by estimates and
+Bias added is `bias 32`, any int32; as first value, the bias takes the place of the reset; a
+residual comes through the GEMM core, an int32 one ('add') from memory. Schedules are ranked by estimates and
 the best `--timed` of a seeded sample are simulated.
 """
 

@@ -19,8 +19,8 @@ EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl", "residual", "o
 class EpilogueOp:
     """One element-wise operation on the int32 accumulator, applied in order.
 
-    `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: no
-    farther from zero than in a quantised layer, and a target may refuse what is); `add` adds an
+    `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: below
+    `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
     `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
     clip from above / below with the constant `value`.
@@ -33,6 +33,9 @@ class EpilogueOp:
         sign = {"shr": ">>", "shl": "<<", "offset": "+"}.get(self.kind, self.kind)
         return sign if self.kind in ("bias", "add") and not self.value else f"{sign} {self.value}"
 
+
+NEAR_BIAS = 1 << 19
+"""A `bias` of value 0 lies closer to zero."""
 
 DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", 0))
 
@@ -170,7 +173,8 @@ _KEYS = {"conv2d": ("chwok", "nspdg"), "dense": ("co", "n"), "max_pool": ("chwk"
 
 
 _USUAL_IMMEDIATE: Mapping[str, tuple[EpilogueKind, int]] = {
-    "shr": ("shr", 8), "shl": ("shr", 8), "min": ("min", 127), "max": ("max", 0),
+    "shr": ("shr", 8), "shl": ("shr", 4), "min": ("min", 127), "max": ("max", 0),
+    "offset": ("offset", 128),
 }  # fmt: skip
 
 
@@ -179,19 +183,18 @@ def canonical(workload: Workload) -> Workload:
     the same schedules, programs that differ in immediates alone, and equal cycles.
 
     A left shift is a right shift by a negative amount. Of a residual's scale it matters only
-    whether 2^scale fits one weight (at most 6).
+    whether 2^scale fits one weight (at most 6), or two (7); of a right shift, whether it leaves
+    room for a `bias` near zero beside the sums (5 to 20).
     """
-    steps = []
-    for op in workload.epilogue:
-        name: str = op.kind
-        if name == "residual":
-            op = replace(op, value=0 if op.value <= 6 else 7)
-        elif name == "offset":
-            op = replace(op, value=128)
-        elif name in _USUAL_IMMEDIATE:
-            op = EpilogueOp(*_USUAL_IMMEDIATE[name])
-        steps.append(op)
-    return replace(workload, epilogue=tuple(steps))
+    return replace(workload, epilogue=tuple(map(_usual, workload.epilogue)))
+
+
+def _usual(op: EpilogueOp) -> EpilogueOp:
+    if op.kind == "residual":
+        return replace(op, value=0 if op.value <= 6 else min(op.value, 8))
+    if op.kind == "shr" and not 5 <= op.value <= 20:
+        return replace(op, value=4 if op.value < 5 else 21)
+    return EpilogueOp(*_USUAL_IMMEDIATE[op.kind]) if op.kind in _USUAL_IMMEDIATE else op
 
 
 def _pair(*values: int) -> str:

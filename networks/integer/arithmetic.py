@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from networks.errors import QuantisationError
 from networks.fused_calls import Quantisation
-from targets.workload import EpilogueOp
+from targets.workload import NEAR_BIAS, EpilogueOp
 
 MAX_RESIDUAL_SHIFT = 21
 MAX_SHIFT = 31
@@ -98,7 +98,8 @@ def finish(
         real = np.zeros(channels) if bias is None else np.ldexp(bias, -r.sums)
         info = np.iinfo(np.int32)
         integers = np.clip(np.rint(real) + half, info.min, info.max).astype(np.int32)
-        steps.append(EpilogueOp("bias"))
+        near = int(np.abs(integers.astype(np.int64)).max(initial=0)) < NEAR_BIAS
+        steps.append(EpilogueOp("bias", 0 if near else 32))
     if r.residual is not None:
         steps.append(EpilogueOp("residual", r.residual - r.sums))
     if integers is None and half:

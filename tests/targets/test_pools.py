@@ -149,6 +149,6 @@ def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
         Lowering.of(parse_workload(text, "residual 0"), PYNQ, "extended")
     with pytest.raises(WorkloadError, match="unchecked space has convolutions only"):
         Lowering.of(parse_workload(text), PYNQ, "unchecked")
+    oblong = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4})
     with pytest.raises(WorkloadError, match="square"):
-        oblong = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4})
         Lowering.of(parse_workload(text), oblong, "extended")

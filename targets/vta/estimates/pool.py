@@ -104,7 +104,9 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
     return first, np.where(lone, 1.0, np.minimum(tail, rows))
 
 
-def _maxima(kernel: int, stride: int, outputs: int, tile: Array, tiles: Array) -> tuple[Array, Array]:
+def _maxima(
+    kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
+) -> tuple[Array, Array]:
     """Maxima along an axis of all its tiles together, and the instructions of one that take them.
 
     Of n outputs there are so many times n, one a step, and some more a tile.

@@ -203,8 +203,9 @@ def lower_one(
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Dispatch to the lowering of a space (or a pool's, `Lowering.code`); `values` (knobs,), `epilogue` (steps, 3). Returns a
-    failure code; fills `out` (instructions, 2), `uops` (micro-ops,), `state` (STATE_SIZE,)."""
+    """Dispatch to the lowering of a space (or a pool's, `Lowering.code`); `values` (knobs,),
+    `epilogue` (steps, 3). Returns a failure code; fills `out` (instructions, 2), `uops`
+    (micro-ops,), `state` (STATE_SIZE,)."""
     if kind == TEMPLATE:
         return lower_template(geo, m, lay, epilogue, values, stock, out, uops, state)
     if kind == EXTENDED:

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from targets.vta.isa import ALU_MAX, ALU_MIN
 from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
 from targets.vta.spec import Machine
-from targets.workload import EpilogueOp, Workload
+from targets.workload import NEAR_BIAS, EpilogueOp, Workload
 
 HIGHEST = (1 << 15) - 256
 """The largest multiple of 256 that leaves room for a clip in an immediate."""
 ENOUGH = 1 << 24
 """Biases down to its negative are lifted where immediates allow."""
-AT_LEAST = 1 << 19
-"""Those of 20 bits must be."""
 SUMS = 1 << 29
 """What sums, lift and bias may reach each, so that none overflows."""
 
@@ -57,7 +55,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     wanted = -(-(ENOUGH + high) // max(1, (1 << shift) - 1))
     clips = min(HIGHEST, -(-wanted // 256) * 256)
     lowest = high - clips * ((1 << shift) - 1)
-    if -lowest < AT_LEAST or clips << shift >= SUMS or m.acc_bits < 32:
+    if -lowest < NEAR_BIAS or clips << shift >= SUMS or m.acc_bits < 32:
         return NONE
     return Lift(clips << shift, clips, lowest)
 

@@ -3,7 +3,8 @@ count, maxima along an axis, element-wise operations, stores.
 
 In the accumulators a line of a tile holds the pixels of a row of the image that some output reads,
 phase by phase (see `pool_plan`), so that an ALU instruction walks over neighbours. Every block of
-channels has lines of its own: micro-ops walk over the blocks, hardware loops over lines and columns.
+channels has lines of its own: micro-ops walk over the blocks, hardware loops over lines and
+columns.
 """
 
 from __future__ import annotations
@@ -246,7 +247,8 @@ def lower_padding(plan: PoolPlan, program: Program, tile: Tile) -> None:
 
 @stage
 def first_output(plan: PoolPlan, tile: Tile) -> int:
-    """Where a tile's outputs begin; the next row of them is as many lines on as rows have phases."""
+    """Where a tile's outputs begin; the next row of them is as many lines on as rows have
+    phases."""
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
