@@ -12,12 +12,14 @@ from onnx_graphs import normal
 from quantise_nets import attention_net, residual_net
 
 from networks import zoo
+from networks.integer.extraction import integer_graph
 from networks.onnx_source import OnnxSource
 from networks.quantise import Options, Quantised, Samples, quantise
 from networks.quantise.session import Feed, runs
 from networks.zoo import digits
 from networks.zoo.builder import Builder
 from networks.zoo.mobilenet import mobilenet_v1
+from targets.capabilities import Blocks
 from targets.errors import UnknownName
 
 
@@ -124,6 +126,14 @@ def test_the_groups_of_attention_are_fused_whole() -> None:
     found = {layer.operators: layer for layer in made.report.layers}
     assert found[("scores",)].weight_exponent is None
     assert ("mixed",) in found
+
+
+def test_every_group_of_the_report_is_one_layer() -> None:
+    made = quantise(residual_net())
+    layers = [set(layer.names) for layer in integer_graph(made.model, Blocks(16, 16, 1)).layers]
+    groups = [set(layer.operators) for layer in made.report.layers]
+    assert len(layers) == len(groups) == 10
+    assert all(sum(group <= layer for layer in layers) == 1 for group in groups)
 
 
 @pytest.mark.parametrize("build", [residual_net, attention_net])
