@@ -220,6 +220,8 @@ class Tensors:
         """The int8 variables to move in place of a binding's operands, and their exponent."""
         replaced: dict[Any, Any] = {}
         exponents = set()
+        if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
+            return None  # numbers of int8 and of floats do not go into one tensor
         for operand in variables(binding.value):
             view = self._views.get(operand)
             if view is None or operand in self.flat.constants:

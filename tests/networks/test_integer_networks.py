@@ -308,6 +308,20 @@ def test_concatenated_images_stay_in_integers() -> None:
     assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 4
 
 
+def test_an_image_and_floats_are_concatenated_as_floats() -> None:
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 4, 3, 3)), -5)
+    y = g.quantise(g.conv(x, "conv", (4, 4, 1, 1), (-5, -7)), -4)
+    first = g.constant("first", np.full((1, 2, 3, 3), 0.3, np.float32))
+    both = g.op("Concat", "both", [first, y], axis=1)
+    model = g.model((g.quantise(both, -4), (1, 6, 3, 3)))
+    graph = integer_graph(model, BLOCKS)
+    assert [layer.name for layer in graph.layers] == ["conv"]
+    inputs = random_inputs(graph)
+    ours = run(graph, inputs, library.in_memory(graph))[graph.outputs[0].name]
+    assert np.abs(ours - session(model).run(None, inputs)[0]).max() <= ONE_TIE * 2.0**-4
+
+
 def test_float_and_integer_readers_of_one_tensor() -> None:
     """A value that a layer reads, that the CPU reads in float, and that is an output as well."""
     g = Graph()
