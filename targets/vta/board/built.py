@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,10 @@ from targets.vta.board.device import Device
 from targets.vta.board.image import image_files, read_image, why_not_bare
 from targets.vta.board.lower import LayerProgram, lower_layer
 from targets.vta.board.program import BoardProgram
+from targets.vta.board.runtime import SOURCES, source
 from targets.vta.bounds import roofline_cycles
 from targets.vta.spec import VtaSpec
 from targets.vta.timing import simulate_batch, simulate_program
-
-RUNTIME = Path(__file__).parent / "runtime"
-"""The sources that run a program on a board; they go into each artefact as they are."""
-RUNTIME_SUFFIXES = {".c", ".h", ".md", ""}
 
 
 class VtaProgram:
@@ -75,10 +71,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
     host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
     host_work += graph.host_work
     files = image_files(made.board, host_work)
-    if RUNTIME.is_dir():
-        for path in sorted(RUNTIME.iterdir()):
-            if path.is_file() and path.suffix in RUNTIME_SUFFIXES:
-                files[f"runtime/{path.name}"] = path.read_bytes()
+    files.update({f"runtime/{name}": source(name) for name in SOURCES})
     steps_of = made.board.steps
     return Built(
         files=files,
