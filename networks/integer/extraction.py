@@ -63,6 +63,7 @@ class _Extraction:
         self._macs = macs_by_node(flat)
         self._keep_float = keep_float
         self._blocks = blocks
+        self._left: dict[str, str] = {}
         self._tensors = Tensors(flat)
         self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
 
@@ -86,6 +87,7 @@ class _Extraction:
             results=results,
             blocks=self._blocks,
             macs=sum(self._macs.values()),
+            left=self._left,
         )
 
     def _parameters(self) -> list[Any]:
@@ -107,11 +109,13 @@ class _Extraction:
 
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
+            self._left[match.anchor.node] = "it is kept in float as asked"
             return False
         nodes, steps = len(self._tensors.nodes), len(self._layers.steps)
         try:
             self._layers.write(match)
-        except (NotALayer, WorkloadError):
+        except (NotALayer, WorkloadError) as error:
+            self._left[match.anchor.node] = str(error)
             del self._tensors.nodes[nodes:], self._layers.steps[steps:]
             return False
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from targets.capabilities import Blocks
@@ -57,6 +57,8 @@ class IntegerGraph:
     blocks: Blocks
     macs: int
     """Multiply-accumulates of the source model, wherever they run."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Why an operator that an accelerator could be given is with the CPU, by its name."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
