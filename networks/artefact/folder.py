@@ -15,7 +15,6 @@ from targets.files import (
     as_int,
     as_object,
     as_text,
-    canonical,
     digest,
     read_json,
     remove,
@@ -28,6 +27,7 @@ FORMAT, VERSION = "tilewright artefact", 1
 MOST_BYTES = 1 << 31
 """Of one file."""
 MANIFEST_BYTES = 1 << 28
+_BLANK = "0" * 64
 AGAIN = "copy the artefact again, or build it again from its model"
 
 
@@ -67,9 +67,15 @@ def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str
         name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
     }
     whole: dict[str, Json] = {"format": FORMAT, "version": VERSION, **manifest, "files": listed}
-    whole["sha256"] = digest(canonical(whole))
-    text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(folder / MANIFEST, text.encode() + b"\n", within=folder)
+    write_atomically(folder / MANIFEST, sealed(whole), within=folder)
+
+
+def sealed(manifest: Mapping[str, Json]) -> bytes:
+    """A manifest as a file that knows its own digest: that of its bytes with zeros in its place."""
+    blank = {**manifest, "sha256": _BLANK}
+    text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    before, _, after = text.rpartition(_BLANK.encode())
+    return before + digest(text).encode() + after
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
@@ -100,7 +106,8 @@ def read_manifest(folder: Path) -> dict[str, Json]:
             f"{VERSION}; build it again, or install the program that built it"
         )
     said = manifest.pop("sha256", None)
-    if said != digest(canonical(manifest)):
+    before, _, after = raw.rpartition(str(said).encode())
+    if said != digest(before + _BLANK.encode() + after):
         raise ArtefactError(
             f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
         )

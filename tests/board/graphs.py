@@ -92,8 +92,10 @@ def computed(layer: Layer, tensors: Mapping[str, Tensor], spec: VtaSpec) -> Tens
     if layer.bias is not None:
         given["bias"] = layer.bias.astype(np.int64)
     if layer.residual is not None:
-        given["residual"] = tensors[layer.residual].astype(np.int64).reshape(
-            w.batch, w.out_channels, w.out_height, w.out_width
+        given["residual"] = (
+            tensors[layer.residual]
+            .astype(np.int64)
+            .reshape(w.batch, w.out_channels, w.out_height, w.out_width)
         )
     return reference(w, spec.machine, given).astype(np.int8)
 
