@@ -34,7 +34,7 @@ def ascii_only(text: str) -> str:
 
 
 def shape(workload: Workload) -> str:
-    """Kernel/stride, channels in→out, image; what is unusual behind it."""
+    """Kernel/stride, channels in→out, image; what is unusual behind it. A pool's channels stay."""
     w = workload
     batch = f" n={w.batch}" if w.batch > 1 else ""
     if w.operator == "dense":
@@ -42,6 +42,8 @@ def shape(workload: Workload) -> str:
     image = str(w.height) if w.height == w.width else f"{w.height}×{w.width}"
     stride = str(w.stride_h) if w.stride_h == w.stride_w else f"{w.stride_h}×{w.stride_w}"
     extra = f" d={w.dilation_h}" if (w.dilation_h, w.dilation_w) != (1, 1) else ""
+    if w.operator == "max_pool":
+        return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"

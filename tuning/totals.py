@@ -81,8 +81,8 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
 
 
 def share_of(macs: Macs) -> float:
-    """How much of the network's multiply-accumulates is offloaded; 0 where there are none."""
-    return macs["offloaded"] / max(macs["total"], 1)
+    """How much of the network's multiply-accumulates is offloaded: all, where there are none."""
+    return macs["offloaded"] / macs["total"] if macs["total"] else 1.0
 
 
 def _cycles(rows: Sequence[WorkloadRow], figure: Figure) -> int | None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
+import tuning
 from targets.errors import WorkloadError
+from targets.titles import shape
+from targets.vta.bounds import bounds
 from targets.vta.lowering import emit
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.pool_plan import axis_of, length, maxima_of
 from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
 from targets.vta.verify import mismatches
 from targets.workload import Workload, parse_epilogue, parse_workload
 from tests.targets.test_lowering_numbers import complaints
@@ -133,6 +141,86 @@ def test_windows_share_what_they_have_in_common() -> None:
 
     assert [maxima(3, 2), maxima(2, 2), maxima(3, 1), maxima(3, 3)] == [2, 1, 2, 2]
     assert maxima(13, 1) == 4
+
+
+@settings(max_examples=40)
+@given(workload=pools(), spec=st.sampled_from(SQUARE), seed=st.integers(0, 2**31))
+def test_no_schedule_beats_the_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
+    target = VtaTarget(spec)
+    space = target.space(workload)
+    flat = np.random.default_rng(seed).integers(0, space.size, 16)
+    measured = target.measure(target.lower(workload, space.unravel(flat)))
+    assume(measured.valid.any())
+    assert (measured.valid | (measured.status == "compile_error")).all()
+    assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
+
+
+def test_the_bound_counts_pixels_and_maxima() -> None:
+    """ResNet's: 112² pixels reset and multiplied; two maxima a row of outputs and column of pixels,
+    two an output, of two cycles each; all that in four blocks."""
+    pool = parse_workload("max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1")
+    assert bounds(pool, PYNQ) == {
+        "compute": 4 * (2 * 112 * 112 + 2 * (2 * 56 * 112 + 2 * 56 * 56)),
+        "read": (4 * 112 * 112 * 16 + 256) // 8, "write": 4 * 56 * 56 * 16 // 8,
+    }  # fmt: skip
+    whole = parse_workload("max_pool:n=1,c=16,h=7,w=7,k=7,s=1")
+    assert bounds(whole, PYNQ)["compute"] == 2 * 49 + 2 * (7 * 7 - 1)
+    assert VtaTarget(PYNQ).roofline(pool).cycles == (112 * 112 + 56 * 56) * 64 // 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1",
+        "max_pool:n=1,c=32,h=4,w=4,k=2,s=2",
+        "max_pool:n=1,c=192,h=35,w=35,k=3,s=1,p=1",
+        "max_pool:n=1,c=512,h=7,w=7,k=7,s=1",
+    ],
+)
+def test_estimates_rank_schedules(text: str) -> None:
+    target, pool = VtaTarget(PYNQ), parse_workload(text)
+    space = target.space(pool)
+    flat = np.random.default_rng(0).choice(space.size, min(space.size, 1000), replace=False)
+    lowered = target.lower(pool, space.unravel(flat))
+    measured = target.measure(lowered)
+    estimated = target.estimate(pool, lowered.configs[measured.valid]).of_meaning("latency")[:, 0]
+    cycles = measured.cycles[measured.valid]
+    assert spearmanr(estimated, cycles).statistic > 0.9
+    assert 0.7 < np.median(estimated / cycles) < 1.3
+    best = VtaTarget(PYNQ).bound(pool).cycles
+    if best > 10_000:  # what is smaller waits for memory most of the time
+        assert cycles.min() < 1.15 * best
+
+
+def test_the_untuned_schedule_has_the_smallest_tiles() -> None:
+    target = VtaTarget(PYNQ)
+    pool = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
+    found, rule = target.baseline(pool), target.fallback(pool)
+    assert found.space.name == "template" and found.source == rule.source == "fallback"
+    assert found.space.describe(found.config) == {
+        "tile_h": 1, "tile_w": 4, "tile_c": 1, "inp_slots": 1, "acc_slots": 1, "head": 1, "tail": 1
+    }  # fmt: skip
+    assert found.latency == rule.latency
+    assert (VtaTarget(PYNQ, "template").verify(found.lowered) == 0).all()
+
+
+def test_a_pool_is_tuned_like_any_layer(tmp_path: Path) -> None:
+    text = "max_pool:n=1,c=32,h=28,w=28,k=3,s=2,p=1"
+    summary = tuning.tune(workload=text, trials=16, batch=8, out=str(tmp_path / "out"))
+    (row,) = summary["workloads"]
+    assert row["operator"] == "max_pool" and row["macs"] == 0 and row["workload"] == text
+    assert row["bound_cycles"] <= row["tuned_cycles"] < row["default_cycles"]
+    (schedule,) = json.loads((tmp_path / "out" / "schedules.json").read_text())["schedules"]
+    assert schedule["epilogue"] == "" and schedule["space"] == "extended"
+    target, pool = VtaTarget(PYNQ, schedule["space"]), parse_workload(text)
+    again = target.lower(pool, np.array([schedule["config"]], np.int32))
+    assert target.measure(again).cycles.tolist() == [row["tuned_cycles"]]
+    assert target.space(pool).describe(schedule["config"]) == schedule["knobs"]
+
+
+def test_a_pool_s_title_names_no_groups() -> None:
+    pool = parse_workload("max_pool:n=2,c=64,h=112,w=112,k=3,s=2,p=1")
+    assert shape(pool) == "max 3×3/2 64 @112 n=2"
 
 
 def test_a_layer_s_identity_is_its_only_weight() -> None:

@@ -62,9 +62,10 @@ class Lowering:
         space but the unchecked one offers a max-pool the same schedules."""
         geometry = geometry_of(workload, spec.machine, column=kind == "extended")
         epilogue = epilogue_steps(workload)
-        check_residual(workload, kind == "extended" and workload.operator != "max_pool")
         if workload.operator == "max_pool":
             check_pool(workload)
+        check_residual(workload, kind == "extended")
+        if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
                     f"{workload}: the unchecked space has convolutions only; use another space"
