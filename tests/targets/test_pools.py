@@ -196,7 +196,8 @@ def test_the_untuned_schedule_has_the_smallest_tiles() -> None:
     target = VtaTarget(PYNQ)
     pool = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
     found, rule = target.baseline(pool), target.fallback(pool)
-    assert found.space.name == "template" and found.source == rule.source == "fallback"
+    assert found.space.name == "template"
+    assert found.source == rule.source == "fallback"
     assert found.space.describe(found.config) == {
         "tile_h": 1, "tile_w": 4, "tile_c": 1, "inp_slots": 1, "acc_slots": 1, "head": 1, "tail": 1
     }  # fmt: skip
@@ -208,10 +209,10 @@ def test_a_pool_is_tuned_like_any_layer(tmp_path: Path) -> None:
     text = "max_pool:n=1,c=32,h=28,w=28,k=3,s=2,p=1"
     summary = tuning.tune(workload=text, trials=16, batch=8, out=str(tmp_path / "out"))
     (row,) = summary["workloads"]
-    assert row["operator"] == "max_pool" and row["macs"] == 0 and row["workload"] == text
+    assert (row["operator"], row["macs"], row["workload"]) == ("max_pool", 0, text)
     assert row["bound_cycles"] <= row["tuned_cycles"] < row["default_cycles"]
     (schedule,) = json.loads((tmp_path / "out" / "schedules.json").read_text())["schedules"]
-    assert schedule["epilogue"] == "" and schedule["space"] == "extended"
+    assert (schedule["epilogue"], schedule["space"]) == ("", "extended")
     target, pool = VtaTarget(PYNQ, schedule["space"]), parse_workload(text)
     again = target.lower(pool, np.array([schedule["config"]], np.int32))
     assert target.measure(again).cycles.tolist() == [row["tuned_cycles"]]
