@@ -52,7 +52,9 @@ UNKNOWN_COSTS = Costs(1.0, 1.0)
 @dataclass(frozen=True)
 class UntunedSchedule:
     """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
-    It may come from another space than the target's; `source` says from where (`is_published`)."""
+    It may come from another space than the target's; `source` says from where (`is_published`). Its
+    programs are of `lowered.workload`: another where the stock compiler runs the workload in a form
+    of its own."""
 
     source: str
     space: Space
@@ -70,7 +72,7 @@ class UntunedSchedule:
         return Latency(float(self.measured.seconds[0]), int(self.measured.cycles[0]))
 
 
-PUBLISHED = frozenset({"tophub"})
+PUBLISHED = frozenset({"tophub", "tophub (int32 residual)"})
 """Sources of untuned schedules that were tuned and published: a user of the stock compiler has
 them. Any other was chosen by a rule, an estimate, and says little about what a user would have."""
 
@@ -223,6 +225,16 @@ def blocks_of(target: Target) -> Blocks:
     """Those of a target; single elements where it has none."""
     offered = capability(target, HasBlocks)
     return Blocks() if offered is None else offered.blocks
+
+
+@runtime_checkable
+class HasHost(Protocol):
+    """Knows the processor beside it, which runs what is not offloaded."""
+
+    @property
+    def host_slowdown(self) -> float:
+        """How many times as long as on the machine of `networks.cpu_costs` it takes."""
+        ...
 
 
 @runtime_checkable

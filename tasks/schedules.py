@@ -33,7 +33,7 @@ def measure_default(cache: CacheUse, study: Study) -> Result:
             "fallback": None if fallback is None else latency_to_json(fallback),
         }, {}
 
-    key = Key("measure_default", 3, study.target.fingerprint, {"workload": study.workload.id})
+    key = Key("measure_default", 4, study.target.fingerprint, {"workload": study.workload.id})
     return reuse_or_do(_repeatable(cache, study), key, work)
 
 

@@ -65,13 +65,15 @@ class WorkloadRow(TypedDict):
 @dataclass(frozen=True)
 class Schedule:
     """A chosen schedule. `source` is `trial`, or that of the untuned one if no trial beat it;
-    `space` is the one its knobs belong to, `config` its row of knob indices there."""
+    `space` is the one its knobs belong to, `config` its row of knob indices there. One that is only
+    `compared` runs the workload in a form of its own: what a user had before, not to be chosen."""
 
     source: str
     space: str
     config: tuple[int, ...]
     knobs: dict[str, int]
     latency: Latency
+    compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ class TunedWorkload:
 
 def choose_schedule(study: Study, history: History, default: Schedule | None) -> Schedule | None:
     """The fastest valid trial, unless the untuned schedule is faster still; None without both."""
+    if default is not None and default.compared:
+        default = None
     best = history.best
     latency = latency_at(history, best)
     if best is None or latency is None:
@@ -214,7 +218,8 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
     """What `schedule_from_json` reads."""
     return {
         "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
-        "knobs": schedule.knobs, **latency_to_json(schedule.latency),
+        "knobs": schedule.knobs, "compared": schedule.compared,
+        **latency_to_json(schedule.latency),
     }  # fmt: skip
 
 
@@ -226,4 +231,5 @@ def schedule_from_json(values: dict[str, Json]) -> Schedule:
         tuple(map(as_int, as_list(values["config"]))),
         {name: as_int(value) for name, value in as_object(values["knobs"]).items()},
         latency_from_json(values),
+        values["compared"] is True,
     )

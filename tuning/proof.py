@@ -55,7 +55,8 @@ def untuned_schedule(study: Study) -> Schedule | None:
     if not found.measured.valid[0]:
         return None
     knobs = found.space.describe(found.config)
-    return Schedule(found.source, found.space.name, found.config, knobs, found.latency)
+    compared = found.lowered.workload != study.workload
+    return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
 
 
 def fallback_of(study: Study) -> Latency | None:

@@ -9,14 +9,17 @@ The fallback is what the stock compiler itself does without a log: AutoTVM takes
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
 That stack has no max-pools at all; the smallest tiles are what a pool is compared with.
+
+The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
+one as an int32 tensor. So does an untuned schedule of a layer with a residual, and its source says
+so; it is what the layer costs there, and no schedule of ours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +29,10 @@ from targets.files import as_int, as_list, as_object, as_text, read_json
 from targets.vta.estimates import CYCLES, estimate_template
 from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
-from targets.workload import Workload
+from targets.workload import EpilogueOp, Workload
 
-BaselineSource = Literal["tophub", "estimate", "fallback"]
+WIDE_RESIDUAL = " (int32 residual)"
+"""What a source ends with whose schedule adds the residual as an int32 tensor."""
 
 # What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
 _STOCK_BLOCK = (1, 16, 16)
@@ -37,22 +41,24 @@ _STOCK_DEPTHS = (11, 10, 11)
 
 @dataclass(frozen=True)
 class Baseline:
-    """A schedule of the template space: knob values, and where it comes from."""
+    """A schedule of the template space: knob values, and where it comes from: `tophub`, `estimate`
+    or `fallback`, with `WIDE_RESIDUAL` behind where the workload has an int8 residual."""
 
     lowering: Lowering
     values: NDArray[np.int64]
-    source: BaselineSource
+    source: str
 
 
 def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
+    workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
         published = _published(workload, spec) if stock else None
         if published is not None and lowering.program(published)[0] == 0:
-            return Baseline(lowering, published, "tophub")
+            return Baseline(lowering, published, "tophub" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
         codes, _ = lowering.counts(values)
         if (codes == 0).any():
@@ -62,24 +68,32 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
                 lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
             )
             best = int(np.argmin(estimates[:, CYCLES]))
-            return Baseline(lowering, values[best], "estimate")
+            return Baseline(lowering, values[best], "estimate" + form)
     raise _no_schedule(workload, spec)
 
 
 def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The schedule without a log: the first entry of every knob; where that does not lower, the
     smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
+    workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
         first = lowering.space.values(lowering.space.unravel(np.zeros(1, np.int64)))
         if lowering.counts(first)[0][0] == 0:
-            return Baseline(lowering, first[0], "fallback")
+            return Baseline(lowering, first[0], "fallback" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
         values = values[np.argsort(values.prod(axis=1), kind="stable")]
         codes, _ = lowering.counts(values)
         if (codes == 0).any():
-            return Baseline(lowering, values[codes == 0][0], "fallback")
+            return Baseline(lowering, values[codes == 0][0], "fallback" + form)
     raise _no_schedule(workload, spec)
+
+
+def _stock_form(workload: Workload) -> tuple[Workload, str]:
+    """The workload as the stock compiler would run it, and what that changes."""
+    steps = [EpilogueOp("add") if op.kind == "residual" else op for op in workload.epilogue]
+    changed = tuple(steps) != workload.epilogue
+    return replace(workload, epilogue=tuple(steps)), WIDE_RESIDUAL * changed
 
 
 def _no_schedule(workload: Workload, spec: VtaSpec) -> WorkloadError:
