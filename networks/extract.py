@@ -1,52 +1,48 @@
-"""Fused calls → workloads for an accelerator of given block sizes, or why one stays behind.
+"""Fused calls → workloads for an accelerator, or why it cannot have one.
 
 An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
-channels are padded up to whole blocks. A call is offloaded where at most `max_waste` of its padded
-multiplications would be by zeros: 1000 outputs or 24 channels are padded, a first layer with 3
-channels of 16 is left to the CPU, as stock VTA flows do (`max_waste=1` pads it too). The batch
-does not count in that decision: it is the same for every layer. A grouped convolution is `groups`
-separate ones; a depthwise one has a single input channel a group and cannot fill a block.
+channels are padded up to whole blocks. Groups of a grouped or depthwise convolution that are
+narrower than a block are computed together. Of the first convolution of a network, whose few
+channels would leave a block nearly empty, the image is unfolded while the host packs it
+(`networks.rewrites`). A product of two activations is a dense layer a head, whose weights are
+packed at run time. What is no product is one by constants: an average is a depthwise convolution,
+a sum or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from networks import int8
-from networks.fused_calls import FusedCall
-from networks.int8 import EpilogueMode
-from targets.workload import Workload
-
-MAX_WASTE = 0.5
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The shape of the accelerator's matrix unit, in elements, and how workloads are written."""
-
-    block_in: int
-    block_out: int
-    batch: int = 1
-    epilogue: EpilogueMode = "plain"
-    max_waste: float = MAX_WASTE
+from networks.accelerator import Accelerator
+from networks.fused_calls import PRODUCTS, FusedCall
+from networks.rewrites import best_unfold, image_bytes, padded, waste
+from targets.capabilities import Blocks
+from targets.unfold import Unfold
+from targets.workload import EpilogueOp, Workload, canonical
 
 
 @dataclass(frozen=True)
 class Decision:
     """What becomes of one fused call: `calls` calls of `workload`, or None and the reason.
 
-    `waste` is the share of the padded multiply-accumulates that are by zeros.
+    `waste` is the share of the accelerator's multiplications that are by zeros. `unfold` is set
+    where the workload is that of a rearranged image. `accelerator_seconds` is what it takes there,
+    packing where it borders on the CPU included, `cpu_seconds` on the CPU; None where nobody knows.
     """
 
     fused: FusedCall
     workload: Workload | None
     calls: int
-    waste: float
-    reason: str
+    waste: float = 0.0
+    reason: str = ""
     next_step: str = ""
+    unfold: Unfold | None = None
+    accelerator_seconds: float | None = None
+    cpu_seconds: float = 0.0
 
 
 class ExtractedWorkload(NamedTuple):
@@ -57,70 +53,53 @@ class ExtractedWorkload(NamedTuple):
     names: tuple[str, ...]
 
 
-def decide(call: FusedCall, blocks: Blocks) -> Decision:
-    """Offload the call or leave it to the CPU."""
-    group_in, group_out = _channels(call)
-    channel_waste = 1 - group_in * group_out / (
-        _up(group_in, blocks.block_in) * _up(group_out, blocks.block_out)
+def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> Decision:
+    """The call as the accelerator would run it, whatever that costs; `from_host` where its
+    data are the network's own, which the CPU packs anyway."""
+    if found := _obstacle(call, accelerator):
+        return Decision(call, None, 0, 0.0, *found)
+    blocks = accelerator.blocks
+    epilogue = int8.epilogue(call, accelerator.epilogue)
+    if blocks.in_channels != blocks.out_channels:  # no tensor passes the matrix unit as it is
+        epilogue = tuple(EpilogueOp("add") if op.kind == "residual" else op for op in epilogue)
+    plain = canonical(replace(workload_of(call, blocks), epilogue=epilogue))
+    unfold = unfold_for(plain, accelerator) if from_host else None
+    written = plain if unfold is None else unfold.workload(plain)
+    workload, wasted = padded(written, blocks), _waste(call, written, blocks)
+    if wasted > accelerator.max_waste:
+        reason = f"{wasted:.0%} of its multiplications would be by zeros"
+        return Decision(call, None, 0, wasted, reason, "raise max_waste to have it all the same")
+    return Decision(
+        call, workload, _calls(call), wasted, _remarks(call, written, unfold, blocks), "", unfold
     )
-    rows = _rows(call)
-    waste = 1 - (1 - channel_waste) * rows / _up(rows, blocks.batch)
-    if call.groups > 1 and group_in == 1:
-        reason = (
-            f"depthwise: each group has one input channel and cannot fill a block of "
-            f"{blocks.block_in}"
-        )
-        return Decision(call, None, 0, waste, reason)
-    if found := int8.obstacle(call):
-        return Decision(call, None, 0, waste, *found)
-    if channel_waste > blocks.max_waste:
-        reason = (
-            f"{group_in} → {group_out} channels fill {1 - channel_waste:.0%} of the "
-            f"{blocks.block_in}×{blocks.block_out} blocks"
-        )
-        return Decision(call, None, 0, waste, reason, "raise max_waste to pad it all the same")
-    return Decision(call, _workload(call, blocks), call.groups, waste, _remarks(call, blocks))
 
 
-def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
-    """Equal workloads become one, in order of first appearance."""
-    counts: dict[Workload, int] = {}
-    names: dict[Workload, list[str]] = {}
-    for decision in decisions:
-        if decision.workload is not None:
-            counts[decision.workload] = counts.get(decision.workload, 0) + decision.calls
-            names.setdefault(decision.workload, []).append(decision.fused.node)
-    return [ExtractedWorkload(w, count, tuple(names[w])) for w, count in counts.items()]
-
-
-def macs_of(call: FusedCall) -> int:
-    """Multiply-accumulates of the call as the model has it, unpadded."""
-    taps = math.prod(call.weight_shape[1:]) if call.operator == "conv2d" else call.weight_shape[0]
-    return math.prod(call.output_shape) * taps
-
-
-def offloaded_macs(decisions: Iterable[Decision]) -> int:
-    """Multiply-accumulates of the calls that are offloaded, unpadded."""
-    return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
-
-
-def _workload(call: FusedCall, blocks: Blocks) -> Workload:
-    group_in, group_out = _channels(call)
-    epilogue = int8.epilogue(call, blocks.epilogue)
-    sizes = {
-        "batch": _up(_rows(call), blocks.batch),
-        "in_channels": _up(group_in, blocks.block_in),
-        "out_channels": _up(group_out, blocks.block_out),
-    }
-    if call.operator == "dense":
-        return Workload("dense", height=1, width=1, epilogue=epilogue, **sizes)
+def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
+    """The shape of one of its calls, with the model's channels. Rows of what is no image lie as the
+    pixels of one that is a pixel wide."""
+    if call.operator in ("dense", "matmul"):
+        rows = call.data_shape[:-1] if call.operator == "dense" else call.data_shape[-2:-1]
+        inputs, outputs = call.weight_shape[-2:]
+        return Workload("dense", math.prod(rows), inputs, 1, 1, outputs)
+    if len(call.data_shape) != 4:
+        rows_each = -(-math.prod(call.data_shape[:-1]) // blocks.batch)
+        channels = call.data_shape[-1]
+        return Workload(
+            "conv2d", blocks.batch, channels, rows_each, 1, channels, groups=channels
+        )  # fmt: skip
+    batch, channels, height, width = call.data_shape
+    product = call.operator == "conv2d"
+    kernel = call.weight_shape[2:] if product else call.kernel
     top, left, bottom, right = call.padding
     return Workload(
-        "conv2d",
-        height=call.data_shape[2],
-        width=call.data_shape[3],
-        kernel_h=call.weight_shape[2],
-        kernel_w=call.weight_shape[3],
+        "max_pool" if call.operator == "max_pool" else "conv2d",
+        batch,
+        channels,
+        height,
+        width,
+        call.out_channels,
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
         stride_h=call.strides[0],
         stride_w=call.strides[1],
         pad_top=top,
@@ -129,38 +108,87 @@ def _workload(call: FusedCall, blocks: Blocks) -> Workload:
         pad_right=right,
         dilation_h=call.dilation[0],
         dilation_w=call.dilation[1],
-        epilogue=epilogue,
-        **sizes,
+        groups=call.groups if product else channels,
     )
 
 
-def _remarks(call: FusedCall, blocks: Blocks) -> str:
-    group_in, group_out = _channels(call)
+def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
+    """Equal workloads become one, in order of first appearance."""
+    found: dict[Workload, list[Decision]] = {}
+    for decision in decisions:
+        if decision.workload is not None:
+            found.setdefault(decision.workload, []).append(decision)
+    return [
+        ExtractedWorkload(w, sum(d.calls for d in same), tuple(d.fused.node for d in same))
+        for w, same in found.items()
+    ]
+
+
+def macs_of(call: FusedCall) -> int:
+    """Multiply-accumulates of the call as the model has it, unpadded; 0 for what is no product."""
+    if call.operator == "conv2d":
+        return math.prod(call.output_shape) * math.prod(call.weight_shape[1:])
+    if call.operator in ("dense", "matmul"):
+        return math.prod(call.output_shape) * call.weight_shape[-2]
+    return 0
+
+
+def offloaded_macs(decisions: Iterable[Decision]) -> int:
+    """Multiply-accumulates of the calls that are offloaded, unpadded."""
+    return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
+
+
+def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:
+    """Why the accelerator cannot run the call at all, and what to do about it."""
+    if accelerator.epilogue == "plain" and call.operator not in PRODUCTS:
+        return "no convolution or product, and nothing else is benchmarked plainly", ""
+    if call.operator == "average_pool" and any(call.padding) and not call.count_include_pad:
+        return (
+            "its average leaves the padding out, so its divisor is not the same everywhere",
+            "export it with count_include_pad=1",
+        )
+    return int8.obstacle(call)
+
+
+def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
+    """The cheapest form of a layer whose data the CPU packs: its cycles and the packing; None where
+    that is the layer as it is."""
+
+    def cost(workload: Workload, unfold: Unfold | None) -> float:
+        pixels = plain.batch * plain.in_channels * plain.height * plain.width
+        size = image_bytes(workload, accelerator.blocks)
+        packing = accelerator.unfold_seconds(pixels, size)
+        return accelerator.seconds_or_never(workload) + packing
+
+    return best_unfold(plain, accelerator.blocks, None if accelerator.bound is None else cost)
+
+
+def _calls(call: FusedCall) -> int:
+    return math.prod(call.data_shape[:-2]) if call.operator == "matmul" else 1
+
+
+def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
+    """By the model's multiply-accumulates; what is no product wastes nothing that matters."""
+    if not macs_of(call):
+        return 0.0
+    useful = macs_of(call) / _calls(call) / written.macs
+    return 1 - useful * (1 - waste(written, blocks))
+
+
+def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: Blocks) -> str:
     remarks = []
-    if call.groups > 1:
-        remarks.append(f"{call.groups} groups, one call each")
-    for role, size, block in (
-        ("input", group_in, blocks.block_in),
-        ("output", group_out, blocks.block_out),
-    ):
-        if size % block:
-            remarks.append(f"{size} {role} channels padded to {_up(size, block)}")
-    if _rows(call) % blocks.batch:
-        remarks.append(f"{_rows(call)} rows padded to {_up(_rows(call), blocks.batch)}")
+    if unfold is not None:
+        patch = f"{unfold.rows}×{unfold.cols}"
+        remarks.append(f"{patch} pixels unfolded into {written.in_channels} channels")
+    if call.operator == "matmul":
+        remarks.append("two activations: one is packed as weights")
+    ready = padded(written, blocks)
+    if written.groups > 1 and ready.groups > written.groups:
+        remarks.append(f"{written.groups} groups padded to {ready.groups}")
+    elif ready.in_channels > written.in_channels:
+        remarks.append(f"{written.in_channels} input channels padded to {ready.in_channels}")
+    if written.groups == 1 and ready.out_channels > written.out_channels:
+        remarks.append(f"{written.out_channels} output channels padded to {ready.out_channels}")
+    if ready.batch > written.batch:
+        remarks.append(f"{written.batch} rows padded to {ready.batch}")
     return "; ".join(remarks + int8.notes(call))
-
-
-def _channels(call: FusedCall) -> tuple[int, int]:
-    """Input and output channels of one group."""
-    if call.operator == "dense":
-        return call.weight_shape[0], call.weight_shape[1]
-    return call.weight_shape[1], call.weight_shape[0] // call.groups
-
-
-def _rows(call: FusedCall) -> int:
-    """Images of a convolution, rows of a product."""
-    return call.data_shape[0] if call.operator == "conv2d" else math.prod(call.data_shape[:-1])
-
-
-def _up(size: int, block: int) -> int:
-    return -(-size // block) * block

@@ -1,50 +1,56 @@
-"""The int8 deployment of a convolution or product, in one place: the epilogue its accumulator gets,
-and the quantisations an int8 accelerator can run at all.
+"""The int8 deployment of an operator, in one place: the epilogue its accumulator gets, and the
+quantisations an int8 accelerator can run at all.
 
 The rule, for float and quantised models alike: int8 data times int8 weights, summed in int32, then
 
-    [bias]  [add]  >> shift,  min 127,  max low
+    [bias] [residual] [offset]  >> shift,  min 127,  max low
 
-`bias` where the model adds a constant a channel, `add` where it adds a residual, low = 0 behind a
-relu or a clip at zero (the upper bound of a clip is where the scale puts 127), else −128. A float
-model has no scales yet: its shift is 8, as in the published VTA benchmarks. A quantised model's
-shift is log2(s_out / (s_data · s_weight)), exact where that is a whole number.
+`bias` where the model adds a constant a channel, with the constant in it that rounds the shift; an
+`offset` rounds where there is none. `residual` is a second int8 tensor at a scale of its own, low
+is 0 behind a relu or a clip at zero (the upper bound of a clip is where the scale puts 127), else
+−128. A maximum keeps its scale: it has nothing to shift. A float model has no scales yet: its shift
+is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact where that is a whole
+number.
 
-Two ways to write the workload down:
+Schedules depend on none of the constants, so what is tuned is the canonical form
+(`targets.workload.canonical`). Two ways to write it down:
 
-- `plain` (the default): every fused call gets the benchmark's epilogue `>> 8, min 127, max 0`, so
-  one shape is one workload. It is defined for every network, and it is what published results
-  tuned.
-- `full`: the epilogue as fused. A residual must then arrive as int32 at the accumulator's scale,
-  which a float model does not fix; fused calls that differ by a bias or residual become workloads
-  of their own.
+- `full` (the default): the steps that the network needs.
+- `plain`: the published VTA benchmarks' `>> 8, min 127, max 0` behind every convolution and
+  product, so that one shape is one workload: for comparisons with those and with the schedules
+  that the stock compiler publishes. It computes no network.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
+from networks.accelerator import EpilogueMode
 from networks.fused_calls import FusedCall, Quantisation
 from targets.workload import DEFAULT_EPILOGUE, EpilogueOp
 
-EpilogueMode = Literal["plain", "full"]
-
 FLOAT_SHIFT = 8
 MAX_SHIFT = 31
+RESIDUAL_SHIFT = 8
+"""Bits a residual is shifted by where no scale says it: more than one weight can hold."""
 
 
 def epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """The operations on the accumulator, by the rule above."""
+    """The operations on the accumulator, by the rule above; of a maximum those it needs."""
     if mode == "plain":
         return DEFAULT_EPILOGUE
-    kinds = [step.kind for step in call.steps]
-    additions = [EpilogueOp(kind) for kind in ("bias", "add") if kind in kinds]
-    if "bias" not in kinds and (_data_zero(call) or _out_zero(call)):
-        additions.insert(0, EpilogueOp("bias"))
-    low = _out_zero(call) if {"relu", "clip"} & set(kinds) else -128
+    kinds = {step.kind for step in call.steps}
+    low = _out_zero(call) if {"relu", "clip"} & kinds else -128
+    if call.operator == "max_pool":
+        return (EpilogueOp("max", low),) if low > -128 else ()
     shift, _ = requantise_shift(call)
-    return (*additions, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
+    has_bias = "bias" in kinds or bool(_data_zero(call) or _out_zero(call))
+    first = [EpilogueOp("bias")] if has_bias else []
+    if "add" in kinds:
+        first.append(EpilogueOp("residual", RESIDUAL_SHIFT))
+    if not has_bias:
+        first.append(EpilogueOp("offset", 1 << max(shift - 1, 0)))
+    return (*first, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:

@@ -23,7 +23,7 @@ def nothing_offloaded(report: ModelReport) -> str:
         f"nothing of '{report.model}' can be offloaded to {report.block_in}×{report.block_out} "
         f"blocks, so there is nothing to tune: {'; '.join(map(_kind, heaviest[:SHOWN_KINDS]))}"
         f"{more}. `tilewright inspect {report.model}` with the same options lists every operator; "
-        "tune a model with convolutions or products of constant weights"
+        "tune a model with convolutions or products"
     )
 
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from networks import report, zoo
-from networks.extract import MAX_WASTE, Blocks, ExtractedWorkload, collect, decide
-from networks.int8 import EpilogueMode
+from networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from networks.examined import Examined
+from networks.extract import ExtractedWorkload, collect
+from networks.offload import decide
 from networks.onnx_source import OnnxSource, refuse_unsupported
-from networks.report import Examined, ModelReport
+from networks.report import ModelReport
 from networks.sandbox import SandboxedSource
 from networks.sources import InputShapes, Source, read_source
+from targets.capabilities import Blocks
 from targets.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -45,15 +48,20 @@ class Network:
         block_out: int,
         batch: int = 1,
         *,
-        epilogue: EpilogueMode = "plain",
+        epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> ModelReport:
-        """What becomes of every operator on an accelerator with these blocks (elements).
+        """What becomes of every operator on an accelerator with these blocks (elements) and nothing
+        else known: it gets all that it can run. Raises as `report_on`."""
+        return self.report_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
+
+    def report_on(self, accelerator: Accelerator) -> ModelReport:
+        """What becomes of every operator on an accelerator, and what it costs there and on the CPU.
 
         Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
         be imported is part of the report.
         """
-        return report.build(self.examined, Blocks(block_in, block_out, batch, epilogue, max_waste))
+        return report.build(self.examined, accelerator)
 
     def workloads(
         self,
@@ -61,20 +69,30 @@ class Network:
         block_out: int,
         batch: int = 1,
         *,
-        epilogue: EpilogueMode = "plain",
+        epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> list[ExtractedWorkload]:
+        """The workloads to tune as (workload, calls an inference, operator names), by first use, of
+        an accelerator as in `report`. Raises as `workloads_on`."""
+        return self.workloads_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
+
+    def workloads_on(self, accelerator: Accelerator) -> list[ExtractedWorkload]:
         """The workloads to tune as (workload, calls an inference, operator names), by first use.
 
-        Raises as `report`, and `UnsupportedOperatorError` where part of the network cannot run.
+        Raises as `report_on`, and `UnsupportedOperatorError` where part of the network cannot run.
         """
         refuse_unsupported(self.name, self.examined.unsupported)
-        blocks = Blocks(block_in, block_out, batch, epilogue, max_waste)
-        return collect(decide(call, blocks) for call in self.examined.found.fused_calls)
+        return collect(decide(self.examined, accelerator))
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""
         return self.compiled(inputs)
+
+
+def _accelerator(
+    block_in: int, block_out: int, batch: int, epilogue: EpilogueMode, max_waste: float
+) -> Accelerator:
+    return Accelerator(Blocks(batch, block_in, block_out), epilogue, max_waste)
 
 
 def load(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import onnx
 
 from networks.errors import ModelFileError, UnsupportedOperatorError, first_line
+from networks.examined import Examined
 from networks.fused_calls import NOTHING, Partitioned
 from networks.graph import NormalGraph, Shape, data_inputs, static_shape
 from networks.limits import limits
 from networks.normalise import normalise
-from networks.report import Examined
 from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:

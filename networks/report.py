@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from networks.extract import Blocks, Decision, collect, decide, offloaded_macs
-from networks.fused_calls import Partitioned
+from networks.accelerator import Accelerator
+from networks.cpu_costs import operator_seconds
+from networks.examined import Examined
+from networks.extract import Decision, collect, offloaded_macs
 from networks.graph import Absorbed, Operator, Shape
+from networks.offload import decide
 from targets.files import Json
 from targets.workload import Workload
 
@@ -16,27 +20,15 @@ Status = Literal["offloaded", "cpu", "unsupported"]
 
 
 @dataclass(frozen=True)
-class Examined:
-    """All that was learned about a model, independent of any accelerator.
-
-    `unsupported` maps an operator to (reason, next step); `readers` an operator to those that read
-    its results; `shapes` an operator to the shape of its first result.
-    """
-
-    name: str
-    inputs: Mapping[str, Shape]
-    operators: tuple[Operator, ...]
-    absorbed: Mapping[str, Absorbed]
-    unsupported: Mapping[str, tuple[str, str]]
-    readers: Mapping[str, tuple[str, ...]]
-    shapes: Mapping[str, Shape]
-    found: Partitioned
-
-
-@dataclass(frozen=True)
 class OperatorReport:
-    """One operator. `macs` are those of whatever sums products; `waste` is the share of padded
-    multiplications by zeros; `workload` is the text `targets.workload.parse_workload` reads."""
+    """One operator. `macs` are those of whatever sums products; `waste` is the share of the
+    accelerator's multiplications by zeros; `workload` is the text
+    `targets.workload.parse_workload` reads.
+
+    `accelerator_seconds` is what the operator with all that is fused behind it takes at least
+    there, packing included, None where it cannot run or nobody knows; `cpu_seconds` is an estimate
+    for the CPU (`networks.cpu_costs`), 0 for what does no work or is fused behind another.
+    """
 
     name: str
     op_type: str
@@ -48,6 +40,8 @@ class OperatorReport:
     waste: float = 0.0
     workload: str | None = None
     workload_id: str | None = None
+    accelerator_seconds: float | None = None
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +78,17 @@ class ModelReport:
         return [operator for operator in self.operators if operator.status == status]
 
     @property
+    def accelerator_seconds(self) -> float | None:
+        """What the offloaded operators take at least, packing included; None where nobody knows."""
+        known = [o.accelerator_seconds for o in self.by_status("offloaded") if o.workload]
+        return None if None in known else sum(each or 0.0 for each in known)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """An estimate of what the operators take that stay on the CPU."""
+        return sum(operator.cpu_seconds for operator in self.by_status("cpu"))
+
+    @property
     def offloaded_share(self) -> float:
         """Of all multiply-accumulates; 0 where there are none."""
         return self.offloaded_macs / max(self.total_macs, 1)
@@ -93,15 +98,15 @@ class ModelReport:
         return asdict(self)
 
 
-def build(examined: Examined, blocks: Blocks) -> ModelReport:
+def build(examined: Examined, accelerator: Accelerator) -> ModelReport:
     """Decide every fused call and say what becomes of every operator."""
-    decisions = [decide(call, blocks) for call in examined.found.fused_calls]
-    reports = _operators(examined, decisions)
+    decisions, blocks = decide(examined, accelerator), accelerator.blocks
+    reports = _operators(examined, decisions, accelerator.slowdown)
     return ModelReport(
         model=examined.name,
         inputs=dict(examined.inputs),
-        block_in=blocks.block_in,
-        block_out=blocks.block_out,
+        block_in=blocks.in_channels,
+        block_out=blocks.out_channels,
         batch=blocks.batch,
         quantised=any(call.data_quantisation for call in examined.found.fused_calls),
         operators=reports,
@@ -119,7 +124,9 @@ def epilogue_text(workload: Workload) -> str:
     return ", ".join(str(op) for op in workload.epilogue)
 
 
-def _operators(examined: Examined, decisions: list[Decision]) -> tuple[OperatorReport, ...]:
+def _operators(
+    examined: Examined, decisions: list[Decision], slowdown: float
+) -> tuple[OperatorReport, ...]:
     reports: dict[str, OperatorReport] = {}
     for decision in decisions:
         reports.setdefault(decision.fused.node, _anchor(decision))
@@ -128,7 +135,7 @@ def _operators(examined: Examined, decisions: list[Decision]) -> tuple[OperatorR
             reports.setdefault(step.node, _follower(step.node, decision))
     for operator in reversed(examined.operators):  # readers before what they read
         if operator.name not in reports and operator.name not in examined.absorbed:
-            reports[operator.name] = _other(operator, examined, reports)
+            reports[operator.name] = _other(operator, examined, reports, slowdown)
     for name, absorbed in examined.absorbed.items():
         reports[name] = _gone(name, absorbed, reports)
     return tuple(
@@ -158,6 +165,8 @@ def _anchor(decision: Decision) -> OperatorReport:
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
         workload_id=None if workload is None else workload.id,
+        accelerator_seconds=decision.accelerator_seconds,
+        cpu_seconds=decision.cpu_seconds,
     )
 
 
@@ -176,7 +185,10 @@ def _gone(name: str, absorbed: Absorbed, reports: Mapping[str, OperatorReport]) 
 
 
 def _other(
-    operator: Operator, examined: Examined, reports: Mapping[str, OperatorReport]
+    operator: Operator,
+    examined: Examined,
+    reports: Mapping[str, OperatorReport],
+    slowdown: float,
 ) -> OperatorReport:
     name = operator.name
     if name in examined.unsupported:
@@ -189,16 +201,35 @@ def _other(
     )
     if operator.op_type == "DequantizeLinear" and int8_read:
         return OperatorReport(name, "", "offloaded", "the accelerator reads the int8 data itself")
-    return OperatorReport(name, "", "cpu", CPU_REASONS.get(operator.op_type, NOT_A_PRODUCT))
+    reason = CPU_REASONS.get(operator.op_type, NOT_A_PRODUCT)
+    seconds = slowdown * _cpu_seconds(operator, examined)
+    return OperatorReport(name, "", "cpu", reason, cpu_seconds=seconds)
 
 
-NOT_A_PRODUCT = "neither convolution nor product, nor fused behind one"
-POOL = "pooling: the accelerator's ALU has the operations, but no schedule for them exists here"
-UNFUSED = "not directly behind an offloaded operator, or its input is also needed elsewhere"
+def _cpu_seconds(operator: Operator, examined: Examined) -> float:
+    """On the machine that was measured; of an operator that is no call."""
+    written = examined.shapes.get(operator.name, ())
+    read = [
+        examined.shapes.get(writer, ())
+        for writer, readers in examined.readers.items()
+        if operator.name in readers
+    ]
+    elements = max(map(math.prod, (written, *read)))
+    rows = math.prod(written[:-1])
+    macs = examined.found.macs.get(operator.name, 0)
+    return operator_seconds(operator.op_type, macs, elements, rows)
+
+
+NOT_A_PRODUCT = "neither convolution, product, pool nor sum, nor fused behind one"
+POOL = "only pools of two-dimensional images without dilation are offloaded"
+UNFUSED = (
+    "only a relu, a clip from zero, a change of scale and a sum of two tensors of one shape can "
+    "stand alone"
+)
 NONLINEAR = "needs more than the accelerator's min, max, add and shift"
-NO_SCHEDULE = "a product of two activations; the accelerator wants weights prepared beforehand"
+NO_SCHEDULE = "no plain product of two matrices or two stacks of them"
 OTHER_CONVOLUTION = "only two-dimensional convolutions with constant weights are offloaded"
-NO_CONSTANT = "its second operand is no constant; the accelerator wants weights prepared beforehand"
+NO_CONSTANT = "only products with constant weights or of two stacks of matrices are offloaded"
 
 CPU_REASONS: Mapping[str, str] = {
     reason_of: reason
@@ -213,8 +244,10 @@ CPU_REASONS: Mapping[str, str] = {
             "Pad", "Gather", "Expand", "Resize", "DepthToSpace", "view", "reshape", "permute",
             "cat", "flatten", "clone", "dropout",
         )),
-        (UNFUSED, ("Add", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear", "add",
-            "relu", "hardtanh", "clamp")),
+        (UNFUSED, ("Add", "Relu", "Clip", "add", "relu", "hardtanh", "clamp")),
+        ("numbers change their type where data come and go", (
+            "QuantizeLinear", "DequantizeLinear",
+        )),
         (NONLINEAR, (
             "Softmax", "LogSoftmax", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "Erf",
             "Exp", "Elu", "LeakyRelu", "LRN", "LayerNormalization",

@@ -83,8 +83,9 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
     the host packs anyway; None where padding its channels is.
 
     Patches of every multiple of the stride and of the whole kernel are tried, in rows and columns:
-    space-to-depth and im2col are among them. `cost` is that of the whole layer, by default
-    `iterations`; what costs the same is told apart by the bytes of the packed image.
+    space-to-depth and im2col are among them. `cost` is that of the whole layer and of rearranging
+    its image; by default `iterations` and the bytes of the packed image, since a small CPU packs
+    about one while the accelerator does the other. Equal ones are told apart by these bytes.
     """
     w = workload
     if w.operator != "conv2d" or w.groups > 1 or w.in_channels >= blocks.in_channels:
@@ -93,8 +94,9 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
     def judged(unfold: Unfold | None) -> tuple[float, int]:
         written = w if unfold is None else unfold.workload(w)
         ready = padded(written, blocks)
-        taken = iterations(written, blocks) if cost is None else cost(ready, unfold)
-        return taken, image_bytes(written, blocks)
+        size = image_bytes(written, blocks)
+        taken = iterations(written, blocks) + size if cost is None else cost(ready, unfold)
+        return taken, size
 
     return min([None, *_unfolds(w)], key=judged)
 

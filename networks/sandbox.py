@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from networks import errors
-from networks.report import Examined
+from networks.examined import Examined
 from networks.sources import InputShapes, read_source
 from targets.errors import TilewrightError
 from targets.files import as_int, as_list, as_object, as_text

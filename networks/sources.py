@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from networks.errors import DynamicShapeError
+from networks.examined import Examined
 from networks.onnx_file import load_weights, read
 from networks.onnx_source import OnnxSource
-from networks.report import Examined
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from networks.examined import Examined
 from networks.fused_calls import NOTHING
 from networks.onnx_source import refuse_unsupported
-from networks.report import Examined
 from networks.torch_file import read_exported
 
 if TYPE_CHECKING:

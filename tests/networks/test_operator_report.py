@@ -18,7 +18,7 @@ import networks
 from networks.errors import ImportFailedError, UnsupportedOperatorError
 from networks.network import Network
 from networks.onnx_source import OnnxSource
-from networks.report import OperatorReport
+from networks.report import OperatorReport, epilogue_text
 
 Load = Callable[[onnx.ModelProto], Network]
 
@@ -47,16 +47,17 @@ def test_an_epilogue_is_fused_only_where_nobody_else_reads_its_input(save: Load)
         helper.make_node("Add", ["c", "r"], ["y"], name="sum"),
     ]
     found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
-    assert found["c"].status == "offloaded"
-    assert found["relu"].status == "cpu"
-    assert "also needed elsewhere" in found["relu"].reason
-    assert found["sum"].status == "cpu"
+    for name in ("c", "relu", "sum"):
+        assert found[name].status == "offloaded"
+        assert found[name].workload
+    assert found["relu"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0,g=16"
 
 
-def test_a_sum_of_a_tensor_with_itself_is_no_residual(save: Load) -> None:
+def test_a_sum_of_a_tensor_with_itself_is_no_residual_but_a_layer(save: Load) -> None:
     nodes = [_conv("x", "w", "c"), helper.make_node("Add", ["c", "c"], ["y"], name="twice")]
     found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
-    assert (found["c"].status, found["twice"].status) == ("offloaded", "cpu")
+    assert found["c"].workload
+    assert found["twice"].workload
 
 
 def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
@@ -69,9 +70,13 @@ def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
     calls = {call.node: [s.kind for s in call.steps] for call in network.examined.found.fused_calls}
     assert calls == {"a": ["add"], "b": []}
     assert _by_name(network)["sum"].reason == "in the epilogue of 'a'"
-    (_, calls, names), *rest = network.workloads(16, 16)
+    (_, calls, names), *rest = network.workloads(16, 16, epilogue="plain")
     assert (calls, names, rest) == (2, ("a", "b"), [])
-    assert len(network.workloads(16, 16, epilogue="full")) == 2
+    found = {names: epilogue_text(w) for w, _, names in network.workloads(16, 16)}
+    assert found == {
+        ("a",): "residual 7, + 128, >> 8, min 127, max 0",
+        ("b",): "+ 128, >> 8, min 127, max 0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,16 +102,29 @@ def test_a_broadcast_sum_is_no_residual(save: Load) -> None:
     ]
     found = _by_name(save(model(nodes, {"w": normal(16, 16, 1, 1)}, (1, 16, 8, 8), "y")))
     assert found["sum"].status == "cpu"
-    assert "ALU" in found["pool"].reason
+    assert "two tensors of one shape" in found["sum"].reason
+    assert found["pool"].workload == "conv2d:n=1,c=16,h=8,w=8,o=16,k=8,s=1,p=0,g=16"
 
 
-def test_a_grouped_convolution_is_one_call_a_group(save: Load) -> None:
+def test_a_grouped_convolution_is_one_workload(save: Load) -> None:
     nodes = [_conv("x", "w", "y", group=4)]
     network = save(model(nodes, {"w": normal(64, 32, 1, 1)}, (1, 128, 8, 8), "y"))
     ((workload, calls, _),) = network.workloads(16, 16)
-    assert (str(workload), calls) == ("conv2d:n=1,c=32,h=8,w=8,o=16,k=1,s=1,p=0", 4)
-    assert _by_name(network)["y"].reason == "4 groups, one call each"
-    assert workload.macs * calls == _by_name(network)["y"].macs
+    assert (str(workload), calls) == ("conv2d:n=1,c=128,h=8,w=8,o=64,k=1,s=1,p=0,g=4", 1)
+    found = _by_name(network)["y"]
+    assert (found.reason, found.waste) == ("", 0.0)
+    assert workload.macs == found.macs
+
+
+def test_narrow_groups_share_a_block_and_say_what_they_waste(save: Load) -> None:
+    network = save(
+        model([_conv("x", "w", "y", group=6)], {"w": normal(48, 4, 1, 1)}, (1, 24, 8, 8), "y")
+    )
+    ((workload, _, _),) = network.workloads(16, 16)
+    assert str(workload) == "conv2d:n=1,c=32,h=8,w=8,o=64,k=1,s=1,p=0,g=8"
+    found = _by_name(network)["y"]
+    assert found.reason == "6 groups padded to 8"
+    assert found.waste == pytest.approx(1 - 6 * 4 * 8 / (2 * 16 * 32))
 
 
 def test_dilation_stride_and_uneven_padding_reach_the_workload(save: Load) -> None:
@@ -117,7 +135,7 @@ def test_dilation_stride_and_uneven_padding_reach_the_workload(save: Load) -> No
     assert (1, 16, workload.out_height, workload.out_width) == _by_name(network)["y"].output_shape
 
 
-def test_products_of_any_rank_are_dense_and_of_two_activations_are_not(save: Load) -> None:
+def test_products_of_any_rank_are_dense_and_of_two_activations_one_a_head(save: Load) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q"], name="query"),
         helper.make_node("Add", ["q", "b"], ["qb"], name="bias"),
@@ -126,10 +144,17 @@ def test_products_of_any_rank_are_dense_and_of_two_activations_are_not(save: Loa
     ]
     tensors = {"w": normal(32, 32), "b": normal(32)}
     network = save(model(nodes, tensors, (2, 5, 32), "y"))
-    ((workload, _, names),) = network.workloads(16, 16, epilogue="full")
-    assert (str(workload), names) == ("dense:n=10,c=32,o=32", ("query",))
-    assert str(workload.epilogue[0]) == "bias"
-    assert "no constant" in _by_name(network)["scores"].reason
+    found = {
+        names: (str(w), calls, epilogue_text(w)) for w, calls, names in network.workloads(16, 16)
+    }
+    assert found == {
+        ("query",): ("dense:n=10,c=32,o=32", 1, "bias, >> 8, min 127, max 0"),
+        ("scores",): ("dense:n=5,c=32,o=16", 2, "+ 128, >> 8, min 127, max 0"),
+    }
+    scores = _by_name(network)["scores"]
+    assert "one is packed as weights" in scores.reason
+    assert scores.waste == pytest.approx(1 - 5 / 16)
+    assert "turn" not in {o.name for o in network.report(16, 16).by_status("offloaded")}
 
 
 def test_other_convolutions_are_left_with_a_reason(save: Load) -> None:
@@ -210,7 +235,8 @@ STEPS = ("conv", "relu", "clip", "add", "bias", "sigmoid")
     )
 )
 def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int, int]]) -> None:
-    """Random graphs: every convolution is a fused call, and no operator belongs to two."""
+    """Random graphs: every convolution is a call, all that the accelerator can run belongs to one,
+    and no operator to two."""
     tensors = {
         "w": normal(16, 16, 1, 1), "b": normal(1, 16, 1, 1), "zero": np.float32(0),
         "six": np.float32(6),
@@ -230,10 +256,12 @@ def test_any_graph_is_partitioned_without_double_use(steps: list[tuple[str, int,
         values.append(f"v{i}")
     source = model(nodes, {k: np.asarray(v) for k, v in tensors.items()}, (1, 16, 2, 2), values[-1])
     network = Network(OnnxSource("random", source, lambda: source, {}))
-    calls = network.examined.found.fused_calls
+    calls = network.examined.found.calls
     used = [o for o in network.report(16, 16).operators if "not used" not in o.reason]
-    assert [call.node for call in calls] == [o.name for o in used if o.op_type == "Conv"]
-    members = [name for call in calls for name in (call.node, *(s.node for s in call.steps))]
+    convolutions = [call.node for call in calls if call.operator == "conv2d"]
+    assert convolutions == [o.name for o in used if o.op_type == "Conv"]
+    owned = [{call.node, *(step.node for step in call.steps)} for call in calls]
+    members = [name for each in owned for name in each]
     assert len(members) == len(set(members))
     report = network.report(16, 16)
     assert {o.name for o in report.by_status("offloaded")} == set(members)

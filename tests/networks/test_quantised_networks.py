@@ -64,14 +64,19 @@ def test_a_quantised_network_is_bit_equal_and_offloaded(form: QuantFormat, tmp_p
         np.testing.assert_array_equal(ours, reference(source, image[None]))
     report = network.report(16, 16)
     assert report.quantised
+    alone = form == QuantFormat.QOperator  # onnxruntime keeps this relu apart
     assert [w.workload for w in report.workloads] == [
+        "conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0",
         "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1",
         "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1",
+        *["conv2d:n=1,c=32,h=4,w=4,o=32,k=1,s=1,p=0,g=32"] * alone,
+        "max_pool:n=1,c=32,h=4,w=4,k=2,s=2,p=0",
         "dense:n=1,c=128,o=16",
     ]
-    for workload, _, _ in network.workloads(16, 16, epilogue="full"):
+    for workload, _, _ in network.workloads(16, 16):
         kinds = [op.kind for op in workload.epilogue]
-        assert kinds == ["bias", "shr", "min", "max"]
+        first = "offset" if workload.groups > 1 else "bias"
+        assert kinds == ([] if workload.operator == "max_pool" else [first, "shr", "min", "max"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -112,8 +117,10 @@ def _network(source: onnx.ModelProto) -> Network:
 @given(st.integers(-8, 0), st.integers(-10, 0), st.integers(0, 12))
 def test_scales_that_are_powers_of_two_give_an_exact_shift(x: int, w: int, shift: int) -> None:
     network = _network(_qdq_block(2.0**x, 2.0**w, 2.0 ** (x + w + shift)))
-    ((workload, _, _),) = network.workloads(16, 16, epilogue="full")
-    assert ", ".join(map(str, workload.epilogue)) == f">> {shift}, min 127, max 0"
+    (call,) = network.examined.found.fused_calls
+    offset = 1 << max(shift - 1, 0)
+    found = ", ".join(map(str, int8.epilogue(call, "full")))
+    assert found == f"+ {offset}, >> {shift}, min 127, max 0"
     (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
     assert conv.reason == ""
 

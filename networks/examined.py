@@ -1,0 +1,27 @@
+"""All that is learned about a model before it meets an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from networks.fused_calls import Partitioned
+from networks.graph import Absorbed, Operator, Shape
+
+
+@dataclass(frozen=True)
+class Examined:
+    """All that was learned about a model, independent of any accelerator.
+
+    `unsupported` maps an operator to (reason, next step); `readers` an operator to those that read
+    its results; `shapes` an operator to the shape of its first result.
+    """
+
+    name: str
+    inputs: Mapping[str, Shape]
+    operators: tuple[Operator, ...]
+    absorbed: Mapping[str, Absorbed]
+    unsupported: Mapping[str, tuple[str, str]]
+    readers: Mapping[str, tuple[str, ...]]
+    shapes: Mapping[str, Shape]
+    found: Partitioned
