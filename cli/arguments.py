@@ -30,7 +30,7 @@ InputShape = Annotated[
 
 MaxWaste = Annotated[
     float,
-    typer.Option(help="Pad a layer to whole blocks if at most this share of it is padding."),
+    typer.Option(help="Offload a layer if at most this share of its multiplications is by zeros."),
 ]
 
 

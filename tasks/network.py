@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from targets.capabilities import Blocks
+from networks.accelerator import EpilogueMode
+from targets.base import Target
 from targets.files import Json, as_text
 from tasks.stage import Key, Made, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
@@ -30,19 +31,21 @@ def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Res
 def extract_subgraphs(
     cache: CacheUse,
     model: Manifest,
-    blocks: Blocks,
+    target: Target,
+    epilogue: EpilogueMode,
     max_waste: float,
     input_shapes: InputShapes,
 ) -> Result:
-    """The workloads of the network on blocks of this shape, with their multiplicity."""
+    """The workloads of the network that the target gets, with their multiplicity."""
 
     def work() -> Made:
-        found = network.extract_subgraphs(read_model(model), blocks, max_waste, input_shapes)
+        found = network.extract_subgraphs(
+            read_model(model), target, epilogue, max_waste, input_shapes
+        )
         return found.to_json(), {}
 
-    sizes = [blocks.batch, blocks.in_channels, blocks.out_channels]
-    inputs: dict[str, Json] = {"model": model.key, "blocks": sizes, "max_waste": max_waste}
-    return reuse_or_do(cache, Key("extract_subgraphs", 2, NO_TARGET, inputs), work)
+    inputs: dict[str, Json] = {"model": model.key, "epilogue": epilogue, "max_waste": max_waste}
+    return reuse_or_do(cache, Key("extract_subgraphs", 3, target.fingerprint, inputs), work)
 
 
 def read_model(manifest: Manifest) -> Model:

@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 
 from search import ExplorerState, Round, Session, Setting
 from targets.base import Target
-from targets.capabilities import Latency, blocks_of
+from targets.capabilities import Latency
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
 from tasks.curves import chart
@@ -72,8 +72,9 @@ class TrackedNetwork:
     def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         self.emit(StageBegan("extract_subgraphs"))
         done = network.extract_subgraphs(
-            self.cache, self._imported, blocks_of(target), options.max_waste, options.input_shapes
-        )
+            self.cache, self._imported, target, options.epilogue_mode, options.max_waste,
+            options.input_shapes,
+        )  # fmt: skip
         return network.read_extracted(_took(done, self.emit))
 
     def found(self, options: TuningOptions, what: run.Network) -> None:
@@ -206,7 +207,7 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "seed": options.seed,
         **({"warm_start": options.warm_start} if options.warm_start else {}),
         **({"layers": ",".join(options.layers)} if options.layers else {}),
-        **({"epilogue": options.epilogue} if options.workload else {}),
+        "epilogue": options.steps if options.workload else options.epilogue,
         **chosen,
     }
 

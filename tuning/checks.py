@@ -21,7 +21,7 @@ def check(options: TuningOptions) -> None:
     Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
     if options.workload:
-        parse_workload(options.workload, options.epilogue)
+        parse_workload(options.workload, options.steps)
     else:
         check_source(options.model)
     check_options(options.tuner, options.tuner_options)

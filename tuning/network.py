@@ -10,10 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import networks
+from networks.accelerator import Accelerator, EpilogueMode
 from networks.errors import NothingToOffload
 from networks.left_behind import nothing_offloaded
 from networks.network import Network
-from targets.capabilities import Blocks
+from targets.base import Target
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
 from targets.printable import printable
@@ -46,16 +47,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A workload of a network: how often an inference runs it, and the operators it stands for."""
+    """A workload of a network: how often an inference runs it, the operators it stands for, and the
+    multiply-accumulates that these do in the model, all calls together and nothing padded."""
 
     workload: Workload
     count: int
     names: tuple[str, ...]
+    macs: int = 0
 
     def to_json(self) -> dict[str, Json]:
         """What `from_json` reads."""
         return {
             "workload": self.workload.to_json(), "count": self.count, "names": list(self.names),
+            "macs": self.macs,
         }  # fmt: skip
 
     @staticmethod
@@ -63,7 +67,7 @@ class Subgraph:
         """Raises `KeyError` or `ValueError` if it was not written by `to_json`."""
         workload = Workload.from_json(as_object(values["workload"]))
         names = tuple(map(as_text, as_list(values["names"])))
-        return Subgraph(workload, as_int(values["count"]), names)
+        return Subgraph(workload, as_int(values["count"]), names, as_int(values["macs"]))
 
 
 @dataclass(frozen=True)
@@ -98,18 +102,25 @@ def import_model(source: str, input_shapes: InputShapes) -> Model:
 
 
 def extract_subgraphs(
-    model: Model, blocks: Blocks, max_waste: float, input_shapes: InputShapes
+    model: Model,
+    target: Target,
+    epilogue: EpilogueMode,
+    max_waste: float,
+    input_shapes: InputShapes,
 ) -> Extracted:
-    """The workloads of the network on blocks of this shape, with their multiplicity. Raises
+    """The workloads of the network that the target gets, with their multiplicity. Raises
     `UnsupportedOperatorError`, and `NothingToOffload` where there are none."""
     network = _network(model.source, _frozen(input_shapes))
-    sizes = blocks.in_channels, blocks.out_channels, blocks.batch
-    found = network.workloads(*sizes, max_waste=max_waste)
-    report = network.report(*sizes, max_waste=max_waste)
+    accelerator = Accelerator.of(target, epilogue, max_waste)
+    found, report = network.workloads_on(accelerator), network.report_on(accelerator)
     if not found:
         raise NothingToOffload(nothing_offloaded(report))
+    macs = {operator.name: operator.macs for operator in report.operators}
     return Extracted(
-        tuple(Subgraph(workload, count, tuple(names)) for workload, count, names in found),
+        tuple(
+            Subgraph(workload, count, tuple(names), sum(macs[name] for name in names))
+            for workload, count, names in found
+        ),
         {"total": report.total_macs, "offloaded": report.offloaded_macs},
     )
 
@@ -122,7 +133,7 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
         workload = replace(workload, epilogue=())
     content = digest(f"{workload}; {epilogue}".encode())
     macs: Macs = {"total": workload.macs, "offloaded": workload.macs}
-    alone = Extracted((Subgraph(workload, 1, ()),), macs)
+    alone = Extracted((Subgraph(workload, 1, (), workload.macs),), macs)
     return Model(text, str(workload), content), alone
 
 
@@ -134,7 +145,7 @@ def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
         if layer not in known:
             raise UnknownLayer(layer, known)
     some = tuple(each for each in found.subgraphs if set(layers) & set(each.names))
-    covered = sum(each.count * each.workload.macs for each in some)
+    covered = sum(each.macs for each in some)
     return Extracted(some, {"total": found.macs["total"], "offloaded": covered})
 
 

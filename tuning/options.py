@@ -14,7 +14,8 @@ from targets.errors import TilewrightError
 from targets.printable import printable
 from targets.workload import DEFAULT_EPILOGUE
 
-DEFAULT_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
+PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
+AS_IN_NETWORK, PLAIN = "network", "plain"
 _LONGEST_NAME = 60  # characters of a default folder
 
 OptionValue = str | int | float | bool
@@ -38,8 +39,9 @@ class TuningOptions(BaseModel):
         description="one workload instead of a network, such as dense:n=1,c=512,o=1000",
     )
     epilogue: str = Field(
-        default=DEFAULT_STEPS,
-        description="what follows the sums of such a workload: '>> N', 'min N', relu, bias, add",
+        default=AS_IN_NETWORK,
+        description="what follows the sums: 'network', what the network needs; 'plain', the "
+        "published benchmarks' '>> 8, min 127, max 0'; of a workload its steps, plain by default",
     )
     layers: tuple[str, ...] = Field(
         default=(), description="tune these layers of the network only, by the operators' names"
@@ -61,7 +63,10 @@ class TuningOptions(BaseModel):
         default_factory=dict, description="sizes of inputs that the model leaves open"
     )
     max_waste: float = Field(
-        default=0.5, ge=0, le=1, description="pad a layer if at most this share of it is padding"
+        default=1.0,
+        ge=0,
+        le=1,
+        description="offload a layer if at most this share of its multiplications is by zeros",
     )
     out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
     warm_start: Literal["", "champion"] = Field(
@@ -90,12 +95,27 @@ class TuningOptions(BaseModel):
             raise ValueError("give either a network or a workload")
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
+        if self.model and self.epilogue not in (AS_IN_NETWORK, PLAIN):
+            raise ValueError(
+                f"--epilogue {printable(self.epilogue)}: of a network it is 'network' or 'plain'; "
+                "steps are those of a --workload"
+            )
         return self
 
     @property
     def subject(self) -> str:
         """What is tuned, in the user's words."""
         return printable(self.model or self.workload)
+
+    @property
+    def epilogue_mode(self) -> Literal["full", "plain"]:
+        """How a network's workloads are written down (`networks.int8`)."""
+        return "plain" if self.epilogue == PLAIN else "full"
+
+    @property
+    def steps(self) -> str:
+        """The epilogue of a workload that stands alone."""
+        return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     @property
     def folder(self) -> Path:

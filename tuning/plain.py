@@ -10,7 +10,6 @@ from search import Candidates, ExplorerState, History, Round, Session, Setting, 
 from search.performers import InProcess
 from search.stages import Batch, Known
 from targets.base import Measurements, Target
-from targets.capabilities import blocks_of
 from tuning import network as importing
 from tuning import proof, run
 from tuning.events import Listener, StageBegan, ignore
@@ -51,7 +50,7 @@ class PlainNetwork:
     def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         self.emit(StageBegan("extract_subgraphs"))
         return importing.extract_subgraphs(
-            model, blocks_of(target), options.max_waste, options.input_shapes
+            model, target, options.epilogue_mode, options.max_waste, options.input_shapes
         )
 
     def found(self, options: TuningOptions, network: run.Network) -> None:

@@ -168,8 +168,8 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
 def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Network:
     """All workloads of the network, those of some layers, or one that is given as it is."""
     if options.workload:
-        model, alone = lone_workload(options.workload, options.epilogue)
-        part: Part = {"workload": str(alone.subgraphs[0].workload), "epilogue": options.epilogue}
+        model, alone = lone_workload(options.workload, options.steps)
+        part: Part = {"workload": str(alone.subgraphs[0].workload), "epilogue": options.steps}
         return Network(model, target, alone, part)
     model = steps.import_model(options)
     found = steps.extract_subgraphs(options, model, target)

@@ -184,7 +184,7 @@ def _same(one: Origin, other: Origin) -> bool:
 
 def _network(options: TuningOptions) -> Origin:
     if options.workload:
-        text = f"{options.workload}; {options.epilogue}"
+        text = f"{options.workload}; {options.steps}"
         return {"name": options.workload, "place": text, "digest": ""}
     return _origin(options.model)
 

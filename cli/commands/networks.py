@@ -21,23 +21,29 @@ def inspect(
     target: Target = DEFAULTS.target,
     shape: InputShape = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,
+    epilogue: Annotated[
+        str, typer.Option(help="'network' or 'plain', as 'tilewright tune' has it.")
+    ] = DEFAULTS.epilogue,
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out operators that only follow another.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported."""
+    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
+    takes at least on the accelerator, and on the CPU beside it by an estimate."""
     from networks import load
+    from networks.accelerator import Accelerator
     from targets import make_target
-    from targets.capabilities import blocks_of
     from tuning.checks import check_source
+    from tuning.options import parse_options
 
+    options = parse_options(model=model, epilogue=epilogue, max_waste=max_waste)
     check_source(model)
     hardware = make_target(target)
     say_remarks(target)
     network = load(model, read_input_shapes(shape) or None, sandbox=True)
-    block = blocks_of(hardware)
-    report = network.report(block.in_channels, block.out_channels, block.batch, max_waste=max_waste)
+    accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
+    report = network.report_on(accelerator)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return

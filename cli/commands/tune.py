@@ -64,7 +64,12 @@ def tune(
     ] = None,
     epilogue: Annotated[
         str,
-        typer.Option(help="What follows such a workload: '>> N', 'min N', relu, bias, add."),
+        typer.Option(
+            help="'network': what the network needs; 'plain': '>> 8, min 127, max 0', as published "
+            "tuners report and stock schedules were made for. Of a --workload its steps: '>> N', "
+            "'min N', 'residual N', relu, bias, add; plain by default.",
+            metavar="network|plain|STEPS",
+        ),
     ] = DEFAULTS.epilogue,
     shape: InputShape = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,

@@ -8,15 +8,16 @@ from rich.text import Text
 
 from cli.views.terminal import ruled_table
 from networks.report import ModelReport, OperatorReport
-from reports.figures import mega, percent
+from reports.figures import mega, milliseconds, percent
 from targets.titles import shape
 from targets.workload import parse_workload
 
 STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
+PLACES = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
 
 
 def show_report(report: ModelReport, target: str, console: Console, *, brief: bool = False) -> None:
-    """Print the report. `brief` leaves out operators that only follow a convolution or product."""
+    """Print the report. `brief` leaves out operators that only follow another or do no work."""
     shown = [o for o in report.operators if not brief or _matters(o)]
     console.print(_operators(shown))
     console.print()
@@ -27,6 +28,7 @@ def show_report(report: ModelReport, target: str, console: Console, *, brief: bo
         f"offloaded ({percent(report.offloaded_share)}); {_rest(report)}",
         highlight=False,
     )
+    console.print(_times(report), highlight=False)
     for operator in report.by_status("unsupported"):
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
 
@@ -38,14 +40,32 @@ def _rest(report: ModelReport) -> str:
     return "the rest stays on the CPU" if report.offloaded_macs else "nothing here can be tuned"
 
 
+def _times(report: ModelReport) -> str:
+    """What both sides take, in a sentence."""
+    there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
+    if there is None:
+        return f"the CPU takes some {here} ms for its share, by an estimate"
+    return (
+        f"at least {milliseconds(there)} ms for what is offloaded, packing at its borders "
+        f"included, and some {here} ms on the CPU, by an estimate"
+    )
+
+
 def _matters(operator: OperatorReport) -> bool:
-    return operator.macs > 0 or operator.status == "unsupported" or bool(operator.next_step)
+    alone = operator.status == "cpu" and operator.cpu_seconds > 0
+    done = operator.macs > 0 or operator.workload is not None or alone
+    return done or operator.status == "unsupported" or bool(operator.next_step)
 
 
 def _operators(operators: list[OperatorReport]) -> Table:
     table = ruled_table()
-    for name in ("operator", "type", "fate", "MMAC", "workload or reason"):
-        table.add_column(name, justify="right" if name == "MMAC" else "left", overflow="fold")
+    figures = ("MMAC", "accel.\nms", "CPU\nms")
+    for name in ("operator", "type", "on", *figures, "workload or reason"):
+        numbers = name in figures
+        table.add_column(
+            name, justify="right" if numbers else "left", overflow="fold",
+            no_wrap=numbers or name == "on",
+        )  # fmt: skip
     for operator in operators:
         why = operator.reason
         if operator.workload:
@@ -55,10 +75,15 @@ def _operators(operators: list[OperatorReport]) -> Table:
         elif operator.next_step:
             why += f"; {operator.next_step}"
         table.add_row(
-            operator.name, operator.op_type, Text(operator.status, STYLES[operator.status]),
-            mega(operator.macs), Text(why),
+            operator.name, operator.op_type,
+            Text(PLACES[operator.status], STYLES[operator.status]), mega(operator.macs),
+            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds), Text(why),
         )  # fmt: skip
     return table
+
+
+def _some(seconds: float) -> str:
+    return milliseconds(seconds) if seconds else ""
 
 
 def _workloads(report: ModelReport) -> Table:

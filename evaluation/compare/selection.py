@@ -15,7 +15,6 @@ from evaluation.compare.test_bed import (
     recorded_test_bed,
 )
 from targets import Target, make_target
-from targets.capabilities import blocks_of
 from targets.errors import TilewrightError
 from targets.registry import kind_of
 from targets.workload import Workload, parse_workload
@@ -45,7 +44,7 @@ def enumerated(
     """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
     spaces lie in the folder `oracles`; and those that this space does not offer, with the reason.
 
-    `max_waste` is the share of padding up to which a layer is padded to whole blocks. Raises
+    `max_waste` is the share of multiplications by zeros up to which a layer is offloaded. Raises
     `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
     reading the network or the target's specification raises.
     """
@@ -98,11 +97,9 @@ def _workloads(
 def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
     check_source(network)
     from networks import load
+    from networks.accelerator import Accelerator
 
-    block = blocks_of(target)
-    found = load(network).workloads(
-        block.in_channels, block.out_channels, block.batch, max_waste=max_waste
-    )
+    found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
     if not found:
         raise SelectionError(
             f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
