@@ -2,8 +2,8 @@
 
 For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
 offloaded, how many workloads and calls that is, what they take at least there with the packing at
-their borders, what all of it would take on the CPU beside it, and what is left to the CPU. `--write`
-puts the table into `docs/coverage.md`.
+their borders, what all of it would take on the CPU beside it, and what is left to the CPU.
+`--write` puts the table into `docs/coverage.md`.
 """
 
 from __future__ import annotations

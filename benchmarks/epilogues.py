@@ -3,8 +3,8 @@
     python -m benchmarks.epilogues --target vta-pynq
 
 Bias added is `bias 32`, any int32; as first value, the bias takes the place of the reset; a
-residual comes through the GEMM core, an int32 one ('add') from memory. Schedules are ranked by estimates and
-the best `--timed` of a seeded sample are simulated.
+residual comes through the GEMM core, an int32 one ('add') from memory. Schedules are ranked by
+estimates and the best `--timed` of a seeded sample are simulated.
 """
 
 from __future__ import annotations
