@@ -25,7 +25,16 @@ from targets.vta.isa import (
     get,
 )
 from targets.vta.numba_arguments import rarely, stage
-from targets.vta.timing.lengths import STORE_KEY, loop_iterations, place_of, row_of, time_store
+from targets.vta.timing.lengths import (
+    STORE_KEY,
+    beats_in,
+    bursts_in,
+    loop_iterations,
+    overflows,
+    place_of,
+    row_of,
+    time_store,
+)
 from targets.vta.timing.outcome import FINISHED_AT, WR_BEATS, WR_BURSTS
 from targets.vta.timing.port import ACC_CLIENT, INP_CLIENT, NEVER, UOP_CLIENT, WGT_CLIENT
 from targets.vta.timing.simulator import Simulator
@@ -51,6 +60,7 @@ class Progress(NamedTuple):
 
     total: int  # the cycle in which FINISH executes, -1: not yet
     endless: int  # an instruction that never ends, -1: none
+    written: int  # by STOREs, `packed`, besides what `Simulator.outcome` says
 
 
 @stage
@@ -73,7 +83,7 @@ def start_load(
         head, run.insns[head.insn, 1], INP, INP_CLIENT, WGT_CLIENT, now, progress.endless
     )
     load = start(run, load, head, end, client, now)
-    return load, pop(g2l, pops), Progress(progress.total, endless)
+    return load, pop(g2l, pops), Progress(progress.total, endless, progress.written)
 
 
 @stage
@@ -126,10 +136,10 @@ def end_of_compute(run: Run, head: Head, progress: Progress, now: int) -> tuple[
     if opcode == FINISH:
         if progress.total < 0:
             run.sim.outcome[FINISHED_AT] = head.insn
-            progress = Progress(now + 1, progress.endless)
+            progress = Progress(now + 1, progress.endless, progress.written)
         return now + 2, -1, progress
     end, client, endless = end_of_load(head, hi, UOP, UOP_CLIENT, ACC_CLIENT, now, progress.endless)
-    return end, client, Progress(progress.total, endless)
+    return end, client, Progress(progress.total, endless, progress.written)
 
 
 @stage
@@ -167,6 +177,15 @@ def end_of_store(
     end, endless = now + 1 + nb.int64(table[row, 2]), progress.endless
     if rarely(table[row, 2] == 0):
         end, endless = NEVER, head.insn
-    sim.outcome[WR_BEATS] += nb.int64(table[row, 3])
-    sim.outcome[WR_BURSTS] += nb.int64(table[row, 4])
-    return end, Progress(progress.total, endless)
+    written = progress.written + table[row, 3]
+    if rarely(overflows(written)):
+        count_written(sim, written)
+        written = nb.uint64(0)
+    return end, Progress(progress.total, endless, written)
+
+
+@stage
+def count_written(sim: Simulator, traffic: int) -> None:
+    """So much more is written."""
+    sim.outcome[WR_BEATS] += beats_in(traffic)
+    sim.outcome[WR_BURSTS] += bursts_in(traffic)

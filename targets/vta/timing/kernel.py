@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.numba_arguments import rarely, stage
-from targets.vta.timing.decisions import Progress, start_compute, start_load, start_store
+from targets.vta.timing.decisions import (
+    Progress,
+    count_written,
+    start_compute,
+    start_load,
+    start_store,
+)
 from targets.vta.timing.fetch import (
     ARRIVED,
     DISPATCHED,
@@ -38,6 +44,7 @@ from targets.vta.timing.sharing import (
     NOBODY,
     Request,
     count_episode,
+    count_packed,
     join,
     leave,
     nobody,
@@ -77,7 +84,7 @@ def simulate(
     l2g, g2l = Tokens(tokens[0], 0), Tokens(tokens[1], 0)
     g2s, s2g = Tokens(tokens[2], 0), Tokens(tokens[3], 0)
     fetching = first_batch(sim.fetch, insns.shape[0])
-    sharing, progress = nobody(), Progress(-1, -1)
+    sharing, progress = nobody(), Progress(-1, -1, nb.uint64(0))
     while True:
         now = min(min(load.event, compute.event), min(store.event, fetching.event))
         if sharing.live:
@@ -118,6 +125,8 @@ def simulate(
             load, compute, fetching = with_end(request.client, end, load, compute, fetching)
     if sharing.live:
         count_episode(sim)
+    count_packed(sim, sharing.read)
+    count_written(sim, progress.written)
     if finished(run, progress.total):
         account_rest(run, load, store, progress.total)
         return progress.total

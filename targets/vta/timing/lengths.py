@@ -11,6 +11,7 @@ import numba as nb
 from targets.vta.encoding import LOOP_FIELD_BITS
 from targets.vta.isa import Layout, get
 from targets.vta.spec import Machine
+from targets.vta.timing.outcome import WR_BEATS, WR_BURSTS
 from targets.vta.timing.port import (
     AHEAD,
     END,
@@ -27,6 +28,8 @@ from targets.vta.timing.port import (
 )
 from targets.vta.timing.simulator import LOG_TABLE_ROWS, Simulator
 
+MOST_PACKED = (1 << 31) - 1  # beats; a transfer has no more bursts than beats
+_LOW = 0xFFFFFFFF
 STORE_KEY = 7  # stands for the client in the key of a STORE
 _SHIFT = 64 - LOG_TABLE_ROWS
 
@@ -65,6 +68,30 @@ def row_of(hi: int, place: int) -> int:
     return nb.int64(mixed >> nb.uint64(_SHIFT))
 
 
+@nb.njit(inline="always")
+def packed(beats: int, bursts: int) -> int:
+    """Traffic in one word, so that counting it is one addition; at most MOST_PACKED beats."""
+    return nb.uint64(beats) << nb.uint64(32) | nb.uint64(bursts)
+
+
+@nb.njit(inline="always")
+def beats_in(traffic: int) -> int:
+    """The beats of `packed` traffic."""
+    return nb.int64(traffic >> nb.uint64(32))
+
+
+@nb.njit(inline="always")
+def bursts_in(traffic: int) -> int:
+    """The bursts of `packed` traffic."""
+    return nb.int64(traffic & nb.uint64(_LOW))
+
+
+@nb.njit(inline="always")
+def overflows(traffic: int) -> bool:
+    """Whether a sum of `packed` traffic has to be emptied before more is added to it."""
+    return beats_in(traffic) > MOST_PACKED
+
+
 @compiled
 def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
     """`port.add_load` of an instruction."""
@@ -78,31 +105,38 @@ def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
 def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
     """Enter a load that has the port for itself into the table: cycles from decision to end.
 
-    False, and no entry, if it ends before the port is quiet again.
+    False, and no entry, if it ends before the port is quiet again, or its traffic cannot be packed.
     """
     reset_port(sim.clients, sim.port)
     if add(sim, client, 0, lo, hi) == OPEN:
         advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
-    if sim.clients[client, AHEAD] > 0:
+    if sim.clients[client, AHEAD] > 0 or sim.port[READ_BEATS] > MOST_PACKED:
         reset_port(sim.clients, sim.port)
         return False
     sim.table[row, 0] = hi
     sim.table[row, 1] = place
     sim.table[row, 2] = sim.clients[client, END]
-    sim.table[row, 3] = sim.port[READ_BEATS]
-    sim.table[row, 4] = sim.port[READ_BURSTS]
+    sim.table[row, 3] = packed(sim.port[READ_BEATS], sim.port[READ_BURSTS])
     return True
 
 
 @compiled
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
-    """Enter a STORE into the table: its execute cycles."""
+    """Enter a STORE into the table: its execute cycles.
+
+    One whose traffic cannot be packed is counted here, and its row keeps the cycles only: it has
+    the key of no STORE, so that it is timed and counted again whenever it runs.
+    """
     cycles, beats, bursts = store_length(lo, hi, sim.machine)
     sim.table[row, 0] = hi
     sim.table[row, 1] = place
     sim.table[row, 2] = cycles
-    sim.table[row, 3] = beats
-    sim.table[row, 4] = bursts
+    sim.table[row, 3] = packed(beats, bursts)
+    if beats > MOST_PACKED:
+        sim.table[row, 0] = 0
+        sim.table[row, 3] = 0
+        sim.outcome[WR_BEATS] += beats
+        sim.outcome[WR_BURSTS] += bursts
 
 
 @compiled

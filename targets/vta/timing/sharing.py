@@ -13,7 +13,18 @@ from typing import NamedTuple
 import numba as nb
 
 from targets.vta.numba_arguments import rarely, stage
-from targets.vta.timing.lengths import add, place_of, replay, row_of, time_fetch, time_load
+from targets.vta.timing.lengths import (
+    add,
+    beats_in,
+    bursts_in,
+    overflows,
+    packed,
+    place_of,
+    replay,
+    row_of,
+    time_fetch,
+    time_load,
+)
 from targets.vta.timing.outcome import (
     AHEAD_LOADS,
     CODE,
@@ -55,15 +66,15 @@ class Sharing(NamedTuple):
     live: bool  # simulated burst by burst
     alone: Request  # who has it alone, unless it is live
     alone_since: int
-    alone_beats: int  # it reads
-    alone_bursts: int
+    alone_read: int  # by it, `packed`
+    read: int  # by all who had it alone, `packed`, besides what `Simulator.outcome` says
 
 
 @stage
 def nobody() -> Sharing:
     """The port before the first request."""
     zero = nb.uint64(0)
-    return Sharing(0, False, Request(0, 0, zero, zero), 0, 0, 0)
+    return Sharing(0, False, Request(0, 0, zero, zero), 0, zero, zero)
 
 
 @stage
@@ -71,6 +82,12 @@ def count_read(sim: Simulator, beats: int, bursts: int) -> None:
     """So much more is read."""
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
+
+
+@stage
+def count_packed(sim: Simulator, traffic: int) -> None:
+    """So much more is read, `packed`."""
+    count_read(sim, beats_in(traffic), bursts_in(traffic))
 
 
 @stage
@@ -88,7 +105,7 @@ def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
         live = False
         count_episode(sim)
     return Sharing(
-        users, live, sharing.alone, sharing.alone_since, sharing.alone_beats, sharing.alone_bursts
+        users, live, sharing.alone, sharing.alone_since, sharing.alone_read, sharing.read
     )
 
 
@@ -97,8 +114,8 @@ def stay(sim: Simulator, sharing: Sharing) -> Sharing:
     """A load has ended and leaves its data behind: the port is not to be taken for quiet again."""
     sim.outcome[AHEAD_LOADS] += 1
     return Sharing(
-        sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_beats,
-        sharing.alone_bursts,
+        sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
+        sharing.read,
     )  # fmt: skip
 
 
@@ -117,14 +134,14 @@ def join(sim: Simulator, sharing: Sharing, request: Request, now: int) -> tuple[
     if sharing.users == 0:
         row = row_of_load(sim, request)
         if row >= 0:
-            sharing, end = have_alone(sim, request, row, now)
+            sharing, end = have_alone(sim, sharing, request, row, now)
             return sharing, end, reopened
         sharing = go_live(sharing)
     elif not sharing.live:
         alone = sharing.alone
         if replay(sim, alone.client, sharing.alone_since, alone.lo, alone.hi, now):
             reopened = alone.client
-        count_read(sim, -sharing.alone_beats, -sharing.alone_bursts)
+        count_read(sim, -beats_in(sharing.alone_read), -bursts_in(sharing.alone_read))
         sharing = go_live(sharing)
     sharing, end = have_together(sim, sharing, request, now)
     return sharing, end, reopened
@@ -149,22 +166,27 @@ def row_of_load(sim: Simulator, request: Request) -> int:
 def go_live(sharing: Sharing) -> Sharing:
     """The port simulated burst by burst from now on."""
     return Sharing(
-        sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_beats,
-        sharing.alone_bursts,
+        sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read,
+        sharing.read,
     )  # fmt: skip
 
 
 @stage
-def have_alone(sim: Simulator, request: Request, row: int, now: int) -> tuple[Sharing, int]:
+def have_alone(
+    sim: Simulator, sharing: Sharing, request: Request, row: int, now: int
+) -> tuple[Sharing, int]:
     """The only user, and its end."""
     if request.client == FETCH_CLIENT:
         end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
-        beats, bursts = sim.port[READ_BEATS], sim.port[READ_BURSTS]
+        alone_read = packed(sim.port[READ_BEATS], sim.port[READ_BURSTS])
     else:
         end = now + nb.int64(sim.table[row, 2])
-        beats, bursts = nb.int64(sim.table[row, 3]), nb.int64(sim.table[row, 4])
-    count_read(sim, beats, bursts)
-    return Sharing(1, False, request, now, beats, bursts), end
+        alone_read = sim.table[row, 3]
+    read = sharing.read + alone_read
+    if rarely(overflows(read)):
+        count_packed(sim, read)
+        read = nb.uint64(0)
+    return Sharing(1, False, request, now, alone_read, read), end
 
 
 @stage
@@ -185,6 +207,6 @@ def have_together(
             users += 1
             sim.outcome[AHEAD_LOADS] += 1
     sharing = Sharing(
-        users, True, sharing.alone, sharing.alone_since, sharing.alone_beats, sharing.alone_bursts
+        users, True, sharing.alone, sharing.alone_since, sharing.alone_read, sharing.read
     )
     return sharing, end

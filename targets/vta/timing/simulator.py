@@ -15,9 +15,10 @@ from targets.vta.timing.fetch import FETCH_FIELDS
 from targets.vta.timing.outcome import OUTCOME_FIELDS
 from targets.vta.timing.port import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
 
-# Lengths of transfers; one row: two key words, cycles, beats, bursts
+# Lengths of transfers; one row, half a line of the cache: two key words, cycles, traffic as packed
+# by `lengths.packed`
 LOG_TABLE_ROWS = 12
-TABLE_FIELDS = 5
+TABLE_FIELDS = 4
 
 
 class Simulator(NamedTuple):

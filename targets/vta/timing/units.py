@@ -23,6 +23,7 @@ from targets.vta.isa import (
 )
 from targets.vta.numba_arguments import rarely, stage
 from targets.vta.timing.account import account_end, account_wait
+from targets.vta.timing.lengths import beats_in
 from targets.vta.timing.outcome import START, STOP, VISIBLE
 from targets.vta.timing.port import MOVED, NEVER
 from targets.vta.timing.sharing import Sharing
@@ -140,7 +141,7 @@ def end(run: Run, module: int, unit: Unit, sharing: Sharing, now: int, total: in
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
     if rarely(run.breakdown.shape[0] > 0):
-        beats = sharing.alone_beats
+        beats = beats_in(sharing.alone_read)
         if sharing.live:
             beats = run.sim.clients[unit.client, MOVED]
         accounted = account_end(
