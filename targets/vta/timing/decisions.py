@@ -47,6 +47,7 @@ from targets.vta.timing.units import (
     account_start,
     has_head,
     head_of,
+    high,
     pop,
     start,
     until,
@@ -80,7 +81,7 @@ def start_load(
         run, MODULE_LOAD, load, head, -1, 0, 1 if pops else -1, g2l.since, now, progress.total
     )
     end, client, endless = end_of_load(
-        head, run.insns[head.insn, 1], INP, INP_CLIENT, WGT_CLIENT, now, progress.endless
+        head, high(run, head.insn), INP, INP_CLIENT, WGT_CLIENT, now, progress.endless
     )
     load = start(run, load, head, end, client, now)
     return load, pop(g2l, pops), Progress(progress.total, endless, progress.written)
@@ -126,7 +127,7 @@ def start_compute(
 @stage
 def end_of_compute(run: Run, head: Head, progress: Progress, now: int) -> tuple[int, int, Progress]:
     """Its end, its client of the port if it loads, and whether it is the first FINISH."""
-    lay, lo, hi = run.sim.layout, head.lo, run.insns[head.insn, 1]
+    lay, lo, hi = run.sim.layout, head.lo, high(run, head.insn)
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == GEMM:
         return now + 7 + loop_iterations(lo, hi, lay), -1, progress
@@ -158,7 +159,7 @@ def start_store(
     store = account_start(
         run, MODULE_STORE, store, head, 2 if pops else -1, g2s.since, -1, 0, now, progress.total
     )
-    end, progress = end_of_store(run.sim, head, run.insns[head.insn, 1], progress, now)
+    end, progress = end_of_store(run.sim, head, high(run, head.insn), progress, now)
     return start(run, store, head, end, -1, now), pop(g2s, pops), progress
 
 

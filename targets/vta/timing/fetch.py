@@ -29,7 +29,7 @@ from targets.vta.isa import (
     get,
 )
 from targets.vta.numba_arguments import stage
-from targets.vta.timing.port import NEVER, compiled
+from targets.vta.timing.port import NEVER
 
 # State
 DISPATCHED = 0  # instructions in the queues
@@ -39,6 +39,8 @@ LEFT_MEMORY = 4  # cycle in which the last dispatched instruction left the local
 LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two entered their queues
 UNDECODABLE, UNDECODABLE_AT = 7, 8  # the instruction it stops at, and when
 FETCH_FIELDS = 9
+
+QUEUE_FIELDS = 2  # an instruction, the cycle from which its module sees it
 
 
 class Fetching(NamedTuple):
@@ -93,7 +95,7 @@ def destination(lo: int, hi: int, lay: Layout) -> int:
     return MODULE_COMPUTE if opcode < ALU else -1
 
 
-@compiled
+@stage
 def dispatch(
     insns: NDArray[np.uint64],
     lay: Layout,
@@ -118,7 +120,7 @@ def dispatch(
     held, leaves_memory = False, 0
     insn = fetch[DISPATCHED]
     while insn < arrived:
-        module = destination(insns[insn, 0], insns[insn, 1], lay)
+        module = destination(insns[nb.uint64(insn), 0], insns[nb.uint64(insn), 1], lay)
         enters = max(left + 1, now)
         if pipelined:
             leaves_memory = max(memory, before) + 1
@@ -130,7 +132,7 @@ def dispatch(
         held = module < 0 or tails[module] - heads[module] >= entries
         if held:
             break
-        place = tails[module] & mask
+        place = nb.uint64(tails[module] & mask)
         queues[module, place, 0] = insn
         queues[module, place, 1] = enters + 1
         tails[module] += 1

@@ -22,6 +22,7 @@ from targets.vta.timing.decisions import (
 from targets.vta.timing.fetch import (
     ARRIVED,
     DISPATCHED,
+    QUEUE_FIELDS,
     Fetching,
     arrive,
     batch_size,
@@ -32,6 +33,8 @@ from targets.vta.timing.outcome import HEAD, OVERTAKEN
 from targets.vta.timing.port import (
     ACC_CLIENT,
     AHEAD,
+    BURST_FIELDS,
+    CLIENT_FIELDS,
     END,
     FETCH_CLIENT,
     NEVER,
@@ -51,7 +54,7 @@ from targets.vta.timing.sharing import (
     overtaken,
     stay,
 )
-from targets.vta.timing.simulator import Simulator
+from targets.vta.timing.simulator import TABLE_FIELDS, Simulator
 from targets.vta.timing.units import (
     ASKS,
     Ends,
@@ -61,7 +64,9 @@ from targets.vta.timing.units import (
     end_compute,
     end_load,
     end_store,
+    high,
     idle,
+    low,
     until,
 )
 from targets.vta.timing.verdict import account_rest, failure, finished
@@ -78,6 +83,7 @@ def simulate(
     tokens: (4,), initial l2g, g2l, g2s, s2g; times: (n, TIMES_COLUMNS) cycles, -1 where it did not
     happen; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module. Either is (0, 0) if not wanted.
     """
+    known_rows(insns.shape[1] == 2, sim)
     run = Run(insns, times, breakdown, sim)
     clear(run)
     load, compute, store = idle(), idle(), idle()
@@ -131,6 +137,16 @@ def simulate(
         account_rest(run, load, store, progress.total)
         return progress.total
     return failure(run, load, compute, store, l2g, s2g, progress)
+
+
+@stage
+def known_rows(words: bool, sim: Simulator) -> None:
+    """Lets the compiler know how long the rows of arrays are: what it knows need not be fetched and
+    multiplied at every access."""
+    if not words or sim.table.shape[1] != TABLE_FIELDS or sim.queues.shape[2] != QUEUE_FIELDS:
+        raise ValueError("rows of instructions, table or queues")
+    if sim.clients.shape[1] != CLIENT_FIELDS or sim.bursts.shape[1] != BURST_FIELDS:
+        raise ValueError("rows of clients or bursts")
 
 
 @stage
@@ -204,4 +220,4 @@ def next_request(run: Run, insn_address: int, asked: bool, load: Unit, compute: 
         count = min(batch_of(run.sim), run.insns.shape[0] - first)
         return Request(FETCH_CLIENT, first, nb.uint64(insn_address + 16 * first), nb.uint64(count))
     unit = load if load.event == ASKS else compute
-    return Request(unit.client, unit.insn, run.insns[unit.insn, 0], run.insns[unit.insn, 1])
+    return Request(unit.client, unit.insn, low(run, unit.insn), high(run, unit.insn))

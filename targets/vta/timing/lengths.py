@@ -162,6 +162,14 @@ def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int
     return advance(sim.clients, sim.port, sim.bursts, cycle + 1, sim.bus) < 0
 
 
+@nb.njit(inline="always")
+def _log2(power: int) -> int:
+    log = 0
+    while 1 << log < power:
+        log += 1
+    return log
+
+
 @compiled
 def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
     """Execute cycles, beats and bursts of a STORE with elements; 0 cycles if it never ends.
@@ -184,16 +192,18 @@ def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
         rows = 1 << 16
     block_row = max(1, machine.block_out * machine.inp_bits // 8 // bus)
     address = nb.int64((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * machine.out_bytes
+    log_bus, log_burst = _log2(bus), _log2(machine.max_burst_beats)
+    full_blocks = (machine.max_burst_beats - 1) // block_row
     beats, bursts, blocks = 0, 0, 0
     for _ in range(rows):
         offset = address & (bus - 1)
-        row_beats = (offset + row_bytes + bus - 1) // bus
-        first = min(row_beats, (window - ((address - offset) & (window - 1))) // bus)
-        full = (row_beats - first) // machine.max_burst_beats
-        last = (row_beats - first) % machine.max_burst_beats
+        row_beats = (offset + row_bytes + bus - 1) >> log_bus
+        first = min(row_beats, (window - ((address - offset) & (window - 1))) >> log_bus)
+        full = (row_beats - first) >> log_burst
+        last = (row_beats - first) & (machine.max_burst_beats - 1)
         beats += row_beats
         bursts += 1 + full
-        blocks += (first - 1) // block_row + full * ((machine.max_burst_beats - 1) // block_row)
+        blocks += (first - 1) // block_row + full * full_blocks
         if last > 0:
             bursts += 1
             blocks += (last - 1) // block_row

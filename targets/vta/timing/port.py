@@ -52,6 +52,8 @@ OPEN, ENDED, STALE = 0, 1, 2
 GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
 PORT_FIELDS = 8
 
+BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
+
 
 # Compiled without reference counts: the kernels of this package allocate nothing, and counting the
 # arrays of a `Simulator` would take more time than the simulation.
@@ -269,6 +271,8 @@ def advance(
     CLIENT_FIELDS), `port` (PORT_FIELDS,); `bursts` (n, 3) is a ring of the last bursts' (last beat,
     client, beats), n a power of two and more than the tags.
     """
+    if clients.shape[1] != CLIENT_FIELDS or bursts.shape[1] != BURST_FIELDS:
+        raise ValueError("rows of clients or bursts")  # as constants they cost nothing
     mask = bursts.shape[0] - 1
     grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
     last_accept, last_beat = port[LAST_ACCEPT], port[LAST_BEAT]
@@ -281,24 +285,24 @@ def advance(
         if cycle > horizon or cycle >= NEVER:
             break
         if grants >= bus.tags:
-            cycle = max(cycle, bursts[(grants - bus.tags) & mask, 0] + 1)
+            cycle = max(cycle, bursts[nb.uint64((grants - bus.tags) & mask), 0] + 1)
         seen = passed
-        while seen < grants and bursts[seen & mask, 0] <= cycle:
-            if bursts[seen & mask, 0] == cycle:
+        while seen < grants and bursts[nb.uint64(seen & mask), 0] <= cycle:
+            if bursts[nb.uint64(seen & mask), 0] == cycle:
                 cycle += 1
             seen += 1
         if cycle > horizon:
             break
         passed, last_grant = seen, cycle
         chosen = 0
-        while clients[chosen, READY] > cycle:
+        while clients[nb.uint64(chosen), READY] > cycle:
             chosen += 1
-        client = clients[chosen]
+        client = clients[nb.uint64(chosen)]
         beats = client[BEATS]
         # The memory: no gap if the command is there when the previous one was taken.
         last_accept = max(last_beat, 0 if cycle <= last_accept else cycle + 1 + bus.latency)
         last_beat = last_accept + beats
-        place = grants & mask
+        place = nb.uint64(grants & mask)
         bursts[place, 0] = last_beat
         bursts[place, 1] = chosen
         bursts[place, 2] = beats

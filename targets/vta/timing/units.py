@@ -75,6 +75,19 @@ class Head(NamedTuple):
 
 
 @stage
+def low(run: Run, insn: int) -> int:
+    """The low word of an instruction. An unsigned index saves the question whether it counts from
+    the end."""
+    return run.insns[nb.uint64(insn), 0]
+
+
+@stage
+def high(run: Run, insn: int) -> int:
+    """The high word of an instruction."""
+    return run.insns[nb.uint64(insn), 1]
+
+
+@stage
 def idle() -> Unit:
     """A module before its first instruction."""
     return Unit(0, False, NEVER, 0, -1, 0)
@@ -105,7 +118,7 @@ def end_load(
     """The load module after this cycle's end, if any."""
     if not ends(load, now):
         return load, l2g, ended
-    l2g = push(run, l2g, run.insns[load.insn, 0] & nb.uint64(PUSH_NEXT), now)
+    l2g = push(run, l2g, low(run, load.insn) & nb.uint64(PUSH_NEXT), now)
     return end(run, MODULE_LOAD, load, sharing, now, total), l2g, after(ended, load)
 
 
@@ -117,7 +130,7 @@ def end_compute(
     """The compute module after this cycle's end, if any."""
     if not ends(compute, now):
         return compute, g2l, g2s, ended
-    lo = run.insns[compute.insn, 0]
+    lo = low(run, compute.insn)
     g2l = push(run, g2l, lo & nb.uint64(PUSH_PREV), now)
     g2s = push(run, g2s, lo & nb.uint64(PUSH_NEXT), now)
     return end(run, MODULE_COMPUTE, compute, sharing, now, total), g2l, g2s, after(ended, compute)
@@ -130,7 +143,7 @@ def end_store(
     """The store module after this cycle's end, if any."""
     if not ends(store, now):
         return store, s2g, ended
-    s2g = push(run, s2g, run.insns[store.insn, 0] & nb.uint64(PUSH_PREV), now)
+    s2g = push(run, s2g, low(run, store.insn) & nb.uint64(PUSH_PREV), now)
     return end(run, MODULE_STORE, store, sharing, now, total), s2g, Ends(True, ended.leaving)
 
 
@@ -174,9 +187,9 @@ def has_head(run: Run, module: int, unit: Unit) -> bool:
 @stage
 def head_of(run: Run, module: int, unit: Unit) -> Head:
     """What stands there."""
-    place = unit.head & (run.sim.queues.shape[1] - 1)
+    place = nb.uint64(unit.head & (run.sim.queues.shape[1] - 1))
     insn = run.sim.queues[module, place, 0]
-    return Head(insn, run.sim.queues[module, place, 1], run.insns[insn, 0])
+    return Head(insn, run.sim.queues[module, place, 1], low(run, insn))
 
 
 @stage
