@@ -18,12 +18,9 @@ from targets.vta.board.program import MAX_BUFFER_BYTES
 from targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq").machine
-PAIRED = VtaSpec.from_mapping(
-    {
-        "LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14, "LOG_WGT_BUFF_SIZE": 15,
-        "LOG_ACC_BUFF_SIZE": 16,
-    }
-).machine  # fmt: skip
+PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
+                               "LOG_WGT_BUFF_SIZE": 15,
+                               "LOG_ACC_BUFF_SIZE": 16}).machine  # fmt: skip
 
 
 def tensor(name: str, elements: int, first: int, last: int, weights: bool = False) -> Tensor:
