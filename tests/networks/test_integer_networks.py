@@ -50,7 +50,7 @@ def _residual_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(product, 3), (1, 10)))
 
 
-def _depthwise_net(g: Graph) -> onnx.ModelProto:
+def depthwise_net(g: Graph) -> onnx.ModelProto:
     """Depthwise and grouped convolutions, relu6, a global average, a clip that stands alone."""
     bounds = [g.constant("low", np.float32(0)), g.constant("high", np.float32(6))]
     x = g.quantise(g.input("x", (2, 24, 9, 9)), -5)
@@ -63,7 +63,7 @@ def _depthwise_net(g: Graph) -> onnx.ModelProto:
     return g.model((mean, (2, 48, 1, 1)))
 
 
-def _attention_net(g: Graph) -> onnx.ModelProto:
+def attention_net(g: Graph) -> onnx.ModelProto:
     """Two heads of attention on rows, with a layer norm before and a sum behind."""
     x = g.input("x", (1, 10, 32))
     norm = [g.constant("scale", np.ones(32, np.float32)), g.constant("b", np.ones(32, np.float32))]
@@ -86,7 +86,7 @@ def _attention_net(g: Graph) -> onnx.ModelProto:
 
 
 NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
-    "residual": _residual_net, "depthwise": _depthwise_net, "attention": _attention_net,
+    "residual": _residual_net, "depthwise": depthwise_net, "attention": attention_net,
 }  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _weights_of(model: onnx.ModelProto, name: str) -> np.ndarray:
 
 
 def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
-    graph = integer_graph(_attention_net(Graph()), BLOCKS)
+    graph = integer_graph(attention_net(Graph()), BLOCKS)
     heads = [layer for layer in graph.layers if layer.weight_from is not None]
     assert [layer.name for layer in heads] == ["scores.0", "scores.1", "context.0", "context.1"]
     assert {str(layer.workload) for layer in heads} == {
@@ -177,7 +177,7 @@ def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
 
 
 def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> None:
-    graph = integer_graph(_attention_net(Graph()), BLOCKS)
+    graph = integer_graph(attention_net(Graph()), BLOCKS)
     library.write(graph, tmp_path / "cpu.so")
     inputs, name = random_inputs(graph), graph.outputs[0].name
     loaded = run(graph, inputs, library.read(tmp_path / "cpu.so"))[name]
