@@ -4,7 +4,7 @@ which calls become layers, and what is left to the CPU."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -247,8 +247,3 @@ def is_kept(match: Match, names: Collection[str]) -> bool:
 def nodes_of(match: Match) -> tuple[str, ...]:
     """The source operators of a match, in order."""
     return tuple(dict.fromkeys((match.anchor.node, *(link.binding.node for link in match.chain))))
-
-
-def kinds_of(names: Collection[str], types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Operators with their types."""
-    return tuple((name, types.get(name, "")) for name in names)

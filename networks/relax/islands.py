@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,3 @@ def export(functions: Mapping[str, Any], path: Path) -> None:
     """Compile functions into a shared library at `path`, for `Library.load`. Raises
     `ImportFailedError`."""
     compiled(functions).export_library(str(path))
-
-
-def operands(node: CpuNode) -> Iterator[Any]:
-    """The variables it reads."""
-    yield from variables(node.value)
-
-
-Runner = Callable[[str, Sequence[Array]], list[Array]]
-"""Runs an island: its name, its inputs in order; gives its outputs in order."""

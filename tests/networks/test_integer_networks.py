@@ -25,7 +25,8 @@ from networks.quantise import Samples, quantise
 from networks.zoo import digits
 from targets.capabilities import Blocks
 from targets.layer import Layer
-from targets.workload import EpilogueOp
+from targets.unfold import Unfold
+from targets.workload import EpilogueOp, Workload
 
 ONE_TIE = 1
 
@@ -120,7 +121,10 @@ def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -
 
 
 def test_a_residual_network_is_one_segment_of_known_layers() -> None:
-    graph = integer_graph(_residual_net(Graph()), BLOCKS)
+    def unfold(workload: Workload) -> Unfold | None:
+        return Unfold.of(workload, 3, 3)
+
+    graph = integer_graph(_residual_net(Graph()), BLOCKS, unfold=unfold)
     assert not graph.islands
     assert len(graph.segments()) == 1
     assert {layer.name: f"{layer.workload} {_epilogue(layer)}" for layer in graph.layers} == {
