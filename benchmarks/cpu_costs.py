@@ -35,7 +35,7 @@ Case = tuple[Kind, str, tuple[int, ...], Mapping[str, NDArray[np.float32]], dict
 
 
 def cases() -> list[Case]:
-    """Layers of the sizes that networks have."""
+    """Layers of the sizes that networks have, each with its constants (shapes as ONNX has them)."""
     found: list[Case] = []
     for c, o, size, kernel, stride in (
         (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (64, 256, 56, 1, 1),
@@ -84,7 +84,7 @@ def cases() -> list[Case]:
 
 
 def seconds_of(case: Case) -> float:
-    """Of one unit of work."""
+    """Of one unit of work, on a drawn input of the case's shape."""
     _, operator, shape, constants, attributes, work = case
     node = helper.make_node(operator, ["x", *constants], ["y"], name="y", **attributes)
     graph = helper.make_graph(
