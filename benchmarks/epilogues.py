@@ -1,10 +1,10 @@
-"""What an epilogue costs: the best extended schedule found of each ResNet-18 convolution with it.
+"""What an epilogue costs: the best extended schedules found of ResNet-18's convolutions.
 
     python -m benchmarks.epilogues --target vta-pynq
 
-Bias added is `bias 32`, any int32; as first value, the bias takes the place of the reset; a
-residual comes through the GEMM core, an int32 one ('add') from memory. Schedules are ranked by
-estimates and the best `--timed` of a seeded sample are simulated.
+Added is a bias of any int32 (`bias 32`); first, it takes the place of the reset. A residual comes
+through the GEMM core, an int32 one (`add`) from memory. Schedules are ranked by estimates and the
+best `--timed` of a seeded sample are simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPILOGUES = {
 }
 
 
-def main(target: str = "vta-pynq", sample: int = 20_000, timed: int = 3_000) -> None:
+def main(target: str = "vta-pynq", sample: int = 4_000, timed: int = 600) -> None:
     """Print the table for one target."""
     extended = make_target(target)
     table = Table(title=f"cycles on {target}, behind them {REST}")

@@ -17,7 +17,7 @@ from targets.vta.board.memory import Piece
 from targets.vta.board.program import BoardProgram
 from targets.vta.isa import FINISH
 from targets.vta.lowering.geometry import Geometry, geometry_of, merged_groups
-from targets.vta.lowering.tensors import reference
+from targets.vta.lowering.tensors import reference, unpacked_bias
 from targets.vta.spec import Machine
 from targets.workload import Workload, parse_workload
 
@@ -30,6 +30,7 @@ class Checked:
 
     workload: Workload
     column: bool
+    bias_lift: int  # of the bias in memory, see `lowering.lift`
     segment: int
     first: int
     count: int
@@ -45,8 +46,8 @@ def read_layer(layer: Mapping[str, Json]) -> Checked:
         for name, pieces in as_object(layer["places"]).items()
     }
     workload = parse_workload(as_text(layer["workload"]), as_text(layer["epilogue"]))
-    return Checked(workload, layer["column"] is True, as_int(layer["segment"]), first, count,
-                   places)  # fmt: skip
+    return Checked(workload, layer["column"] is True, as_int(layer["bias_lift"]),
+                   as_int(layer["segment"]), first, count, places)  # fmt: skip
 
 
 def check_layers(
@@ -104,8 +105,8 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
         tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
     if "bias" in layer.places:
         words = _raw(device, layer, "bias").view(f"<i{m.acc_bits // 8}").astype(np.int64)
-        tensors["bias"] = words.reshape(-1, m.batch, m.block_out)[:, 0].reshape(-1)
-        tensors["bias"] = tensors["bias"][: w.out_channels]
+        lifted = geo._replace(bias_lift=layer.bias_lift)
+        tensors["bias"] = unpacked_bias(m, lifted, words)[: w.out_channels]
     if "residual" in layer.places:
         tensors["residual"] = _image(device, layer, "residual", geo, m)
     return tensors
