@@ -23,7 +23,17 @@ from targets.vta.isa import (
 )
 from targets.vta.lint import lint
 from targets.vta.program import FIRST_ADDRESS, Program
-from tests.board.graphs import EXAMPLES, Example, negated, skip, small_cnn, some_pick
+from tests.board.graphs import (
+    EXAMPLES,
+    Example,
+    graph,
+    layer,
+    negated,
+    skip,
+    small_cnn,
+    some_pick,
+    values,
+)
 
 SEEDS = range(4)
 
@@ -217,3 +227,28 @@ def test_a_changed_instruction_shows_in_its_layer() -> None:
     wrong = [check.wrong for check in program.verify()]
     assert wrong[1] > 0
     assert wrong[0] == 0
+
+
+def test_outputs_lie_in_place_where_that_is_legal() -> None:
+    """A pointwise layer with the residual it adds, tile by tile; never one that reads its input
+    again."""
+    steps = [
+        layer("one", "x", "a", "conv2d:c=16,h=8,w=8,o=16,k=1"),
+        layer("two", "a", "b", "conv2d:c=16,h=8,w=8,o=16,k=3,p=1"),
+        layer("three", "b", "y", "conv2d:c=16,h=8,w=8,o=16,k=1"),
+    ]
+    shapes = values(x=(1, 16, 8, 8), a=(1, 16, 8, 8), b=(1, 16, 8, 8), y=(1, 16, 8, 8))
+    example = Example(graph(steps, shapes, "y"))
+    kept = set()
+    for seed in range(8):
+        made = build(example.graph, example.random_picks(seed), example.spec)
+        at = {row["name"]: row["offset"] for row in made.memory["tensors"]}  # type: ignore[index,union-attr,call-overload]
+        # Rows of a 3×3 layer are read again by the next tile, unless one tile is all.
+        kept.add((at["a"] == at["x"], at["b"] == at["a"], at["y"] == at["b"]))
+        program = VtaProgram.open(made.files, made.layers, example.spec)
+        tensors, expected = outcome(example, program, seed)
+        assert np.array_equal(tensors["y"], expected["y"])
+        for insns in streams(program):
+            assert findings(program, insns) == set()
+    assert any(first for first, _, _ in kept)
+    assert not all(second for _, second, _ in kept)

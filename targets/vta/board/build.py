@@ -13,6 +13,7 @@ from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
 from targets.layer import Value
 from targets.vta.board.forms import image_shape
+from targets.vta.board.in_place import in_place
 from targets.vta.board.link import Part, link
 from targets.vta.board.lower import LayerProgram
 from targets.vta.board.memory import Arenas, Filled, Piece, arenas_of
@@ -50,7 +51,7 @@ def linked(steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: Vt
     placed = [layer for run in network.runs for layer in run.layers]
     uops, constants = Filled("uops"), Filled("constants")
     filled = [_fill(layer.program, uops, constants, m) for layer in placed]
-    arenas = arenas_of(network, m, {})
+    arenas = arenas_of(network, m, in_place(network))
     buffers = [*uops.buffers(), *constants.buffers(), *arenas.buffers()]
     first = {"uops": 0, "constants": len(uops.sizes)}
     first["activations"] = len(uops.sizes) + len(constants.sizes)

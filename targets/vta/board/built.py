@@ -138,8 +138,6 @@ def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
                 "knobs": lowering.space.describe(program.config),
                 "segment": segments[k],
                 "instructions": [int(made.begins[k]), int(made.begins[k + 1] - made.begins[k])],
-                "column": bool(lowering.geometry.column),
-                "bias_lift": int(lowering.geometry.bias_lift),
                 "places": {
                     name: [[p.first, p.last, p.buffer, p.offset] for p in pieces]
                     for name, pieces in places.items() if pieces

@@ -13,10 +13,12 @@ from targets.built import LayerCheck
 from targets.files import Json, as_int, as_list, as_object, as_text
 from targets.vta.board.device import Device
 from targets.vta.board.forms import pack, weights_packing
+from targets.vta.board.lower import space_of
 from targets.vta.board.memory import Piece
 from targets.vta.board.program import BoardProgram
 from targets.vta.isa import FINISH
-from targets.vta.lowering.geometry import Geometry, geometry_of, merged_groups
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.geometry import Geometry, merged_groups
 from targets.vta.lowering.tensors import reference, unpacked_bias
 from targets.vta.spec import Machine
 from targets.workload import Workload, parse_workload
@@ -29,8 +31,7 @@ class Checked:
     """A layer of a built program: its instructions, and where its tensors lie."""
 
     workload: Workload
-    column: bool
-    bias_lift: int  # of the bias in memory, see `lowering.lift`
+    space: str
     segment: int
     first: int
     count: int
@@ -46,8 +47,8 @@ def read_layer(layer: Mapping[str, Json]) -> Checked:
         for name, pieces in as_object(layer["places"]).items()
     }
     workload = parse_workload(as_text(layer["workload"]), as_text(layer["epilogue"]))
-    return Checked(workload, layer["column"] is True, as_int(layer["bias_lift"]),
-                   as_int(layer["segment"]), first, count, places)  # fmt: skip
+    space = as_text(layer["space"])
+    return Checked(workload, space, as_int(layer["segment"]), first, count, places)
 
 
 def check_layers(
@@ -65,7 +66,7 @@ def check_layers(
                 if buffer.kind == "activations":
                     noise = rng.integers(0, 256, buffer.bytes, np.uint8)
                     device.memory(at, 0, buffer.bytes)[:] = noise
-        geo = geometry_of(layer.workload, m, layer.column)
+        geo = Lowering.of(layer.workload, program.spec, space_of(layer.space)).geometry
         _fill_weights(device, program, layer, geo)
         tensors = _tensors(device, layer, geo, m)
         tokens = _run(device, layer, tokens)
@@ -105,8 +106,8 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
         tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
     if "bias" in layer.places:
         words = _raw(device, layer, "bias").view(f"<i{m.acc_bits // 8}").astype(np.int64)
-        lifted = geo._replace(bias_lift=layer.bias_lift)
-        tensors["bias"] = unpacked_bias(m, lifted, words)[: w.out_channels]
+        packed = words.reshape(-1, m.batch, m.block_out)
+        tensors["bias"] = unpacked_bias(m, geo, packed)[: w.out_channels]
     if "residual" in layer.places:
         tensors["residual"] = _image(device, layer, "residual", geo, m)
     return tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +59,21 @@ class LayerProgram:
         return weights_packing(self.lowering.geometry, self.lowering.machine)
 
 
+def space_of(name: str) -> SpaceName:
+    """What lowers the schedules of a space. Raises `WorkloadError` for one that there is not."""
+    if name == STOCK:
+        return "template"
+    if name not in get_args(SpaceName):
+        raise WorkloadError(f"there is no space of schedules '{name}'; tune again")
+    return cast(SpaceName, name)
+
+
 def lower_layer(
     layer: Layer, values: Mapping[str, Value], spec: VtaSpec, space: str, config: Sequence[int]
 ) -> LayerProgram:
     """Lower a layer by a schedule: knob indices in a space. Raises `WorkloadError` where that makes
     no program."""
-    kind = cast(SpaceName, "template" if space == STOCK else space)
-    lowering = Lowering.of(layer.workload, spec, kind)
+    lowering = Lowering.of(layer.workload, spec, space_of(space))
     knobs = lowering.space.knobs
     fits = len(knobs) == len(config) and all(
         0 <= index < len(knob.values) for knob, index in zip(knobs, config, strict=True)

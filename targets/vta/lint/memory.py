@@ -65,6 +65,27 @@ def memory_races(
     return races
 
 
+def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machine) -> bool:
+    """Whether an instruction loads what one before it has stored. `insns` (n, 2), of which those in
+    `order` (k,) run."""
+    m = machine
+    sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
+    moved = list(_transfers(insns, np.sort(order), sizes, gcd(*sizes)))
+    stores = [each for each in moved if each[1] == MODULE_STORE]
+    if not stores:
+        return False
+    first = min(at for _, _, at, _, _, _ in stores)
+    last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
+    stored = np.zeros(last - first, np.int32)
+    for _, module, at, rows, width, pitch in moved:
+        begin, end = at - first, at - first + (rows - 1) * pitch + width
+        if module == MODULE_STORE:
+            _mark(stored, begin, rows, width, pitch, 1)
+        elif end > 0 and begin < last - first and _part(stored, begin, rows, width, pitch).any():
+            return True
+    return False
+
+
 def _transfers(
     insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
