@@ -1,0 +1,81 @@
+"""Where a schedule of each layer comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from targets import make_target
+from targets.built import Pick
+from targets.workload import Workload, canonical, parse_workload
+from tuning.picks import PickError, read_picks, tuned_picks
+
+TARGET = make_target("vta-pynq")
+SHAPES = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "dense:n=1,c=64,o=32")
+WORKLOADS = [canonical(parse_workload(text, "bias, >> 8, min 127, max 0")) for text in SHAPES]
+
+
+def folder(place: Path, **changes: object) -> Path:
+    """A tuned folder with a schedule of each."""
+    rows = [
+        {"workload": str(w), "epilogue": "bias, >> 5, min 90, max 0", "space": "extended",
+         "config": [0] * 11}
+        for w in WORKLOADS
+    ]  # fmt: skip
+    whole: dict[str, object] = {
+        "version": 1, "network": "some", "target": {"name": "vta-pynq"}, "schedules": rows,
+    }  # fmt: skip
+    (place / "schedules.json").write_text(json.dumps(whole | changes))
+    return place
+
+
+def latency(workload: Workload, pick: Pick) -> int:
+    import numpy as np
+
+    target = make_target("vta-pynq", pick.space)
+    config = np.array([pick.config], np.int32)
+    return int(target.measure(target.lower(workload, config)).cycles[0])
+
+
+def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> None:
+    found = read_picks(folder(tmp_path), [*WORKLOADS, WORKLOADS[0]], TARGET)
+    assert found == [Pick("extended", (0,) * 11)] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": 7}, "version 7"),
+        ({"schedules": []}, "of some and lacks 2 of the 2 workloads"),
+        ({"schedules": None}, "holds no schedules"),
+        ({"target": {"name": "mine", "spec": {"LOG_BATCH": 2}}}, "for mine, which is another"),
+    ],
+)
+def test_other_folders_are_refused(changes: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(PickError, match=said):
+        read_picks(folder(tmp_path, **changes), WORKLOADS, TARGET)
+
+
+def test_a_schedule_without_a_config_is_missing(tmp_path: Path) -> None:
+    rows = [{"workload": str(WORKLOADS[0]), "epilogue": "", "space": None, "config": None}]
+    with pytest.raises(PickError, match="lacks 2 of the 2"):
+        read_picks(folder(tmp_path, schedules=rows), WORKLOADS, TARGET)
+
+
+def test_no_trials_take_the_better_of_estimate_and_untuned() -> None:
+    told: list[tuple[int, int]] = []
+    found = tuned_picks([*WORKLOADS, WORKLOADS[0]], TARGET, 0, progress=lambda *d: told.append(d))
+    assert found[0] == found[2]
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    for workload, pick in zip(WORKLOADS, found, strict=False):
+        untuned = TARGET.baseline(workload).latency.cycles  # type: ignore[attr-defined]
+        assert 0 < latency(workload, pick) <= untuned
+
+
+def test_trials_do_not_make_it_worse() -> None:
+    for workload in WORKLOADS:
+        (few,) = tuned_picks([workload], TARGET, 0)
+        (more,) = tuned_picks([workload], TARGET, 8)
+        assert latency(workload, more) <= latency(workload, few)
