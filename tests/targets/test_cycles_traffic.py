@@ -51,7 +51,9 @@ def test_as_many_beats_as_can_be_packed() -> None:
     assert traffic(ACC, MANY_ROWS)[0] <= MOST_PACKED < traffic(ACC, MANY_ROWS + 1)[0]
 
 
-@pytest.mark.parametrize("rows", [MANY_ROWS, MANY_ROWS + 1])
+@pytest.mark.parametrize(
+    "rows", [MANY_ROWS, pytest.param(MANY_ROWS + 1, marks=pytest.mark.slow(seconds=3))]
+)
 def test_loads_one_after_the_other(rows: int) -> None:
     count = 5
     report, words = timed(*[transfer(LOAD, ACC, rows)] * count, FINISHED)
