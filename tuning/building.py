@@ -18,6 +18,7 @@ from tuning.checks import check_source
 from tuning.picks import Progress, read_picks, tuned_picks
 
 if TYPE_CHECKING:
+    from networks.accelerator import Accelerator
     from networks.integer.graph import IntegerGraph
 
 DEFAULT_TRIALS = 16
@@ -111,13 +112,16 @@ def integer_network(
         raise ArtefactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
+    from networks.accelerator import Accelerator
+    from networks.extract import unfold_for
     from networks.integer.extraction import integer_graph
     from networks.quantise import Options, Quantised, int8_model, model_with_weights
 
+    accelerator = Accelerator.of(target)
     model = model_with_weights(options.model, options.seed)
+    on_cpu = (*options.keep_float, *_cheaper_on_cpu(options, accelerator))
     made = int8_model(
-        model, options.calibration, Options(keep_float=options.keep_float),
-        input_shapes=options.input_shapes,
+        model, options.calibration, Options(keep_float=on_cpu), input_shapes=options.input_shapes,
     )  # fmt: skip
     warnings: tuple[str, ...] = ()
     if isinstance(made, Quantised):
@@ -128,9 +132,22 @@ def integer_network(
     name = Path(options.model).stem
     graph = integer_graph(
         made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
-        keep_float=options.keep_float,
+        keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
     )  # fmt: skip
     return graph, {"quantisation": quantisation}, warnings
+
+
+def _cheaper_on_cpu(options: BuildOptions, accelerator: Accelerator) -> tuple[str, ...]:
+    """The operators that could be offloaded and, by cost, are not: as tuning decides it."""
+    from networks import load
+    from networks.offload import decide
+
+    examined = load(options.model, options.input_shapes, options.seed).examined
+    decisions = decide(examined, accelerator)
+    return tuple(
+        each.fused.node for each in decisions
+        if each.workload is None and each.accelerator_seconds is not None
+    )  # fmt: skip
 
 
 def _nothing(_: str) -> None:

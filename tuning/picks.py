@@ -4,19 +4,28 @@ here and now, or the closed-form estimate."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from networks.rewrites import padded
 from search import tune
 from targets.base import Configs, Target
 from targets.built import Pick
-from targets.capabilities import Baseline, Estimates, HasSpecification, capability
+from targets.capabilities import (
+    Baseline,
+    Blocks,
+    Estimates,
+    HasSpecification,
+    blocks_of,
+    capability,
+)
 from targets.errors import TilewrightError, WorkloadError
 from targets.files import Json, as_int, as_list, as_object, as_text, read_json
 from targets.printable import printable
 from targets.safe_files import read_plain
-from targets.workload import Workload, canonical, parse_workload
+from targets.workload import EpilogueOp, Workload, canonical, parse_workload
 from tuning.folders import SCHEDULES
 from tuning.outputs import SCHEDULES_VERSION
 
@@ -45,14 +54,23 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
         )
-    known = {}
+    blocks = blocks_of(target)
+    exact: dict[Workload, Pick] = {}
+    alike: dict[Workload, Pick] = {}
     for entry in as_list(found["schedules"]):
         schedule = as_object(entry)
         if schedule["config"] is None:
             continue
         workload = parse_workload(as_text(schedule["workload"]), as_text(schedule["epilogue"]))
         config = tuple(map(as_int, as_list(schedule["config"])))
-        known[canonical(workload)] = Pick(as_text(schedule["space"]), config)
+        pick = Pick(as_text(schedule["space"]), config)
+        exact[_same_programs(workload, blocks)] = alike[_same_kinds(workload, blocks)] = pick
+    known: dict[Workload, Pick] = {}
+    for workload in dict.fromkeys(workloads):
+        kinds = alike.get(_same_kinds(workload, blocks))
+        likest = exact.get(_same_programs(workload, blocks), kinds)
+        if likest is not None:
+            known[workload] = likest
     missing = [workload for workload in dict.fromkeys(workloads) if workload not in known]
     if missing:
         whole = len(set(workloads))
@@ -63,6 +81,18 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             "real epilogues, or build with --trials"
         )
     return [known[workload] for workload in workloads]
+
+
+def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
+    """Workloads that are equal in this have programs that differ in immediates alone."""
+    return canonical(padded(workload, blocks))
+
+
+def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
+    """Workloads that are equal in this can be run by the same schedules. A float network, as it is
+    tuned, does not say at which scale a residual comes or how large a bias is."""
+    whole = padded(workload, blocks)
+    return replace(whole, epilogue=tuple(EpilogueOp(op.kind) for op in whole.epilogue))
 
 
 def tuned_picks(
