@@ -97,7 +97,8 @@ class BuiltProgram(Protocol):
     """A program in memory."""
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment on what its ports take; gives what they give, by name."""
+        """Run a segment on what its ports take; gives what they give, arrays by name in the shape
+        of the port."""
         ...
 
     def times(self) -> Sequence[StreamTimes]:

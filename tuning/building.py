@@ -82,7 +82,8 @@ def build_artefact(
 
 
 def check(options: BuildOptions) -> None:
-    """What can be told before any work. Raises a `TilewrightError`."""
+    """What can be told before any work. Raises `ArtefactError` for a folder with other files,
+    `ModelFileError` and `PickError` for what is not there, and as `check_target`."""
     check_target(options.target)
     check_source(options.model)
     problem = artefact.in_the_way(options.out)
@@ -107,7 +108,8 @@ def check(options: BuildOptions) -> None:
 def integer_network(
     options: BuildOptions, target: Target
 ) -> tuple[IntegerGraph, dict[str, Json], tuple[str, ...]]:
-    """The network in integers for a target, how it was quantised for the manifest, and warnings."""
+    """The network in integers for a target, how it was quantised for the manifest, and warnings.
+    Raises `ArtefactError` for a target that runs no programs of ours."""
     if capability(target, Builds) is None:
         raise ArtefactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"

@@ -68,13 +68,14 @@ class Artefact:
         return self.program.times()
 
     def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
-        """One inference, bit by bit as on the hardware: outputs by name, and where the time goes.
-        Raises `InputError` for inputs that do not fit."""
+        """One inference, bit by bit as on the hardware: arrays of the shape of each of `inputs`, by
+        name, in; of each of `outputs` out, and where the time goes. Raises `InputError` for inputs
+        that do not fit."""
         outputs, seconds = infer(self._order, self.program, self._cpu, inputs)
         return outputs, self.profile(seconds)
 
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs alone. Raises as `run`."""
+        """The outputs alone, shapes as in `run`. Raises as `run`."""
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:

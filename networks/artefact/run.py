@@ -104,7 +104,8 @@ def infer(
 
 
 def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs as they are. Raises `InputError` for what is missing or does not fit."""
+    """The inputs as they are, each of the shape that is wanted. Raises `InputError` for what is
+    missing or does not fit."""
     names = {value.name for value in wanted}
     problems = [f"there is no input '{name}'" for name in inputs if name not in names]
     for value in wanted:

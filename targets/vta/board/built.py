@@ -40,6 +40,7 @@ class VtaProgram:
         return cls(read_image(files, spec), [read_layer(layer) for layer in layers])
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
+        """Arrays by name, in the shape of their ports."""
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:

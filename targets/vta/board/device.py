@@ -108,8 +108,8 @@ def port_block(port: Port, program: BoardProgram) -> int:
 
 
 def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """The bytes of a tensor as they lie in memory, flat. A float one is divided by its scale and
-    rounded, halves to even, into what eight bits hold."""
+    """The bytes of a tensor, of the port's shape, as they lie in memory, (bytes,). A float one is
+    divided by its scale and rounded, halves to even, into what eight bits hold."""
     values = quantised(port, tensor).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
@@ -117,8 +117,8 @@ def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) ->
 
 
 def unpack_port(port: Port, program: BoardProgram, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """The tensor of a port out of its values in memory, flat; a float one is the eight bits times
-    its scale."""
+    """The tensor of a port, in its shape, out of its values in memory, (bytes,); a float one is the
+    eight bits times its scale."""
     packing, m = packing_of(port, program), program.spec.machine
     values = unpack(packing, m, raw, port.shape)
     if port.dtype == "int8":

@@ -118,8 +118,8 @@ def regions(geo: Geometry, m: Machine) -> list[Region]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Weights and bias of a layer as its program reads them, bytes each. There are no weights where
-    an activation takes their place."""
+    """Weights and bias of a layer as its program reads them, (bytes,) each. There are no weights
+    where an activation takes their place."""
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
     bias = np.zeros(0, np.uint8)

@@ -35,7 +35,8 @@ def placed_transfers(
 ) -> tuple[Words, NDArray[np.int64]]:
     """The program with the offsets in buffers where the addresses were, in elements, words (n, 2),
     and the buffer of each instruction, (n,). `places` gives, by the name of a region, where its
-    bytes lie. A LOAD of weights that do not lie in one buffer becomes several."""
+    bytes lie. A LOAD of weights that do not lie in one buffer becomes several. Raises
+    `WorkloadError` for a transfer beyond its tensor."""
     m, geo = program.lowering.machine, program.lowering.geometry
     element = element_bytes(m)
     words = program.insns
