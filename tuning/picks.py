@@ -164,8 +164,9 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
         else np.random.default_rng(seed).integers(0, space.size, count)
     )
     configs: Configs = space.unravel(flat)
-    estimate = estimates.estimate(workload, configs).total("latency")
-    order = np.argsort(estimate, kind="stable")
+    estimated = estimates.estimate(workload, configs)
+    fits = estimated.of_meaning("share").max(axis=1, initial=0.0) <= 1
+    order = np.lexsort((estimated.total("latency"), ~fits))
     best = configs[order[:LOWERED]]
     lowered = target.lower(workload, best)
     rows = np.flatnonzero(lowered.ok)

@@ -51,6 +51,8 @@ def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> Non
         say(console, f"  left to the CPU: {kinds}")
     if manifest["bare"] is True:
         say(console, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…")
+    elif islands:
+        say(console, "  not for a board by itself: the host must compute those")
     else:
         say(console, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}")
 

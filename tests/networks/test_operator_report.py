@@ -74,7 +74,7 @@ def test_one_of_two_convolutions_takes_the_sum_of_both(save: Load) -> None:
     assert (calls, names, rest) == (2, ("a", "b"), [])
     found = {names: epilogue_text(w) for w, _, names in network.workloads(16, 16)}
     assert found == {
-        ("a",): "residual 7, + 128, >> 8, min 127, max 0",
+        ("a",): "residual 8, + 128, >> 8, min 127, max 0",
         ("b",): "+ 128, >> 8, min 127, max 0",
     }
 

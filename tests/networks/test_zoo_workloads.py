@@ -118,7 +118,7 @@ def test_residual_variants_of_a_shape_add_up_to_its_count() -> None:
     assert {text: found[text] for text in RESNET18} == RESNET18
     assert epilogues == {
         "bias, >> 8, min 127, max 0",
-        "bias, residual 7, >> 8, min 127, max 0",
+        "bias, residual 8, >> 8, min 127, max 0",
         "",  # the maximum
         "+ 128, >> 8, min 127, max 0",  # the average
     }
