@@ -152,7 +152,7 @@ def test_a_damaged_artefact_is_refused(copy: Place) -> None:
 
 
 def tuned_folder(place: Place, name: str, **changes: object) -> Path:
-    """A folder as `tilewright tune` leaves it, with the schedules that the artefact was built of."""
+    """A folder as `tilewright tune` leaves it, with the schedules the artefact was built of."""
     manifest = place.json("art/manifest.json")
     rows = [
         {
