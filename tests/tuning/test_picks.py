@@ -44,6 +44,20 @@ def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> 
     assert found == [Pick("extended", (0,) * 11)] * 3
 
 
+def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
+    """A tuned folder may name the workload as it was padded, or as it is."""
+    texts = ("conv2d:c=9,h=10,w=10,o=20,k=3,p=1", "max_pool:c=20,h=8,w=8,k=2,s=2")
+    bare = [canonical(parse_workload(text, "")) for text in texts]
+    whole = ("conv2d:c=16,h=10,w=10,o=32,k=3,p=1", "max_pool:c=32,h=8,w=8,k=2,s=2")
+    rows = [{"workload": text, "epilogue": "", "space": "extended", "config": [k]}
+            for k, text in enumerate(whole)]  # fmt: skip
+    found = read_picks(folder(tmp_path, schedules=rows), bare, TARGET)
+    assert found == [Pick("extended", (0,)), Pick("extended", (1,))]
+    for one, other in zip(bare, whole, strict=True):
+        padded = parse_workload(other, "")
+        assert TARGET.space(one) == TARGET.space(padded)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
