@@ -88,14 +88,16 @@ def run(
     spec: VtaSpec,
     *,
     base: int = 4096,
+    memory: int = MEMORY_BYTES,
     shim: Mapping[str, object] | None = None,
 ) -> Finished:
-    """`tilewright_run` on an input, its memory at address `base`; `shim` are settings of the driver
-    (`driver_shim.c`)."""
+    """`tilewright_run` on an input, with so many bytes of memory at address `base`; `shim` are
+    settings of the driver (`driver_shim.c`)."""
     (source := artefact / "input.bin").write_bytes(data)
     (output := artefact / "output.bin").unlink(missing_ok=True)
     program = runtime / "tilewright_run"
-    done = served([program, artefact, source, output], spec, base=base, shim=shim)
+    command = [program, artefact, source, output]
+    done = served(command, spec, base=base, size=memory, shim=shim)
     return replace(done, output=output.read_bytes() if output.exists() else None)
 
 
@@ -104,14 +106,15 @@ def served(
     spec: VtaSpec,
     *,
     base: int = 4096,
+    size: int = MEMORY_BYTES,
     shim: Mapping[str, object] | None = None,
 ) -> Finished:
     """Any program that is linked with the driver; `output` is what it prints."""
     memory = os.memfd_create("board")
-    os.ftruncate(memory, MEMORY_BYTES)
+    os.ftruncate(memory, size)
     (requests, request), (answer, answers) = os.pipe(), os.pipe()
     settings = {
-        "MEMORY": memory, "BYTES": MEMORY_BYTES, "BASE": base, "REQUEST": request,
+        "MEMORY": memory, "BYTES": size, "BASE": base, "REQUEST": request,
         "ANSWER": answer, **(shim or {}),
     }  # fmt: skip
     process = subprocess.Popen(
@@ -122,7 +125,7 @@ def served(
     os.close(request)
     os.close(answer)
     streams = []
-    with mmap.mmap(memory, MEMORY_BYTES) as view:
+    with mmap.mmap(memory, size) as view:
         while wanted := os.read(requests, 24):
             address, count, patience = np.frombuffer(wanted, np.uint64).tolist()
             streams.append((address, count, patience))

@@ -1,0 +1,86 @@
+"""Networks of the zoo, from the model to a board: the artefact and the C runtime give what plain
+integer arithmetic does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from networks import artefact
+from networks.artefact import Artefact
+from networks.integer import library, reference
+from networks.integer.graph import IntegerGraph
+from networks.zoo import digits
+from targets import make_target
+from targets.vta.spec import VtaSpec
+from tests.board.boards import run
+from tuning.building import BuildOptions, integer_network
+from tuning.picks import tuned_picks
+
+TARGET = "vta-pynq"
+CNNS = [
+    pytest.param(name, marks=pytest.mark.slow(seconds=seconds))
+    for name, seconds in (("digits_cnn", 5), ("mobilenet_v1", 25), ("resnet18", 20))
+]
+MEMORY = 1 << 26
+
+
+def made(name: str, out: Path) -> tuple[IntegerGraph, Artefact]:
+    """A network in integers, and its artefact with the schedules that are estimated best."""
+    target = make_target(TARGET)
+    graph, _, _ = integer_network(BuildOptions(name, out, TARGET), target)
+    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
+    artefact.build(graph, picks, target, "vta", out)
+    return graph, artefact.load(out)
+
+
+def drawn(graph: IntegerGraph, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        value.name: rng.standard_normal(value.shape).astype(value.dtype) for value in graph.inputs
+    }
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_python_and_c_compute_the_integer_reference(name: str, tmp_path: Path, plain: Path) -> None:
+    graph, built = made(name, tmp_path / "art")
+    inputs = drawn(graph, 3)
+    expected = reference.run(graph, inputs, library.in_memory(graph))
+    outputs = built.infer(inputs)
+    for value in graph.outputs:
+        assert (outputs[value.name] == expected[value.name]).all()
+    assert all(check.wrong == 0 for check in built.verify())
+    data = inputs[graph.inputs[0].name].tobytes()
+    done = run(plain, tmp_path / "art", data, VtaSpec.load(TARGET), memory=MEMORY)
+    assert (done.code, done.said) == (0, "")
+    assert done.output == outputs[graph.outputs[0].name].tobytes()
+
+
+@pytest.mark.slow(seconds=40)
+def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
+    graph, built = made("vit_tiny", tmp_path / "art")
+    inputs = drawn(graph, 3)
+    expected = reference.run(graph, inputs, library.in_memory(graph))
+    outputs = built.infer(inputs)
+    for value in graph.outputs:
+        assert (outputs[value.name] == expected[value.name]).all()
+    assert all(check.wrong == 0 for check in built.verify())
+
+
+@pytest.mark.slow(seconds=10)
+def test_held_out_digits_are_read_as_well_in_int8(tmp_path: Path) -> None:
+    """On the simulated accelerator, every image; the float network by onnxruntime."""
+    import onnxruntime
+
+    from networks.zoo import build
+
+    _, built = made("digits_cnn", tmp_path / "art")
+    images, labels = digits.held_out()
+    session = onnxruntime.InferenceSession(build("digits_cnn", 0).SerializeToString())
+    exact = [session.run(None, {"input": image[None]})[0].argmax() for image in images]
+    (output,) = built.infer({"input": images[:1]})
+    seen = [built.infer({"input": image[None]})[output].argmax() for image in images]
+    assert np.mean(exact == labels) > 0.95
+    assert abs(np.mean(seen == labels) - np.mean(exact == labels)) <= 0.005
