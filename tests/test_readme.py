@@ -34,7 +34,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with np.load(ROOT / "tests/data/vta/cycles_pynq.npz", allow_pickle=False) as streams:
         first = streams["insn"][: streams["insn_off"][1]]
     (folder / "program.bin").write_bytes(first.tobytes())
-    shutil.copytree(ROOT / "tests/data/tvm-vta", folder / "tests/data/tvm-vta")
+    for data in ("tests/data/tvm-vta", "examples/data"):
+        shutil.copytree(ROOT / data, folder / data)
     return folder
 
 
