@@ -7,8 +7,7 @@ from typing import Any
 
 import onnx
 
-from networks.errors import ImportFailedError
-from networks.graph import NormalGraph
+from networks.errors import ImportFailedError, QuantisationError
 from networks.integer.graph import CpuIsland, IntegerGraph, Step
 from networks.integer.layers import Layers, UnfoldRule
 from networks.integer.products import NotALayer
@@ -21,8 +20,10 @@ from networks.relax.islands import CpuNode, function_of
 from networks.relax.macs import macs_by_node
 from networks.rewrites import best_unfold
 from targets.capabilities import Blocks
-from targets.errors import WorkloadError
+from targets.errors import TilewrightError, WorkloadError
 from targets.layer import Layer, Value
+from targets.unfold import Unfold
+from targets.workload import Workload
 
 
 def integer_graph(
@@ -42,24 +43,52 @@ def integer_graph(
     scales that shifts cannot represent, and as `networks.load(...).compiled`.
     """
     normal, flat = import_whole(name, model, dict(input_shapes or {}))
+    types = {o.name: o.op_type for o in normal.operators}
+    outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
-    return _Extraction(name, normal, flat, blocks, rule, keep_float).graph()
+    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float).graph()
+
+
+def graph_of_module(
+    flat: FlatGraph,
+    types: Mapping[str, str],
+    outputs: Sequence[str],
+    blocks: Blocks,
+    *,
+    name: str = "main",
+    keep_float: Collection[str] = (),
+) -> IntegerGraph:
+    """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
+    its operators is, `outputs` are names for its results.
+
+    Operators with scales that shifts cannot represent are left to the CPU; `IntegerGraph.left`
+    says why. Raises `ImportFailedError` for a result that depends on no input.
+    """
+
+    def rule(workload: Workload) -> Unfold | None:
+        return best_unfold(workload, blocks)
+
+    tolerated = (QuantisationError,)
+    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float, tolerated).graph()
 
 
 class _Extraction:
     def __init__(
         self,
         name: str,
-        normal: NormalGraph,
         flat: FlatGraph,
+        types: Mapping[str, str],
+        outputs: Sequence[str],
         blocks: Blocks,
         unfold: UnfoldRule,
         keep_float: Collection[str],
+        tolerated: tuple[type[TilewrightError], ...] = (),
     ) -> None:
         self._name = name
-        self._normal = normal
         self._flat = flat
-        self._types = {o.name: o.op_type for o in normal.operators}
+        self._types = dict(types)
+        self._names = outputs
+        self._no_layer: tuple[type[Exception], ...] = (NotALayer, WorkloadError, *tolerated)
         self._macs = macs_by_node(flat)
         self._keep_float = keep_float
         self._blocks = blocks
@@ -114,7 +143,7 @@ class _Extraction:
         nodes, steps = len(self._tensors.nodes), len(self._layers.steps)
         try:
             self._layers.write(match)
-        except (NotALayer, WorkloadError) as error:
+        except self._no_layer as error:
             self._left[match.anchor.node] = str(error)
             del self._tensors.nodes[nodes:], self._layers.steps[steps:]
             return False
@@ -128,9 +157,8 @@ class _Extraction:
             body = by_var[body].value
         bound = by_var.get(body)
         fields = list(bound.value.fields) if bound is not None and bound.op == "Tuple" else [body]
-        names = [info.name for info in self._normal.graph.output]
         outputs, results = [], {}
-        for name, var in zip(names, fields, strict=True):
+        for name, var in zip(self._names, fields, strict=True):
             owner = self._tensors.owner(var)
             if owner is None:
                 raise ImportFailedError(

@@ -74,10 +74,16 @@ def _reshape(binding: Binding, x: Array) -> Array:
     return x.reshape(binding.shape or ())
 
 
+def _where(_: Binding, condition: Array, x: Array, y: Array) -> Array:
+    chosen: Array = np.where(condition, x, y)
+    return chosen
+
+
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 _OPERANDS: Mapping[str, int] = {
     "relax.dequantize": 3, "relax.quantize": 3,
     "relax.add": 2, "relax.subtract": 2, "relax.multiply": 2, "relax.divide": 2,
+    "relax.where": 3,
 }  # fmt: skip
 _RULES: Mapping[str, Callable[..., Array]] = {
     "relax.permute_dims": _permute,
@@ -92,4 +98,6 @@ _RULES: Mapping[str, Callable[..., Array]] = {
     "relax.subtract": lambda _, x, y: x - y,
     "relax.multiply": lambda _, x, y: x * y,
     "relax.divide": lambda _, x, y: x / y,
+    "relax.isnan": lambda _, x: np.isnan(x),
+    "relax.where": _where,
 }

@@ -56,7 +56,9 @@ def installed(name: str, folder: Path) -> Path:
 
 
 def test_every_example_is_run_here() -> None:
-    known = {"README.md", "tune_a_layer.py", "my_vta.json", "roofline", "greedy"}
+    known = {
+        "README.md", "tune_a_layer.py", "offload_in_tvm.py", "my_vta.json", "roofline", "greedy",
+    }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"} == known
 
 
@@ -65,6 +67,16 @@ def test_a_layer_is_tuned_from_python(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, str(EXAMPLES / "tune_a_layer.py"))
     assert "round 2:" in printed
     assert "tile_h" in printed
+
+
+@pytest.mark.slow(seconds=12)
+def test_a_tvm_script_uses_the_accelerator(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, str(EXAMPLES / "offload_in_tvm.py")).splitlines()
+    layers = [line for line in printed if line.endswith("cycles")]
+    assert len(layers) == 5
+    alone, offloaded = ([float(n) for n in line.split()[2:]] for line in printed[-2:])
+    assert len(alone) == len(offloaded) == 10
+    np.testing.assert_allclose(offloaded, alone, atol=0.25)  # one step of the last layer
 
 
 @cache
