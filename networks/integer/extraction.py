@@ -22,8 +22,6 @@ from networks.rewrites import best_unfold
 from targets.capabilities import Blocks
 from targets.errors import TilewrightError, WorkloadError
 from targets.layer import Layer, Value
-from targets.unfold import Unfold
-from targets.workload import Workload
 
 
 def integer_graph(
@@ -55,21 +53,18 @@ def graph_of_module(
     outputs: Sequence[str],
     blocks: Blocks,
     *,
+    unfold: UnfoldRule,
     name: str = "main",
     keep_float: Collection[str] = (),
 ) -> IntegerGraph:
     """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
-    its operators is, `outputs` are names for its results.
+    its operators is, `outputs` are names for its results; `unfold` as above.
 
     Operators with scales that shifts cannot represent are left to the CPU; `IntegerGraph.left`
     says why. Raises `ImportFailedError` for a result that depends on no input.
     """
-
-    def rule(workload: Workload) -> Unfold | None:
-        return best_unfold(workload, blocks)
-
     tolerated = (QuantisationError,)
-    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float, tolerated).graph()
+    return _Extraction(name, flat, types, outputs, blocks, unfold, keep_float, tolerated).graph()
 
 
 class _Extraction:

@@ -36,7 +36,7 @@ from networks.errors import (
 from networks.integer import library
 from networks.integer.extraction import integer_graph
 from networks.integer.reference import run
-from networks.offload import RUN, OffloadError, runtime
+from networks.packed_calls import RUN, OffloadError, runtime
 from networks.quantise import model_with_weights, quantise
 from networks.relax.offload import calls
 from targets import make_target
@@ -44,8 +44,8 @@ from targets.built import Pick
 from targets.capabilities import Baseline, capability
 from targets.errors import UnknownName
 from targets.workload import Workload
-from tuning.offload import offloaded, partition_for_vta
 from tuning.outputs import SCHEDULES_VERSION
+from tuning.partition import offloaded, partition_for_vta
 from tuning.picks import PickError
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +215,7 @@ LOADED = """
 import sys
 import numpy, tvm
 from tvm import relax
-from networks.offload import register
+from networks.packed_calls import register
 register()
 library = tvm.runtime.load_module(sys.argv[1])
 x = numpy.load(sys.argv[2], allow_pickle=False)
@@ -351,5 +351,5 @@ def test_the_lines_of_the_documentation_run(
 
 
 def test_importing_loads_no_tvm() -> None:
-    code = "import sys, networks.offload, tuning.offload; sys.exit('tvm' in sys.modules)"
+    code = "import sys, networks.packed_calls, tuning.partition; sys.exit('tvm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

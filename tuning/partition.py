@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from networks.artefact import canonical_workloads
 from networks.errors import NothingToOffload
-from networks.offload import RUN, LayerCycles, OffloadError, register
-from networks.offload.program import clock_hz, inputs_of, layer_cycles, written
+from networks.packed_calls import RUN, LayerCycles, OffloadError, register
+from networks.packed_calls.program import clock_hz, inputs_of, layer_cycles, written
 from targets.base import Target
 from targets.built import Pick
 from targets.capabilities import Builds, blocks_of, capability
@@ -78,6 +78,8 @@ def partition_for_vta(
         raise OffloadError(
             f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
         )
+    from networks.accelerator import Accelerator
+    from networks.extract import unfold_for
     from networks.integer.extraction import graph_of_module
     from networks.relax.module_view import view_of
     from networks.relax.offload import rewritten
@@ -86,9 +88,11 @@ def partition_for_vta(
     for name in keep_float:
         if name not in view.types:
             raise UnknownName("variable of main", name, sorted(view.types))
+    accelerator = Accelerator.of(machine)
     graph = graph_of_module(
-        view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float
-    )
+        view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+    )  # fmt: skip
     if not graph.layers:
         raise NothingToOffload(_why_nothing(graph, machine))
     workloads = canonical_workloads(graph)
@@ -168,3 +172,6 @@ def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
         elif step.output not in own:
             read.update(inputs_of([step]))
     return [layer.output for layer in run if layer.output in read]
+
+
+__all__ = ["Offloaded", "offloaded", "partition_for_vta", "register"]

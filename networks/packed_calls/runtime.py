@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from networks.offload.program import OffloadError, Program
+from networks.packed_calls.program import OffloadError, Program
 from targets.errors import TilewrightError
 
 RUN = "tilewright.vta.run"
