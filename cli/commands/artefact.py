@@ -22,9 +22,9 @@ MOST_INPUT_BYTES = 1 << 30
 
 
 def register(app: typer.Typer) -> None:
-    app.command("build")(build)
-    app.command("run")(run)
-    app.command("verify")(verify)
+    app.command("build", short_help="Make one folder of a network that a board can run.")(build)
+    app.command("run", short_help="Run an artefact on the simulated accelerator.")(run)
+    app.command("verify", short_help="Hold an artefact against plain integer arithmetic.")(verify)
 
 
 def build(

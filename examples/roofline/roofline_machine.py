@@ -95,7 +95,7 @@ class RooflineMachine:
 
     def roofline(self, workload: Workload) -> Latency:
         """All threads at their peak, no noise: `targets.capabilities.Roofline`."""
-        return Latency(0.8 * workload.macs / (4 * PEAK_MACS))
+        return Latency(0.8 * (CALL_SECONDS + workload.macs / (4 * PEAK_MACS)))
 
 
 def _ragged(n: int, places: NDArray[np.int64], repeats: NDArray[np.float64]) -> Ragged:
