@@ -94,9 +94,10 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
 
 
 def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:
-    twice = Subgraph(parse_workload(TEXT), 2, ("layer1.0.conv1", "layer1.0.conv2"))
-    once = Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",))
-    macs = 2 * twice.workload.macs
+    workload = parse_workload(TEXT)
+    macs = 2 * workload.macs
+    twice = Subgraph(workload, 2, ("layer1.0.conv1", "layer1.0.conv2"), macs)
+    once = Subgraph(parse_workload("dense:n=1,c=64,o=64"), 1, ("fc",), 4096)
     found = Extracted((twice, once), {"total": macs + 5000, "offloaded": macs + 4096})
     some = those_of(found, ["layer1.0.conv2"])
     assert some == Extracted((twice,), {"total": macs + 5000, "offloaded": macs})
