@@ -83,7 +83,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
         return Workload("dense", math.prod(rows), inputs, 1, 1, outputs)
     if len(call.data_shape) != 4:
         rows_each = -(-math.prod(call.data_shape[:-1]) // blocks.batch)
-        channels = call.data_shape[-1]
+        channels = call.data_shape[-1] if call.data_shape else 1  # a lone number
         return Workload(
             "conv2d", blocks.batch, channels, rows_each, 1, channels, groups=channels
         )  # fmt: skip

@@ -24,7 +24,7 @@ from targets.vta.board.words import (
 from targets.vta.functional.kernel import outcome
 from targets.vta.functional.order import QUEUES_OF_FLAGS, issue_order
 from targets.vta.lint.log import empty_log
-from targets.vta.lint.memory import memory_races, rereads
+from targets.vta.lint.memory import EVERYWHERE, memory_races, rereads
 from targets.vta.lint.order import CONSUMERS, clocks_of
 
 _APART = 1 << 27
@@ -73,7 +73,7 @@ def is_legal(layer: Placed, role: str) -> bool:
     bases = dram_bases(words)[moving] + buffers[moving] * (_APART // element[kinds])
     words[moving] = with_dram_bases(words[moving], bases)
     order, clocks = _clocks(words, m.token_limit)
-    return not rereads(words, order, m) and not memory_races(words, order, clocks, m)
+    return not rereads(words, order, m) and not memory_races(words, order, clocks, m, EVERYWHERE)
 
 
 def _clocks(

@@ -109,7 +109,8 @@ def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) 
     if log.met[c.TOKEN_OVERFLOW] and not loses_tokens(insns, spec, tokens):
         rename(log, c.TOKEN_OVERFLOW, c.TOKEN_OVERFLOW_POSSIBLE)
     check_finish(insns, order, clocks, log)
-    for instruction, other, address in memory_races(insns, order, clocks, m):
+    image = program.base, len(program.dram)
+    for instruction, other, address in memory_races(insns, order, clocks, m, image):
         note(log, c.MEMORY_RACE, instruction, address, other, 0)
     survey(
         insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base,

@@ -20,7 +20,12 @@ from targets.vta.spec import Machine
 Race = tuple[int, int, int]
 """An instruction, the one before it that it does not wait for, and the first address they share."""
 
+Transfer = tuple[int, int, int, int, int, int]
+"""Instruction, module, first place, rows, places a row and between rows, in grains of memory."""
+
 _ADDRESS_BITS = 32
+EVERYWHERE = (0, 1 << _ADDRESS_BITS)
+"""All of memory, for programs whose stores are known to lie close together."""
 
 
 def memory_races(
@@ -28,9 +33,11 @@ def memory_races(
     order: NDArray[np.int64],
     clocks: NDArray[np.int32],
     machine: Machine,
+    image: tuple[int, int],
 ) -> list[Race]:
     """Where a program's tokens do not keep the order in memory. `insns` (n, 2), `order` as they
-    run, `clocks` (n, 3) of `order.clocks_of`; what never runs is not looked at."""
+    run, `clocks` (n, 3) of `order.clocks_of`; what never runs is not looked at, nor memory beyond
+    the `image`, from the first address for so many bytes."""
     m = machine
     sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
     grain = gcd(*sizes)
@@ -38,8 +45,9 @@ def memory_races(
     stores = [each for each in moved if each[1] == MODULE_STORE]
     if not stores:
         return []
-    first = min(at for _, _, at, _, _, _ in stores)
-    last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
+    first, last = _reach(stores, (image[0] // grain, -(-(image[0] + image[1]) // grain)))
+    if first == last:
+        return []
     # By memory: who wrote or read it last, as that module's count of instructions.
     met = np.zeros((3, last - first), np.int32)
     by_count: dict[tuple[int, int], int] = {}
@@ -47,8 +55,8 @@ def memory_races(
     for n, module, at, rows, width, pitch in moved:
         clock = clocks[n]
         by_count[module, int(clock[module])] = n
-        begin, end = at - first, at - first + (rows - 1) * pitch + width
-        if end <= 0 or begin >= last - first:
+        begin, rows, width, pitch = _inside(at - first, rows, width, pitch, last - first)
+        if not rows:
             continue
         rivals = (MODULE_LOAD, MODULE_COMPUTE) if module == MODULE_STORE else (MODULE_STORE,)
         for rival in rivals:
@@ -58,7 +66,7 @@ def memory_races(
                 place = int(np.argmax(late))
                 other = by_count[rival, int(seen.reshape(-1)[place])]
                 row, column = divmod(place, late.shape[1])
-                address = (at + row * pitch + column) * grain
+                address = (first + begin + row * pitch + column) * grain
                 races.append((n, other, address))
                 break
         _mark(met[module], begin, rows, width, pitch, int(clock[module]))
@@ -74,23 +82,45 @@ def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machin
     stores = [each for each in moved if each[1] == MODULE_STORE]
     if not stores:
         return False
-    first = min(at for _, _, at, _, _, _ in stores)
-    last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
+    first, last = _reach(stores, EVERYWHERE)
     stored = np.zeros(last - first, np.int32)
     for _, module, at, rows, width, pitch in moved:
-        begin, end = at - first, at - first + (rows - 1) * pitch + width
-        if module == MODULE_STORE:
+        begin, rows, width, pitch = _inside(at - first, rows, width, pitch, last - first)
+        if rows and module == MODULE_STORE:
             _mark(stored, begin, rows, width, pitch, 1)
-        elif end > 0 and begin < last - first and _part(stored, begin, rows, width, pitch).any():
+        elif rows and _part(stored, begin, rows, width, pitch).any():
             return True
     return False
 
 
+def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
+    """The first place that is stored and the one behind the last, as far as they lie between those
+    of `image`."""
+    first = min(at for _, _, at, _, _, _ in stores)
+    last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
+    first = min(max(first, image[0]), image[1])
+    return first, max(first, min(last, image[1]))
+
+
+def _inside(
+    begin: int, rows: int, width: int, pitch: int, places: int
+) -> tuple[int, int, int, int]:
+    """Begin, rows, width and pitch of what of a transfer touches the first so many places; rows
+    that overlap or follow each other are one. No rows where nothing does."""
+    if rows == 1 or pitch <= width:
+        rows, width, pitch = 1, (rows - 1) * pitch + width, 1
+        end = min(begin + width, places)
+        begin = max(begin, 0)
+        return begin, int(end > begin), end - begin, pitch
+    above = max(0, -(-(1 - begin - width) // pitch))
+    below = min(rows - 1, (places - 1 - begin) // pitch)
+    return begin + above * pitch, max(0, below - above + 1), width, pitch
+
+
 def _transfers(
     insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
-) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Instruction, module, first place, rows, places a row and between rows, in grains of memory;
-    in program order."""
+) -> Iterator[Transfer]:
+    """Those of the instructions that run, in program order."""
     low, high = insns[order, 0], insns[order, 1]
     opcode, memory = (low & np.uint64(7)).tolist(), (low >> np.uint64(7) & np.uint64(7)).tolist()
     base = (low >> np.uint64(26) & np.uint64((1 << 32) - 1)).tolist()
