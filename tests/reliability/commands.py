@@ -20,7 +20,7 @@ from tests.cli.conftest import Place
 ROOT = Path(__file__).parents[2]
 TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "16", "--batch", "8", "--seed",
         "7", "--out", "out")  # fmt: skip
-WORKLOADS, TRIALS, BATCH = 3, 16, 8
+WORKLOADS, TRIALS, BATCH = 5, 16, 8  # three convolutions, the max-pool and the dense layer
 
 
 @dataclass(frozen=True)

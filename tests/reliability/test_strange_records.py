@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow(seconds=20), pytest.mark.attack]
 
 TUNE = ("tune", "digits_cnn", "--layers", "conv2", "--trials", "8", "--batch", "8")
 COMPARE = (
-    "compare", "--tuners", "default", "--network", "digits_cnn", "--workloads", "1", "--trials",
+    "compare", "--tuners", "default", "--network", "digits_cnn", "--workloads", "2", "--trials",
     "24", "--batch", "8", "--seeds", "0", "--jobs", "1",
 )  # fmt: skip
 

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from targets.capabilities import Latency
-from tuning.proof import holds
-from tuning.study import Study
+from targets.workload import parse_workload
+from tuning.options import TuningOptions
+from tuning.proof import holds, untuned_schedule, verify
+from tuning.study import Study, study_of
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,14 @@ def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
 ) -> None:
     got: Any = [holds(study(kind), claimed, found) for kind in (True, False)]
     assert got == [exact, noisy]
+
+
+def test_an_untuned_schedule_is_verified_on_the_data_of_its_own_space() -> None:
+    """The extended space keeps the biases of such a layer otherwise than the template does."""
+    options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
+    text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
+    ours = study_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
+    found = untuned_schedule(ours)
+    assert found is not None
+    assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")
+    assert verify(ours, found) == 0

@@ -70,14 +70,15 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
     options = tuning.parse_options(**RUN, out=str(tmp_path / "out"), jobs=3)
     tuning.tune_network(options, heard.append)
     ours, theirs = read(tmp_path / "out" / "ledger.jsonl"), read(library / "ledger.jsonl")
-    for workload in {record["workload"] for record in theirs.records}:
+    workloads = {record["workload"] for record in theirs.records}
+    for workload in workloads:
         mine = [record for record in ours.records if record["workload"] == workload]
         assert mine == [record for record in theirs.records if record["workload"] == workload]
     assert left(tmp_path / "out")[1] == left(library)[1]
     trials = [pd.read_parquet(out / "trials.parquet") for out in (tmp_path / "out", library)]
     pd.testing.assert_frame_equal(*trials)
-    assert sum(isinstance(event, RoundDone) for event in heard) == 9
-    assert sum(isinstance(event, WorkloadTuned) for event in heard) == 3
+    assert sum(isinstance(event, RoundDone) for event in heard) == 3 * len(workloads)
+    assert sum(isinstance(event, WorkloadTuned) for event in heard) == len(workloads)
 
 
 def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None
         assert len(mine) == mine["config"].map(tuple).nunique() == 24
         assert mine["cycles"][mine["status"] == "valid"].min() == row["tuned_cycles"]
     again = tuning.tune(**RUN, out=str(tmp_path / "out"), workers=2)
-    assert sum(row["reused_trials"] for row in again["workloads"]) == 72
+    assert [row["reused_trials"] for row in again["workloads"]] == [24] * len(summary["workloads"])
 
 
 def test_a_study_comes_back_from_json() -> None:
