@@ -71,7 +71,13 @@ def guest(tmp_path: Path, prefect_server: Login) -> Place:
     return Place(tmp_path, prefect_server)
 
 
-TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "40", "--seed", "7")
+LAYERS = ("conv1", "conv2", "conv3", "maxpool", "fc")
+"""Those of digits_cnn that are tuned, in its order; no two of them are alike."""
+
+TRIALS, ROUNDS = 40, 3
+"""Of a layer; a round has 16 trials."""
+
+TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", str(TRIALS), "--seed", "7")
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from search import tune
 from services.prefect_server import Login
 from targets import make_target
 from targets.workload import parse_workload
-from tests.cli.conftest import Place
+from tests.cli.conftest import LAYERS, Place
 
 pytestmark = pytest.mark.slow(seconds=8)
 
 TUNERS = ("ml2tuner", "random")
 SEEDS = (0, 1)
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
+"""The second of digits_cnn."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Logged:
 def logged(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Logged:
     place = Place(tmp_path_factory.mktemp("champion"), prefect_server)
     done = place.run(
-        "compare", "--tuners", ",".join(TUNERS), "--network", "digits_cnn", "--workloads", "1",
+        "compare", "--tuners", ",".join(TUNERS), "--network", "digits_cnn", "--workloads", "2",
         "--space", "template", "--trials", "24", "--batch", "8", "--seeds", "0,1", "--jobs", "1",
         "--out", "compared",
     )  # fmt: skip
@@ -145,13 +146,17 @@ def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
         "--tuner", "ml2tuner", "--seed", "5", "--out", "warm", "--warm-start", "champion",
     )  # fmt: skip
     assert warm.returncode == 0, warm.stderr
-    assert warm.stdout.count("no champion to start from") == 2  # the other two layers
+    assert warm.stdout.count("no champion to start from") == len(LAYERS) - 1  # all others
+    assert f"{LAYER}: no champion" not in warm.stdout
+    (row,) = [row for row in logged.place.json("warm/schedules.json")["schedules"]
+              if row["workload"] == LAYER]  # fmt: skip
+    workload = parse_workload(LAYER, row["epilogue"])
     trials = pd.read_parquet(logged.place.folder / "warm" / "trials.parquet")
-    first = trials[trials["workload"] == trials["workload"].iloc[0]]
+    first = trials[trials["workload"] == workload.id]
     optimum = logged.place.json("compared/comparison.json")["optimum"][LAYER]
     assert int(first["cycles"].iloc[0]) <= 1.05 * optimum
     (cold,) = tune(
-        make_target("vta-pynq", "template"), parse_workload(LAYER), make_explorer("ml2tuner"),
+        make_target("vta-pynq", "template"), workload, make_explorer("ml2tuner"),
         trials=8, batch=8, seed=5,
     )  # fmt: skip
     assert first["cycles"].sum() < cold.measured.cycles.sum()

@@ -180,7 +180,7 @@ def test_an_enumerated_space_is_compared_from_the_command_line(place: Place) -> 
         (["--network", "resnet81"], "unknown network 'resnet81'"),
         (["--network", "resnet18", "--space", "tempalte"], "unknown space 'tempalte'"),
         (["--network", "resnet18", "--target", "vta-pink"], "vta-pink"),
-        (["--network", "resnet18", "--workloads", "12"], "there is no '12'; choose by place"),
+        (["--network", "digits_cnn", "--workloads", "12"], "there is no '12'; choose by place"),
         ([], "compare on what?"),
         (["--workloads", "conv2d:n=1"], "lacks c, h, k, o, w"),
         (["--out", "/proc/nowhere"], "choose another folder with --out"),

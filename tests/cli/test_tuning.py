@@ -19,7 +19,7 @@ from search import read
 from services.prefect_server import Login
 from targets import make_target
 from targets.workload import parse_workload
-from tests.cli.conftest import TUNE, Place, Tuned
+from tests.cli.conftest import LAYERS, ROUNDS, TRIALS, TUNE, Place, Tuned
 
 pytestmark = pytest.mark.slow(seconds=8)
 
@@ -47,19 +47,22 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
     assert (summary["network"], summary["target"]) == ("digits_cnn", "vta-pynq")
     assert (summary["tuner"], summary["seed"]) == ("ml2tuner", 7)
     target = make_target("vta-pynq")
-    for row in summary["workloads"]:
+    schedules = tuned.place.json("out/schedules.json")["schedules"]
+    assert [row["names"] for row in schedules] == [[name] for name in LAYERS]
+    for row, schedule in zip(summary["workloads"], schedules, strict=True):
         assert {"id", "operator", "count", "macs", "default_cycles", "tuned_cycles",
                 "roofline_cycles", "trials", "invalid_trials", "lowered",
                 "wall_seconds"} <= row.keys()  # fmt: skip
-        workload = parse_workload(row["workload"])
-        assert row["id"] == workload.id
+        workload = parse_workload(row["workload"], schedule["epilogue"])
+        assert row["id"] == schedule["id"] == workload.id
+        assert (row["operator"], row["macs"]) == (workload.operator, workload.macs)
         assert row["roofline_cycles"] == target.roofline(workload).cycles <= row["tuned_cycles"]
         assert (
             row["default_cycles"] == target.baseline(workload).latency.cycles >= row["tuned_cycles"]
         )
         assert row["fallback_cycles"] == target.fallback(workload).latency.cycles
         assert row["fallback_cycles"] >= row["default_cycles"]
-        assert row["trials"] == 40
+        assert row["trials"] == TRIALS
     for name in ("default_cycles", "fallback_cycles", "tuned_cycles", "roofline_cycles"):
         weighed = sum(row["count"] * row[name] for row in summary["workloads"])
         assert summary["total"][name] == weighed
@@ -87,7 +90,7 @@ def test_every_trial_is_a_row_of_the_table(tuned: Tuned) -> None:
     summary = tuned.place.json("out/summary.json")
     for row in summary["workloads"]:
         mine = trials[trials["workload"] == row["id"]]
-        assert mine["trial"].tolist() == list(range(40))
+        assert mine["trial"].tolist() == list(range(TRIALS))
         assert mine["config"].map(tuple).is_unique
         valid = mine[mine["status"] == "valid"]
         assert valid["cycles"].min() == row["tuned_cycles"]
@@ -97,7 +100,8 @@ def test_every_trial_is_a_row_of_the_table(tuned: Tuned) -> None:
 
 def test_the_terminal_shows_a_line_a_workload_and_the_totals(tuned: Tuned) -> None:
     total = tuned.place.json("out/summary.json")["total"]
-    assert "[3/3]" in tuned.printed
+    for place in range(1, len(LAYERS) + 1):
+        assert tuned.printed.count(f"[{place}/{len(LAYERS)}] ") == 1
     assert f"{total['tuned_cycles']:,}" in tuned.printed
     run_id = tuned.place.json("out/summary.json")["mlflow_run_id"]
     assert f"/runs/{run_id}?workflowType=machine_learning" in tuned.printed
@@ -137,22 +141,19 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert parent["metrics"]["fallback_cycles"] == total["fallback_cycles"]
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
-    assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * 3
+    assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * ROUNDS
     note = parent["tags"]["mlflow.note.content"]
     command = "tilewright tune digits_cnn --tuner ml2tuner --trials 40 --seed 7 --out out"
     assert f"```sh\n{command}\n```" in note
     assert parent["tags"]["prefect_flow_run_url"] in note
     assert f"tuned {total['tuned_cycles']:,} cycles" in note
-    assert len(children) == 3
-    names = {layer for row in tuned.place.json("out/schedules.json")["schedules"]
-             for layer in row["names"]}  # fmt: skip
-    assert {child["name"].partition(" ")[0] for child in children} == names
+    assert sorted(child["name"].partition(" ")[0] for child in children) == sorted(LAYERS)
     rows = {row["id"]: row for row in summary["workloads"]}
     for child in children:
         row = rows[child["params"]["workload_id"]]
         assert min(child["chart"]["cycles/best"]) == row["tuned_cycles"]
         for name, known in (("untuned", "default_cycles"), ("bound", "bound_cycles")):
-            assert child["chart"][f"cycles/{name}"] == [row[known]] * 3
+            assert child["chart"][f"cycles/{name}"] == [row[known]] * ROUNDS
         assert summary["mlflow_run_id"] in child["tags"]["mlflow.note.content"]
         assert child["status"] == parent["status"] == "FINISHED"
         assert {"trials.parquet", "convergence.png"} <= set(child["artifacts"])
@@ -190,9 +191,10 @@ def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:
     """Its font has letters and digits of ASCII only."""
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     names = [name for (name,) in database.execute("select name from flow_run")]
-    assert len(names) == 4
+    assert len(names) == 1 + len(LAYERS)
     assert all(name.isascii() and name.startswith("digits_cnn") for name in names)
     assert sum(": conv" in name and " - 3x3/" in name for name in names) == 2
+    assert "digits_cnn: maxpool - max 2x2/2 32 @4" in names
 
 
 def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
@@ -201,7 +203,7 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
     stages = {key.rpartition("-")[0] or key: count for key, count in counts.items()}
     for stage in ("generate_candidates", "filter_candidates", "lower_candidates",
                   "simulate_batch", "retrain_models"):  # fmt: skip
-        assert stages[stage] == 3 * 3, stages
+        assert stages[stage] == len(LAYERS) * ROUNDS, stages
     assert stages["import_model"] == stages["extract_subgraphs"] == 1
 
 
@@ -224,13 +226,14 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
     before = {name: (out / name).read_bytes() for name in ("schedules.json", "ledger.jsonl")}
     done = elsewhere.run(*TUNE, "--out", "other")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("40 reused") == 3
+    assert done.stdout.count(f"{TRIALS} reused") == len(LAYERS)
     with sqlite3.connect(elsewhere.folder / "home" / "mlflow" / "mlflow.db") as database:
         repeats = database.execute(
             "select count(*) from tags where key = 'tilewright.repeats'"
         ).fetchone()
     assert repeats == (1,)
-    assert "reused 120 of 120 trials and" in done.stdout
+    trials = len(LAYERS) * TRIALS
+    assert f"reused {trials} of {trials} trials and" in done.stdout
     assert before == {name: (out / name).read_bytes() for name in before}
 
 
@@ -247,7 +250,7 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
     held = len(read(ledger).frame())
-    assert 0 < held < 120
+    assert 0 < held < len(LAYERS) * TRIALS
     assert not (place.folder / "out" / "summary.json").exists()
     (place.folder / "out").rename(place.folder / "moved")
     done = place.run(*TUNE, "--out", "moved")
@@ -262,7 +265,7 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     assert reused == held
     with sqlite3.connect(place.folder / "home" / "mlflow" / "mlflow.db") as database:
         statuses = database.execute("select status, count(*) from runs group by status").fetchall()
-    assert statuses == [("FINISHED", 4)]
+    assert statuses == [("FINISHED", 1 + len(LAYERS))]
 
 
 @pytest.mark.parametrize(("tuner", "bare"), [("default", []), ("random", ["--bare"])])
