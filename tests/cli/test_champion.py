@@ -46,6 +46,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> L
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert "WARNING" not in done.stderr
     return Logged(place, done.stdout)
 
 
