@@ -144,15 +144,18 @@ def _part(summary: Summary) -> str:
 
 
 def _without_a_log(summary: Summary) -> str:
-    """What the stock compiler itself makes of these layers, in a line; nothing where no rule of it
-    is known."""
+    """What the stock compiler's rule for layers without a log makes of these, in a line; nothing
+    where no rule of it is known. That compiler itself has no pools and unfolds no image."""
     total = summary["total"]
     fallback = as_latency(total["fallback_seconds"], total["fallback_cycles"])
     if fallback is None:
         return ""
     ratio = speedup(cost(fallback), cost(as_latency(total["tuned_seconds"], total["tuned_cycles"])))
     tuned = f", {ratio} the tuned time" if ratio else ""
-    return f"without a log of schedules the stock compiler takes {latency_text(fallback)}{tuned}\n"
+    return (
+        "by the stock compiler's rule for layers without a log, the smallest tiles: "
+        f"{latency_text(fallback)}{tuned}\n"
+    )
 
 
 def _reused(summary: Summary, stages: int) -> str:
