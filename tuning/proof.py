@@ -80,7 +80,7 @@ def roofline_of(study: Study) -> Latency | None:
 
 
 def bound_of(study: Study) -> Latency | None:
-    """The tighter bound that counts all necessary work; None if the target knows none."""
+    """The bound that counts all necessary work; None if the target knows none."""
     limit = capability(study.target, Bound)
     return None if limit is None else limit.bound(study.workload)
 
