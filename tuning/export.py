@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from targets.capabilities import WritesAutoTvm, capability
 from targets.errors import TilewrightError, WorkloadError
 from targets.registry import rebuild
-from targets.safe_files import read_plain
 from targets.workload import parse_workload
+from tuning.finished_run import foreign, read_written
 from tuning.folders import SCHEDULES, SUMMARY
 
 FORMATS = ("autotvm",)
@@ -61,13 +60,11 @@ class _Summary(BaseModel):
     workloads: list[_Workload]
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
 def export_autotvm(folder: Path, written: float) -> Exported:
     """The schedules of the stock compiler's template in a run's folder as a log of AutoTVM;
     `written` is the time they get (Unix, in seconds). Raises `ExportError` where there are none."""
-    schedules, summary = _read(_Schedules, folder, SCHEDULES), _read(_Summary, folder, SUMMARY)
+    schedules = read_written(_Schedules, folder, SCHEDULES, ExportError)
+    summary = read_written(_Summary, folder, SUMMARY, ExportError)
     writer = _writer(schedules.target, folder)
     seconds = {each.id: each.tuned_seconds for each in summary.workloads}
     lines, left_out = [], []
@@ -99,7 +96,7 @@ def _writer(target: _Target, folder: Path) -> WritesAutoTvm:
     try:
         made = None if target.spec is None else rebuild(target.kind, target.spec, "")
     except (ValueError, TilewrightError) as error:
-        raise _foreign(folder, error) from None
+        raise ExportError(foreign(folder, error)) from None
     writer = None if made is None else capability(made, WritesAutoTvm)
     if writer is None:
         raise ExportError(
@@ -107,25 +104,3 @@ def _writer(target: _Target, folder: Path) -> WritesAutoTvm:
             "tune for a VTA, such as --target vta-pynq"
         )
     return writer
-
-
-def _read(model: type[M], folder: Path, name: str) -> M:
-    try:
-        return model.model_validate_json(read_plain(folder / name))
-    except FileNotFoundError:
-        raise ExportError(
-            f"{folder} holds no finished run: there is no {name}; give the --out folder of "
-            "'tilewright tune'"
-        ) from None
-    except OSError as error:
-        raise ExportError(f"cannot read {folder / name}: {error}; tune again") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _foreign(folder, f"{name}: {where} {first['msg'].lower()}") from None
-
-
-def _foreign(folder: Path, why: object) -> ExportError:
-    return ExportError(
-        f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"
-    )

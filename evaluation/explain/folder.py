@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from evaluation.compare.plan import TunerConfig
 from search import Contents, FinishedRound, read, run_id
 from targets import Target
 from targets.errors import TilewrightError
 from targets.registry import rebuild
-from targets.safe_files import read_plain
 from targets.workload import Workload, parse_workload
+from tuning.finished_run import foreign, read_written
 from tuning.folders import LEDGER, SCHEDULES, SUMMARY
 
 
@@ -124,13 +123,10 @@ class _Summary(BaseModel):
     workloads: list[_WrittenWorkload]
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
 def read_folder(path: Path) -> TunedFolder:
     """The run in a folder. Raises `FolderError`, and `UnsafeFile` for anything but files."""
-    summary = _read(_Summary, path / SUMMARY, path)
-    schedules = _read(_Schedules, path / SCHEDULES, path)
+    summary = read_written(_Summary, path, SUMMARY, FolderError)
+    schedules = read_written(_Schedules, path, SCHEDULES, FolderError)
     options = {name: str(value) for name, value in summary.tuner_options.items()}
     written = schedules.target
     try:
@@ -150,28 +146,4 @@ def read_folder(path: Path) -> TunedFolder:
             counts={each.id: each.count for each in summary.workloads},
         )
     except (ValueError, TilewrightError) as error:
-        raise _foreign(path, error) from None
-
-
-def _read(model: type[M], file: Path, folder: Path) -> M:
-    try:
-        return model.model_validate_json(read_plain(file))
-    except FileNotFoundError:
-        raise FolderError(
-            f"{folder} holds no finished run: there is no {file.name}; give the --out folder of "
-            "'tilewright tune'"
-        ) from None
-    except OSError as error:
-        raise FolderError(f"cannot read {file}: {error}; tune again") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            raise FolderError(f"cannot read {file}: {first['msg']}; tune again") from None
-        where = ".".join(map(str, first["loc"]))
-        raise _foreign(folder, f"{file.name}: {where} {first['msg'].lower()}".strip()) from None
-
-
-def _foreign(folder: Path, why: object) -> FolderError:
-    return FolderError(
-        f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"
-    )
+        raise FolderError(foreign(path, error)) from None
