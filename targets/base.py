@@ -121,6 +121,9 @@ class Lowered:
 
     `hidden` has a row a config, NaN where compiling failed: quantities that only compiling reveals,
     never anything that was measured. `measure` runs `programs`; nothing is compiled twice.
+
+    `space` names the space of the configs, which decides how data lie in memory, biases for
+    example. Empty means the space of whichever target is asked.
     """
 
     workload: Workload
@@ -129,6 +132,7 @@ class Lowered:
     reasons: NDArray[np.object_]  # stage and cause in one sentence, "" where compiled
     hidden: Features
     programs: Programs = field(default_factory=dict)
+    space: str = ""
 
     def __len__(self) -> int:
         return len(self.configs)

@@ -14,7 +14,7 @@ import numpy as np
 from search import History, Known, Trial
 from search.engine import latency_at
 from search.stages import trial_at
-from targets.base import Lowered, Target
+from targets.base import Lowered
 from targets.capabilities import (
     Baseline,
     Bound,
@@ -25,9 +25,8 @@ from targets.capabilities import (
     capability,
 )
 from targets.errors import TilewrightError, WorkloadError
-from targets.registry import kind_of
 from tuning.outcome import TRIAL, Schedule, Untuned
-from tuning.study import Study, target_named
+from tuning.study import Study
 
 NOISE = 2.0
 """How much longer than it was recorded a winner may take on a target that gives other numbers each
@@ -88,7 +87,7 @@ def bound_of(study: Study) -> Latency | None:
 def verify(study: Study, chosen: Schedule) -> int | None:
     """How many values a schedule gets wrong on random tensors: 0, or None if the target cannot run
     programs on data. Raises `WrongSchedule` otherwise."""
-    verifies = capability(_target_of(study, chosen), Verifies)
+    verifies = capability(study.target, Verifies)
     if verifies is None:
         return None
     wrong = int(verifies.verify(_lowered(study, chosen))[0])
@@ -133,14 +132,6 @@ def holds(study: Study, claimed: Latency, found: Latency) -> bool:
 def latency_of_trial(trial: Trial) -> Latency | None:
     """None unless it is valid."""
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
-
-
-def _target_of(study: Study, chosen: Schedule) -> Target:
-    """The target with the space that the schedule belongs to: data lie in memory as the programs of
-    that space expect them, biases for example, which not all spaces keep alike."""
-    if chosen.source == TRIAL or chosen.space not in kind_of(study.target_name)[0].spaces:
-        return study.target
-    return target_named(study.target_name, chosen.space, isolate=0.0)
 
 
 def _lowered(study: Study, chosen: Schedule) -> Lowered:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +86,16 @@ class VtaTarget:
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Cycles by the simulator; in the space `unchecked` the numbers are checked as well."""
-        lowering = self.lowering(lowered.workload)
+        """Cycles by the simulator; in the space `unchecked` the numbers are checked as well. The
+        batch may be of another space than the target's."""
+        lowering = self._lowering_of(lowered)
         rows = np.flatnonzero(lowered.ok)
         cycles = _cycles(lowering, lowered.rows(rows) if len(rows) < len(lowered) else lowered)
         counters = np.full((len(lowered), len(COUNTER_NAMES)), -1, np.int64)
         if len(rows):
             counters[rows] = lowered.programs[COUNTERS].values
         values = lowering.space.values(lowered.configs[rows])
-        return self._measurements(lowered, values, rows, cycles, counters)
+        return self._measurements(lowering, lowered, values, rows, cycles, counters)
 
     # -- capabilities ------------------------------------------------------------------------
 
@@ -104,10 +106,10 @@ class VtaTarget:
         configs = lowering.space.unravel(np.arange(lowering.space.size))
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
-        lowered = _described(workload, configs, codes, states)
+        lowered = _described(lowering, configs, codes, states)
         rows = np.flatnonzero(lowered.ok)
         counters = np.where(lowered.ok[:, None], states[:, COUNTER_SLOTS], -1)
-        measured = self._measurements(lowered, values[rows], rows, cycles[rows], counters)
+        measured = self._measurements(lowering, lowered, values[rows], rows, cycles[rows], counters)
         return lowered, measured
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
@@ -145,10 +147,10 @@ class VtaTarget:
         return Costs(compiling=0.0005, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Runs each program bit-exactly on random tensors; those of the space `unchecked` as the
-        hardware does, where what does not fit wraps around."""
-        semantics: SemanticsName = "chisel" if self.space_name == "unchecked" else "functional"
-        lowering, wrong = self.lowering(lowered.workload), np.full(len(lowered), -1, np.int64)
+        """Runs each program bit-exactly on random tensors that lie as those of its space do; those
+        of the space `unchecked` as the hardware does, where what does not fit wraps around."""
+        lowering, wrong = self._lowering_of(lowered), np.full(len(lowered), -1, np.int64)
+        semantics: SemanticsName = "chisel" if lowering.kind == "unchecked" else "functional"
         for row in np.flatnonzero(lowered.ok).tolist():
             insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
             wrong[row] = wrong_values(lowering, insns, uops, seed, semantics)
@@ -199,21 +201,28 @@ class VtaTarget:
     def _bind(self, workload: Workload) -> Lowering:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 
+    def _lowering_of(self, lowered: Lowered) -> Lowering:
+        """What a batch was lowered by, as far as its programs show: only lowering itself asks for
+        the stock compiler's restrictions."""
+        if lowered.space in ("", self.space_name):
+            return self.lowering(lowered.workload)
+        return Lowering.of(lowered.workload, self.spec, cast(SpaceName, lowered.space))
+
     def _untuned(self, found: Baseline) -> UntunedSchedule:
-        template = VtaTarget(self.spec, "template", found.lowering.stock)
         space = found.lowering.space
         config = [
             knob.values.index(int(value))
             for knob, value in zip(space.knobs, found.values, strict=True)
         ]
         lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
-        return UntunedSchedule(found.source, space, lowered, template.measure(lowered))
+        return UntunedSchedule(found.source, space, lowered, self.measure(lowered))
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
 
     def _measurements(
         self,
+        lowering: Lowering,
         lowered: Lowered,
         values: NDArray[np.int64],
         rows: NDArray[np.int64],
@@ -228,8 +237,8 @@ class VtaTarget:
         hung = cycles < 0
         status[rows] = np.where(hung, "timeout", "valid")
         reason[rows] = np.where(hung, "run: the program never finishes", "")
-        if self.space_name == "unchecked":
-            wrong = wrong_rows(self.lowering(lowered.workload), values)
+        if lowering.kind == "unchecked":
+            wrong = wrong_rows(lowering, values)
             status[rows[wrong & ~hung]] = "wrong_result"
             reason[rows[wrong & ~hung]] = "run: the output differs from the integer reference"
         taken = np.full(len(lowered), -1, np.int64)
@@ -251,11 +260,11 @@ def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
         states[made][:, COUNTER_SLOTS], np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
     )
     programs = {INSNS: insns, UOPS: uops, COUNTERS: counters}
-    return replace(_described(lowering.workload, configs, codes, states), programs=programs)
+    return replace(_described(lowering, configs, codes, states), programs=programs)
 
 
 def _described(
-    workload: Workload, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.int64]
+    lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.int64]
 ) -> Lowered:
     """A batch without its programs, from what lowering returned."""
     failed = codes != 0
@@ -264,11 +273,12 @@ def _described(
     failures = [FAILURES[c].name if c else "" for c in codes.tolist()]
     reasons = [f"{FAILURES[c].stage}: {FAILURES[c].reason}" if c else "" for c in codes.tolist()]
     return Lowered(
-        workload=workload,
+        workload=lowering.workload,
         configs=configs,
         failures=np.array(failures, dtype=object),
         reasons=np.array(reasons, dtype=object),
         hidden=Features(hidden, HIDDEN),
+        space=lowering.kind,
     )
 
 

@@ -18,9 +18,10 @@ from search import read
 from tests.cli.conftest import Place
 
 ROOT = Path(__file__).parents[2]
-TUNE = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "16", "--batch", "8", "--seed",
-        "7", "--out", "out")  # fmt: skip
-WORKLOADS, TRIALS, BATCH = 5, 16, 8  # three convolutions, the max-pool and the dense layer
+LAYERS = ("conv2", "conv3", "fc")
+TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials", "16",
+        "--batch", "8", "--seed", "7", "--out", "out")  # fmt: skip
+WORKLOADS, TRIALS, BATCH = len(LAYERS), 16, 8
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def note_measured(notes: int) -> None:
     measure = VtaTarget.measure
 
     def noting(self: VtaTarget, lowered: Lowered) -> Measurements:
-        if self.space_name != "extended":  # the untuned schedule is no trial
+        if lowered.space != "extended":  # the untuned schedule is no trial
             return measure(self, lowered)
         flat = self.space(lowered.workload).ravel(lowered.configs)
         os.write(notes, "".join(f"{lowered.workload.id} {i}\n" for i in flat).encode())

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow(seconds=40)
 
 KILLS = (65, 99, 205, 120)
 """After how many write boundaries each of the killed commands dies: the first before a rename, the
-others in what is left to do; the whole run has about 990."""
+others in what is left to do; the whole run has about 630."""
 
 
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(

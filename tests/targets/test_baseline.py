@@ -12,6 +12,7 @@ from benchmarks.layers import RESNET18
 from targets.errors import WorkloadError
 from targets.registry import make_target
 from targets.vta.baseline import fallback_of
+from targets.vta.lowering.batch import SpaceName
 from targets.vta.target import VtaTarget
 from targets.workload import parse_workload
 
@@ -68,3 +69,25 @@ def test_a_layer_that_no_schedule_fits_has_none() -> None:
     workload = parse_workload("conv2d:n=1,c=16,h=64,w=64,o=16,k=64,s=1,p=0")
     with pytest.raises(WorkloadError, match="even the smallest tile does not fit"):
         _target("vta-pynq").fallback(workload)
+
+
+@pytest.mark.parametrize("space", ["extended", "template", "unchecked"])
+def test_schedules_are_measured_and_verified_in_their_own_space_whichever_target_is_asked(
+    space: SpaceName,
+) -> None:
+    """The extended space keeps the biases of such a layer otherwise than the template does."""
+    spec = _target("vta-pynq").spec
+    workload = parse_workload(
+        "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1", "bias, >> 8, min 127, max 0"
+    )
+    asked = VtaTarget(spec, space)
+    untuned = asked.baseline(workload)
+    assert (untuned.space.name, untuned.lowered.space) == ("template", "template")
+    assert asked.verify(untuned.lowered).tolist() == [0]
+    assert asked.measure(untuned.lowered).cycles.tolist() == untuned.measured.cycles.tolist()
+    ours = VtaTarget(spec)
+    configs = ours.space(workload).unravel(np.arange(0, ours.space(workload).size, 997))
+    lowered = ours.lower(workload, configs)
+    assert lowered.ok.any()
+    assert (asked.verify(lowered) == np.where(lowered.ok, 0, -1)).all()
+    assert (asked.measure(lowered).cycles == ours.measure(lowered).cycles).all()
