@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -143,7 +144,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
     assert parent["chart"]["cycles/untuned"] == [total["default_cycles"]] * ROUNDS
     note = parent["tags"]["mlflow.note.content"]
-    command = "tilewright tune digits_cnn --tuner ml2tuner --trials 40 --seed 7 --out out"
+    command = shlex.join(["tilewright", *TUNE, "--out", "out"])
     assert f"```sh\n{command}\n```" in note
     assert parent["tags"]["prefect_flow_run_url"] in note
     assert f"tuned {total['tuned_cycles']:,} cycles" in note

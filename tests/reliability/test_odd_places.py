@@ -16,7 +16,8 @@ pytestmark = pytest.mark.attack
 
 ROOT = Path(__file__).parents[2]
 
-TUNE = ("tune", "digits_cnn", "--tuner", "random", "--trials", "2", "--out", "out")
+TUNE = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "2", "--out",
+        "out")  # fmt: skip
 
 
 def run(

@@ -18,7 +18,8 @@ from tests.sharing import free_port
 
 pytestmark = [pytest.mark.slow(seconds=12), pytest.mark.attack]
 
-TUNE = ("tune", "digits_cnn", "--tuner", "random", "--trials", "2", "--out", "out")
+TUNE = ("tune", "digits_cnn", "--layers", "fc", "--tuner", "random", "--trials", "2", "--out",
+        "out")  # fmt: skip
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 

@@ -95,7 +95,7 @@ def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> Non
     model, board, out = tmp_path / "mine.onnx", tmp_path / "board.json", tmp_path / "out"
     model.write_bytes(zoo.build("digits_cnn").SerializeToString())
     board.write_text(json.dumps(BOARD))
-    run = RUN | {"model": str(model), "target": str(board), "out": str(out)}
+    run = RUN | {"model": str(model), "layers": ["fc"], "target": str(board), "out": str(out)}
     tuning.tune(**run)
     board.write_text(json.dumps(BOARD | {"bus_bits": 64}))
     assert tuning.tune(**run)["workloads"][0]["reused_trials"] == 0  # another machine, in its place
@@ -104,7 +104,7 @@ def test_a_file_is_known_by_its_place_or_by_what_is_in_it(tmp_path: Path) -> Non
     tuning.tune(**run | {"model": str(moved)})
     moved.write_bytes(zoo.build("digits_cnn", seed=1).SerializeToString())
     tuning.tune(**run | {"model": str(moved)})  # the place that was used last
-    with pytest.raises(FolderTaken, match="mine on board"):
+    with pytest.raises(FolderTaken, match=r"mine \(fc\) on board"):
         tuning.tune(**run)
 
 

@@ -20,9 +20,11 @@ from tuning.events import Event, RoundDone, WorkloadTuned
 from tuning.study import Study
 
 ROOT = Path(__file__).parents[2]
-RUN = {"model": "digits_cnn", "tuner": "ml2tuner", "trials": 24, "batch": 8, "seed": 3}
-COMMAND = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "24", "--batch", "8",
-           "--seed", "3", "--out", "out")  # fmt: skip
+LAYERS = ["conv2", "maxpool", "fc"]
+RUN = {"model": "digits_cnn", "layers": LAYERS, "tuner": "ml2tuner", "trials": 24, "batch": 8,
+       "seed": 3}  # fmt: skip
+COMMAND = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials",
+           "24", "--batch", "8", "--seed", "3", "--out", "out")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
