@@ -19,8 +19,10 @@ TRIALS ?= 64
 SEED ?= 0
 OUT ?= tuned/$(NETWORK)
 FUZZ_EXAMPLES ?= 4000
-# A worker a core, as tests/conftest.py wants its work dealt out; each takes up to a gigabyte.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One worker more than cores, for tests wait for servers, locks and clocks; each takes up to a
+# gigabyte. tests/conftest.py wants its work dealt out in files, the longest first.
+WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup setup-dev tune check test attack fuzz lint lock clean
 

@@ -22,7 +22,7 @@ from tuning.picks import tuned_picks
 TARGET = "vta-pynq"
 CNNS = [
     pytest.param(name, marks=pytest.mark.slow(seconds=seconds))
-    for name, seconds in (("digits_cnn", 5), ("mobilenet_v1", 25), ("resnet18", 20))
+    for name, seconds in (("digits_cnn", 5), ("mobilenet_v1", 12), ("resnet18", 15))
 ]
 MEMORY = 1 << 26
 
@@ -58,7 +58,7 @@ def test_python_and_c_compute_the_integer_reference(name: str, tmp_path: Path, p
     assert done.output == outputs[graph.outputs[0].name].tobytes()
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=20)
 def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
     graph, built = made("vit_tiny", tmp_path / "art")
     inputs = drawn(graph, 3)
@@ -69,7 +69,7 @@ def test_attention_computes_the_integer_reference(tmp_path: Path) -> None:
     assert all(check.wrong == 0 for check in built.verify())
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=2)
 def test_held_out_digits_are_read_as_well_in_int8(tmp_path: Path) -> None:
     """On the simulated accelerator, every image; the float network by onnxruntime."""
     import onnxruntime

@@ -14,7 +14,7 @@ from targets.files import unpack_arrays
 from tests.cli.conftest import Place
 from tests.sharing import made_once
 
-pytestmark = pytest.mark.slow(seconds=40)
+pytestmark = pytest.mark.slow(seconds=3)
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def ideal(text: str) -> float:
 
 
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.slow(seconds=38)
+@pytest.mark.slow(seconds=12)
 def test_a_target_of_another_package_is_tuned(
     tmp_path: Path, bare: bool, prefect_server: Login
 ) -> None:

@@ -95,7 +95,7 @@ SEED = os.environ.get("FUZZ_SEED", "0")
 
 
 @pytest.mark.attack
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("kind", ["all"] if FEW else sorted(FORMATS))
 def test_files_of_every_format(kind: str) -> None:
     count = 20 if FEW else EXAMPLES

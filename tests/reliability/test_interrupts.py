@@ -68,7 +68,7 @@ def test_while_servers_start_and_libraries_are_imported(tmp_path: Path, wait: fl
     assert found[1] == "0"
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=15)
 def test_in_the_middle_of_rounds(tmp_path: Path, prefect_server: Login) -> None:
     place = Place(tmp_path, prefect_server)
     found = KEPT.fullmatch(stopped(place, trials_come, 1.0))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import TILEWRIGHT, Place
 
-pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=3)]
+pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=1.5)]
 
 
 @pytest.fixture

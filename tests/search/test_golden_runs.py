@@ -19,7 +19,7 @@ from tests.search.golden_runs import (
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "golden" / "runs.json").read_text())
 
-pytestmark = pytest.mark.slow(seconds=30)
+pytestmark = pytest.mark.slow(seconds=1.5)
 
 
 @pytest.mark.parametrize(("preset", "space"), TARGETS)

@@ -27,7 +27,7 @@ from services.prefect_server import Login, announced, announcing, login_at, star
 from services.server_process import LOOPBACK
 from tests.sharing import free_port
 
-pytestmark = [pytest.mark.slow(seconds=20), pytest.mark.attack]
+pytestmark = [pytest.mark.slow(seconds=0.3), pytest.mark.attack]
 
 EVIL = "http://evil.example"
 JSON = {"Content-Type": "application/json"}

@@ -20,7 +20,7 @@ def _best(target: VtaTarget, text: str) -> int:
     return int(measured.cycles[measured.valid].min())
 
 
-@pytest.mark.slow(seconds=10)
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(
     ("dense", "convolutions"),

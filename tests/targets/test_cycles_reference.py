@@ -43,7 +43,7 @@ def test_every_measured_stream_is_reproduced_exactly(corpus: Any) -> None:
         assert (report.breakdown >= 0).all()
 
 
-@pytest.mark.slow(seconds=17)
+@pytest.mark.slow(seconds=4)
 def test_the_stepped_oracle_reproduces_the_measured_streams(corpus: Any) -> None:
     part, z = corpus
     machine, layout = machine_of(part["spec"])

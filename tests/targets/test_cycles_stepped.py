@@ -71,12 +71,12 @@ def compare(seed: int, small_scratchpads: bool = False) -> int:
 
 
 @pytest.mark.parametrize("block", range(8))
-@pytest.mark.slow(seconds=16)
+@pytest.mark.slow(seconds=3)
 def test_random_streams_take_the_same_cycles_stepped_and_from_event_to_event(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         compare(seed)
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=6)
 def test_loads_that_fill_a_scratchpad_wrap_their_counter_as_in_the_rtl() -> None:
     assert sum(compare(seed, small_scratchpads=True) for seed in range(60)) > 0

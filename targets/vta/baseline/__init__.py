@@ -60,15 +60,13 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
         if published is not None and lowering.program(published)[0] == 0:
             return Baseline(lowering, published, "tophub" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
-        codes, _ = lowering.counts(values)
-        if (codes == 0).any():
-            values = values[codes == 0]
-            tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
-            estimates = estimate_template(
-                lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
-            )
-            best = int(np.argmin(estimates[:, CYCLES]))
-            return Baseline(lowering, values[best], "estimate" + form)
+        tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
+        estimates = estimate_template(
+            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
+        )
+        best = _first_that_lowers(lowering, values[estimates[:, CYCLES].argsort(kind="stable")])
+        if best is not None:
+            return Baseline(lowering, best, "estimate" + form)
     raise _no_schedule(workload, spec)
 
 
@@ -82,11 +80,23 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
         if lowering.counts(first)[0][0] == 0:
             return Baseline(lowering, first[0], "fallback" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
-        values = values[np.argsort(values.prod(axis=1), kind="stable")]
-        codes, _ = lowering.counts(values)
-        if (codes == 0).any():
-            return Baseline(lowering, values[codes == 0][0], "fallback" + form)
+        least = _first_that_lowers(lowering, values[values.prod(axis=1).argsort(kind="stable")])
+        if least is not None:
+            return Baseline(lowering, least, "fallback" + form)
     raise _no_schedule(workload, spec)
+
+
+def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Of knob values, shape (configs, knobs). Lowering takes far longer than ordering them did, so
+    some are tried at a time, and more of them each time."""
+    begin, count = 0, 64
+    while begin < len(values):
+        some = values[begin : begin + count]
+        lowers = np.flatnonzero(lowering.counts(some)[0] == 0)
+        if len(lowers):
+            return some[lowers[0]]
+        begin, count = begin + count, 2 * count
+    return None
 
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
