@@ -2,7 +2,7 @@
 
 `pytest --update-golden` writes what the code produces now; look at the diff before committing it.
 
-Under `pytest -n 2 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
+Under `pytest -n 3 --dist loadfile --no-loadscope-reorder`, as `make test` calls it, a worker takes
 whole files, so that what a module makes once is made once; the longest files come first, by what
 their tests marked `slow` say. A test marked `alone` runs while no other test does. (Groups of
 `--dist loadgroup` go unheard: pytest 9.2 keeps names of tests where pytest-xdist 3.8 cannot write.)

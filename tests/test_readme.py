@@ -54,10 +54,10 @@ def test_the_readme_has_the_two_commands_first() -> None:
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
 )
-def test_command_runs(command: str, workplace: Path) -> None:
+def test_command_runs(command: str, workplace: Path, prefect_server: Login) -> None:
     done = subprocess.run(
-        shlex.split(command),
-        cwd=workplace, env=_environment(workplace), capture_output=True, text=True, timeout=1800,
+        shlex.split(command), cwd=workplace, env=_environment(workplace) | prefect_server.settings,
+        capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from targets.built import LayerGraph, Pick
 from targets.layer import Layer, Value
@@ -61,6 +62,7 @@ def small_network() -> LayerGraph:
     return LayerGraph(layers, named, ("y",), {"image.q": named["image"]}, {"y": named["logits"]})
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_built_network_runs_as_in_python(tmp_path: Path) -> None:
     graph = small_network()
     built = build(graph, [first_pick(each.workload) for each in graph.layers], PYNQ)

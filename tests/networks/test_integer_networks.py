@@ -262,6 +262,7 @@ def test_what_is_kept_in_float_runs_on_the_cpu() -> None:
     np.testing.assert_allclose(ours, session(model).run(None, inputs)[0], atol=1e-6)
 
 
+@pytest.mark.slow(seconds=8)
 def test_a_float_network_has_islands_only() -> None:
     graph = integer_graph(zoo.build("digits_cnn"), BLOCKS)
     assert not graph.layers

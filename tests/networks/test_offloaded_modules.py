@@ -224,6 +224,7 @@ numpy.save(sys.argv[3], found.numpy())
 """
 
 
+@pytest.mark.slow(seconds=4)
 def test_an_exported_module_runs_in_another_process(tmp_path: Path) -> None:
     new = partition_for_vta(from_onnx(int8("digits_cnn")))
     tvm.compile(new, "llvm").export_library(str(tmp_path / "net.so"))

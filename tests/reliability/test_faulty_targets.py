@@ -81,6 +81,7 @@ def test_every_fault_is_typed_and_every_other_config_is_measured(isolated: Isola
 
 
 @pytest.mark.alone
+@pytest.mark.slow(seconds=3)
 def test_a_tuning_session_outlives_every_fault(tmp_path: Path) -> None:
     space = FaultyTarget({}).space(WORK)
     kinds: list[Fault] = ["crash", "hang", "nonsense", "raise"]

@@ -45,6 +45,7 @@ def test_its_knob_is_rows_of_the_batch() -> None:
     assert names[:2] == ["tile_b", "tile_w"]
 
 
+@pytest.mark.slow(seconds=4)
 def test_its_estimates_rank_schedules() -> None:
     target, workload = VtaTarget(SPECS["vta-pynq"]), parse_workload("dense:n=12,c=256,o=128")
     lowered, measured = target.enumerate(workload)
