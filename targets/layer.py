@@ -46,6 +46,7 @@ class Layer:
     weight: NDArray[np.int8] | None = None
     weight_from: str | None = None
     bias: NDArray[np.int32] | None = None
+    shifts: NDArray[np.int32] | None = None
     unfold: Unfold | None = None
     macs: int = 0
     """Multiply-accumulates that the source model does here."""

@@ -20,8 +20,8 @@ def reference(
     out_bits: int = 8,
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
-    (o, c/groups, kh, kw); by their kinds in the epilogue `bias` (o,), `add` and `residual`
-    (n, o, oh, ow).
+    (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
+    `residual` (n, o, oh, ow).
 
     Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
     `out_bits`.
@@ -40,6 +40,8 @@ def reference(
             total = total + op.value
         elif op.kind == "shr":
             total = total >> op.value
+        elif op.kind == "shr_channel":
+            total = total >> tensors["shr_channel"][None, :, None, None].astype(np.int64)
         elif op.kind == "shl":
             total = total << op.value
         else:

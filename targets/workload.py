@@ -12,7 +12,9 @@ from typing import Any, Literal, cast
 from targets.errors import WorkloadError
 
 Operator = Literal["conv2d", "dense", "max_pool"]
-EpilogueKind = Literal["bias", "add", "shr", "min", "max", "shl", "residual", "offset"]
+EpilogueKind = Literal[
+    "bias", "add", "shr", "min", "max", "shl", "residual", "offset", "shr_channel"
+]
 
 
 @dataclass(frozen=True)
@@ -23,19 +25,34 @@ class EpilogueOp:
     `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
     `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
-    clip from above / below with the constant `value`.
+    clip from above / below with the constant `value`. `shr_channel` shifts to the right by an
+    amount an output channel (`amounts`: by what, as `value` promises).
     """
 
     kind: EpilogueKind
     value: int = 0
 
     def __str__(self) -> str:
-        sign = {"shr": ">>", "shl": "<<", "offset": "+"}.get(self.kind, self.kind)
-        return sign if self.kind in ("bias", "add") and not self.value else f"{sign} {self.value}"
+        signs = {"shr": ">>", "shl": "<<", "offset": "+", "shr_channel": ">> channel"}
+        sign, tensor = signs.get(self.kind, self.kind), self.kind in ("bias", "add", "shr_channel")
+        return sign if tensor and not self.value else f"{sign} {self.value}"
+
+    @property
+    def amounts(self) -> tuple[int, int]:
+        """The least and the largest amount of a right shift. A channel's own are any that there
+        are, or, where `value` is not 0, those from there on that are near each other."""
+        if self.kind != "shr_channel":
+            return self.value, self.value
+        most = min(self.value + CHANNEL_SPREAD, NEAR_SHIFTS[1])
+        return (self.value, most) if self.value else (0, 31)
 
 
 NEAR_BIAS = 1 << 19
 """A `bias` of value 0 lies closer to zero."""
+NEAR_SHIFTS = 5, 20
+"""Right shifts that leave room for a `bias` near zero beside the sums."""
+CHANNEL_SPREAD = 8
+"""Bits that the shifts of a layer's channels may be apart for that."""
 
 DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", 0))
 
@@ -184,7 +201,7 @@ def canonical(workload: Workload) -> Workload:
 
     A left shift is a right shift by a negative amount. Of a residual's scale it matters only
     whether 2^scale fits one weight (at most 6), or two (7); of a right shift, whether it leaves
-    room for a `bias` near zero beside the sums (5 to 20).
+    room for a `bias` near zero beside the sums (`NEAR_SHIFTS`), also of a channel's own.
     """
     return replace(workload, epilogue=tuple(map(_usual, workload.epilogue)))
 
@@ -192,8 +209,11 @@ def canonical(workload: Workload) -> Workload:
 def _usual(op: EpilogueOp) -> EpilogueOp:
     if op.kind == "residual":
         return replace(op, value=0 if op.value <= 6 else min(op.value, 8))
-    if op.kind == "shr" and not 5 <= op.value <= 20:
-        return replace(op, value=4 if op.value < 5 else 21)
+    least, most = NEAR_SHIFTS
+    if op.kind == "shr" and not least <= op.value <= most:
+        return replace(op, value=least - 1 if op.value < least else most + 1)
+    if op.kind == "shr_channel":
+        return replace(op, value=8 if op.value else 0)
     return EpilogueOp(*_USUAL_IMMEDIATE[op.kind]) if op.kind in _USUAL_IMMEDIATE else op
 
 
@@ -262,28 +282,39 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
 
 _NAMED = {
     "relu": EpilogueOp("max", 0), "bias": EpilogueOp("bias"), "bias 32": EpilogueOp("bias", 32),
-    "add": EpilogueOp("add"),
+    "add": EpilogueOp("add"), ">> channel": EpilogueOp("shr_channel"),
 }  # fmt: skip
+
+
+_KINDS = {">>": "shr", "<<": "shl", "+": "offset", ">> channel": "shr_channel"}
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
     """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `+ N`, `relu` (max 0),
-    `<< N`; empty for none. Raises `WorkloadError`."""
+    `<< N`, `>> channel`, `>> channel N`; empty for none. Raises `WorkloadError`."""
     ops: list[EpilogueOp] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu|bias 32)", item)
+        match = re.fullmatch(
+            r"(>> channel|>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu|bias 32|>> channel)",
+            item,
+        )
         if not match:
             raise WorkloadError(
                 f"cannot read epilogue step '{item}'; known: >> N, << N, min N, max N, "
-                "relu, bias, bias 32, add, residual N, + N"
+                "relu, bias, bias 32, add, residual N, + N, >> channel, >> channel N"
             )
         if match[3] in _NAMED:
             ops.append(_NAMED[match[3]])
             continue
-        kind = {">>": "shr", "<<": "shl", "+": "offset"}.get(match[1], match[1])
+        kind = _KINDS.get(match[1], match[1])
         value = int(match[2])
         if kind in ("shr", "shl", "residual") and not 0 <= value <= 31:
             raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
+        if kind == "shr_channel" and not NEAR_SHIFTS[0] <= value <= NEAR_SHIFTS[1]:
+            raise WorkloadError(
+                f"'{item}': the least amount lies between {NEAR_SHIFTS[0]} and {NEAR_SHIFTS[1]}; "
+                "write '>> channel' for any"
+            )
         if not -(1 << 15) <= value < 1 << 15:
             raise WorkloadError(f"'{item}': an immediate has 16 bits, signed")
         ops.append(EpilogueOp(kind, value))  # type: ignore[arg-type]

@@ -100,6 +100,8 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         tensors["weight"] = weight.reshape(-1, weight.shape[-1])[:, :, None, None]
     if layer.bias is not None:
         tensors["bias"] = layer.bias
+    if layer.shifts is not None:
+        tensors["shr_channel"] = layer.shifts
     if layer.residual is not None:
         tensors["residual"] = _as_image(values[layer.residual], output_shape(layer))
     out = reference(layer.workload, tensors).astype(np.int8)

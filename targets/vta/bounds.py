@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry, geometry_of
+from targets.vta.lowering.geometry import (
+    ADDITIONS,
+    IDENTITY_BITS,
+    Geometry,
+    channel_vectors,
+    geometry_of,
+)
 from targets.vta.lowering.pool_plan import fewest_maxima
 from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
@@ -56,9 +62,12 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
     Each begins with a reset, or with an int32 tensor that is loaded anyway and, behind a reset,
     takes two cycles to add. A bias takes one at least (as weights of a constant), unless it is
     loaded as such a tensor; a residual one by the identity, and a shift beyond what a weight holds.
+    A shift by an amount a channel takes two: only the ALU shifts, and there the amounts are a
+    second operand.
     """
     kinds = [op.kind for op in workload.epilogue]
     plain = sum(kind not in ("bias", "add") for kind in kinds) + shifted_residuals(workload)
+    plain += kinds.count("shr_channel")
     tensor = outputs * m.acc_bytes // m.bus_bytes
     if "add" not in kinds:
         begin = min(2 * outputs, tensor) if "bias" in kinds else outputs
@@ -92,7 +101,7 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
         w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
         + weights * m.wgt_bits
         + outputs * m.inp_bits
-        + ("bias" in kinds) * w.out_channels * m.acc_bits
+        + len(channel_vectors(w)) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
         + ("residual" in kinds) * outputs * m.inp_bits
     )

@@ -26,6 +26,7 @@ from targets.vta.estimates import ESTIMATES, OF_SPACE, estimate_pool
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
+from targets.vta.lowering.geometry import tensor_operands
 from targets.vta.lowering.hidden import HIDDEN, HIDDEN_SLOTS
 from targets.vta.measure import COUNTER_NAMES, COUNTER_SLOTS, time_rows
 from targets.vta.spec import VtaSpec
@@ -115,7 +116,7 @@ class VtaTarget:
     def estimate(self, workload: Workload, configs: Configs) -> Features:
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
-        tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
+        tensors = tensor_operands(workload)
         pool = workload.operator == "max_pool"
         operations = len(workload.epilogue) + shifted_residuals(workload)
         table = (estimate_pool if pool else OF_SPACE[self.space_name])(

@@ -59,7 +59,7 @@ def test_a_tensor_that_comes_first_saves_the_reset_and_its_addition() -> None:
 @pytest.mark.parametrize(
     ("epilogue", "cycles"),
     [("bias", 2), ("residual 6", 1 + 1), ("residual 7", 1 + 2), ("bias, residual 9", 2 + 2),
-     ("add", 8), ("bias, residual 3, add", 8 + 1 + 1)],
+     ("add", 8), ("bias, residual 3, add", 8 + 1 + 1), ("bias, >> channel", 2 + 2)],
 )  # fmt: skip
 def test_what_an_accumulator_takes_besides_the_reduction(epilogue: str, cycles: int) -> None:
     """On a bus that loads an accumulator in eight beats; two input blocks, one shift."""

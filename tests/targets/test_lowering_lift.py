@@ -13,11 +13,11 @@ from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.lift import SUMS
 from targets.vta.lowering.tensors import (
     Tensors,
-    packed_bias,
+    packed_vectors,
     random_tensors,
     reference,
     unpack_output,
-    unpacked_bias,
+    unpacked_vectors,
 )
 from targets.vta.spec import VtaSpec
 from targets.vta.verify import program_with_data
@@ -54,7 +54,9 @@ def _wrong(
 @pytest.mark.parametrize(
     "epilogue",
     ["bias, >> 5, min 127, max 0", "bias, >> 8, min 127, max -128", "bias, >> 12, max 3, min 96",
-     "bias, residual 7, + 128, >> 8, min 127, max -128", "bias, >> 16, min 0, max -5"],
+     "bias, residual 7, + 128, >> 8, min 127, max -128", "bias, >> 16, min 0, max -5",
+     "bias, >> channel 5, min 127, max -128", "bias, residual 3, >> channel 9, min 90, max 0",
+     "bias, >> channel 12, min 127, max 0", "bias, >> channel 20, min 127, max 0"],
 )  # fmt: skip
 def test_every_bias_that_is_taken_is_exact(epilogue: str, semantics: SemanticsName) -> None:
     """From the smallest to the largest, beside those that matter."""
@@ -75,7 +77,9 @@ def test_a_bias_beyond_is_refused_where_it_is_packed(value: str | int) -> None:
     lowering = _lowering("bias, >> 8, min 127, max 0")
     beyond = lowering.geometry.bias_lowest - 1 if value == "lowest" else int(value)
     with pytest.raises(WorkloadError, match="bias 32"):
-        packed_bias(lowering.machine, lowering.geometry, np.array([0, beyond]))
+        tensors = random_tensors(lowering.workload, lowering.machine, 3)
+        tensors["bias"][1] = beyond
+        packed_vectors(lowering.workload, lowering.machine, lowering.geometry, tensors)
 
 
 def test_any_bias_is_added_where_nothing_is_promised_of_it() -> None:
@@ -90,7 +94,8 @@ def test_any_bias_is_added_where_nothing_is_promised_of_it() -> None:
     "epilogue",
     ["bias", "bias, >> 4, min 127, max 0", "bias, >> 8, min 127", "bias, add, >> 8, min 1, max 0",
      "bias, relu, >> 8, min 127", ">> 8, bias, min 127, max 0", "bias, >> 8, min 300, max 0",
-     "bias, residual 8, >> 8, min 127, max 0", "bias, >> 29, min 127, max 0"],
+     "bias, residual 8, >> 8, min 127, max 0", "bias, >> 29, min 127, max 0",
+     "bias, >> channel, min 127, max 0", ">> channel 8, min 127, max 0"],
 )  # fmt: skip
 def test_other_epilogues_keep_the_reset(epilogue: str) -> None:
     assert _lowering(epilogue).geometry.bias_lift == 0
@@ -115,8 +120,30 @@ def test_it_saves_an_iteration_an_accumulator_behind_the_first_of_each_slot() ->
 
 
 def test_packing_is_undone() -> None:
-    lowering = _lowering("bias, >> 8, min 127, max 0", VtaSpec.from_mapping({"LOG_BATCH": 1}))
-    bias = np.arange(-20, 20)
-    packed = packed_bias(lowering.machine, lowering.geometry, bias)
-    found = unpacked_bias(lowering.machine, lowering.geometry, packed)
-    assert found.tolist() == [*bias.tolist(), *[0] * 8]
+    spec = VtaSpec.from_mapping({"LOG_BATCH": 1})
+    for epilogue in ("bias, >> 8", "bias, >> channel 8", "bias 32, >> channel", ">> channel", ""):
+        lowering = _lowering(f"{epilogue}, min 127, max 0", spec)
+        tensors = random_tensors(lowering.workload, lowering.machine, 5)
+        bound = lowering.workload, lowering.machine, lowering.geometry
+        found = unpacked_vectors(*bound, packed_vectors(*bound, tensors))
+        assert sorted(found) == sorted(set(tensors) - {"data", "weight"})
+        assert all((found[kind] == tensors[kind]).all() for kind in found)
+
+
+@pytest.mark.parametrize(("promise", "beyond"), [("", 32), ("", -1), (" 8", 7), (" 8", 17)])
+def test_shifts_that_the_epilogue_excludes_are_refused(promise: str, beyond: int) -> None:
+    lowering = _lowering(f"bias, >> channel{promise}, min 127, max 0")
+    tensors = random_tensors(lowering.workload, lowering.machine, 3)
+    tensors["shr_channel"][1] = beyond
+    with pytest.raises(WorkloadError, match="'>> channel' in it for any"):
+        packed_vectors(lowering.workload, lowering.machine, lowering.geometry, tensors)
+
+
+def test_a_shift_a_channel_takes_an_iteration_more() -> None:
+    """And no reset: its bias takes the place of that as any other does."""
+    alike, own = (_lowering(f"bias, >> {by}8, min 127, max 0") for by in ("", "channel "))
+    for row in _values(own)[:8]:
+        one, other = (lowering.counts(row[None])[1][0] for lowering in (alike, own))
+        assert one[emit.ALU_ITERATIONS] == other[emit.ALU_ITERATIONS]
+        assert one[emit.RESET_ITERATIONS] == other[emit.RESET_ITERATIONS]
+        assert other[emit.ACC_BYTES] == 2 * one[emit.ACC_BYTES]

@@ -41,6 +41,9 @@ EPILOGUES = [
     "",
     ">> 4, add, min 127, max 0",
     "relu, bias, << 1, >> 9, max -128, min 127",
+    "bias, >> channel 8, min 127, max -128",
+    "bias 32, >> channel, min 127, max 0",
+    "add, >> channel, relu, min 127",
 ]
 
 

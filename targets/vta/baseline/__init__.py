@@ -28,6 +28,7 @@ from targets.errors import WorkloadError
 from targets.files import as_int, as_list, as_object, as_text, read_json
 from targets.vta.estimates import CYCLES, estimate_template
 from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.geometry import tensor_operands
 from targets.vta.spec import VtaSpec
 from targets.workload import EpilogueOp, Workload
 
@@ -60,10 +61,10 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
         if published is not None and lowering.program(published)[0] == 0:
             return Baseline(lowering, published, "tophub" + form)
         values = lowering.space.values(lowering.space.unravel(np.arange(lowering.space.size)))
-        tensors = sum(op.kind in ("bias", "add") for op in workload.epilogue)
         estimates = estimate_template(
-            lowering.geometry, lowering.machine, len(workload.epilogue), tensors, values
-        )
+            lowering.geometry, lowering.machine, len(workload.epilogue),
+            tensor_operands(workload), values,
+        )  # fmt: skip
         best = _first_that_lowers(lowering, values[estimates[:, CYCLES].argsort(kind="stable")])
         if best is not None:
             return Baseline(lowering, best, "estimate" + form)

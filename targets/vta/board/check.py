@@ -19,7 +19,7 @@ from targets.vta.board.program import BoardProgram
 from targets.vta.isa import FINISH
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.geometry import Geometry, merged_groups
-from targets.vta.lowering.tensors import reference, unpacked_bias
+from targets.vta.lowering.tensors import reference, unpacked_vectors
 from targets.vta.spec import Machine
 from targets.workload import Workload, parse_workload
 
@@ -107,7 +107,7 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
     if "bias" in layer.places:
         words = _raw(device, layer, "bias").view(f"<i{m.acc_bits // 8}").astype(np.int64)
         packed = words.reshape(-1, m.batch, m.block_out)
-        tensors["bias"] = unpacked_bias(m, geo, packed)[: w.out_channels]
+        tensors |= unpacked_vectors(w, m, geo, packed)
     if "residual" in layer.places:
         tensors["residual"] = _image(device, layer, "residual", geo, m)
     return tensors

@@ -18,7 +18,7 @@ from targets.vta.isa import ACC, INP, OUT, UOP, WGT
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
 from targets.vta.lowering.geometry import Geometry, geometry_of
-from targets.vta.lowering.tensors import packed_bias, packed_weights
+from targets.vta.lowering.tensors import packed_vectors, packed_weights
 from targets.vta.spec import Machine, VtaSpec
 
 STOCK = "stock"
@@ -118,13 +118,13 @@ def regions(geo: Geometry, m: Machine) -> list[Region]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Weights and bias of a layer as its program reads them, (bytes,) each. There are no weights
-    where an activation takes their place."""
+    """Weights, and bias with what else is a value a channel, as a layer's program reads them,
+    (bytes,) each. There are no weights where an activation takes their place."""
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
-    bias = np.zeros(0, np.uint8)
-    if layer.bias is not None:
-        bias = _as_bytes(packed_bias(m, geo, layer.bias.astype(np.int64)), m.acc_bits)
+    given = {"bias": layer.bias, "shr_channel": layer.shifts}
+    tensors = {kind: each.astype(np.int64) for kind, each in given.items() if each is not None}
+    bias = _as_bytes(packed_vectors(layer.workload, m, geo, tensors), m.acc_bits)
     return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
 
 

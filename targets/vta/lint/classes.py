@@ -83,8 +83,8 @@ FLAG_CLASSES = {
         "has dram_base · element bytes beyond 32 bits, which comes back to address {value:#x}",
     ),
     ALU_TENSOR_SHIFT: FlagClass(
-        "alu_tensor_shift", "flag",
-        "shifts by a tensor, whose amounts the implementations read differently",
+        "alu_tensor_shift", "note",
+        "shifts by a tensor: amounts from 0 to 31 mean the same everywhere, or to 15 in HLS",
     ),
     ALU_TENSOR_SHIFT_NEGATIVE: FlagClass(
         "alu_tensor_shift_negative", "flag",

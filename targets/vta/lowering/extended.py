@@ -179,9 +179,10 @@ def prepare(plan: Plan, program: Program, tiles: int) -> None:
         if a < program.uops.shape[0]:
             program.uops[a] = pack_uop(plan.lay, a * slots.acc_size, a * slots.acc_size, 0)
     if slots.bias_resident:
+        elements = plan.operations.vectors * geo.groups * geo.co
         emit.memory(
-            state, out, LOAD, ACC, slots.bias_at, geo.bias_base, 1, geo.groups * geo.co,
-            geo.groups * geo.co, 0, 0, 0, 0, m.acc_bytes,
+            state, out, LOAD, ACC, slots.bias_at, geo.bias_base, 1, elements, elements,
+            0, 0, 0, 0, m.acc_bytes,
         )  # fmt: skip
     if not plan.operations.starts_with_tensor:
         # Compute has nothing to do until the first weights are there: reset all slots meanwhile.

@@ -16,15 +16,19 @@ from targets.workload import Workload
 PAGE_BYTES = 4096
 
 EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2, 3
-"""What an epilogue step's second operand is: a constant, one value a channel, a whole tensor, or an
-int8 tensor that comes through the GEMM core (its immediate is the power of two it is scaled by)."""
+"""What an epilogue step's second operand is: a constant, one value a channel (its immediate says in
+which of `channel_vectors`), a whole tensor, or an int8 tensor that comes through the GEMM core (its
+immediate is the power of two it is scaled by)."""
 
 IDENTITY_BITS = 6
 """The largest power of two that an int8 weight can be."""
 
 _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
-           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD}  # fmt: skip
+           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD,
+           "shr_channel": ALU_SHR}  # fmt: skip
 
+CHANNEL_VECTORS = ("bias", "shr_channel")
+"""Epilogue steps that read a value a channel. They lie one behind the other where biases do."""
 
 ADDITIONS = ("bias", "add", "offset", "residual")
 """Epilogue steps whose order does not matter."""
@@ -120,7 +124,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     sizes = {
         "inp": batches * groups * ci * spatial_in * machine.inp_bytes,
         "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
-        "bias": groups * co * machine.acc_bytes if _has(w, "bias") else 0,
+        "bias": groups * co * machine.acc_bytes * len(channel_vectors(w)),
         "add": batches * groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
         "res": batches * groups * co * spatial_out * machine.inp_bytes * _has(w, "residual"),
         "out": batches * groups * co * spatial_out * machine.out_bytes,
@@ -158,16 +162,27 @@ def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
 
     A left shift is a right shift by a negative amount, as VTA encodes it.
     """
-    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL}
-    rows = [
-        (
-            operand.get(op.kind, EPILOGUE_IMMEDIATE),
-            _ALU_OF[op.kind],
-            -op.value if op.kind == "shl" else op.value,
-        )
-        for op in workload.epilogue
-    ]
+    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
+               "shr_channel": EPILOGUE_BIAS}  # fmt: skip
+    vectors = channel_vectors(workload)
+    rows = []
+    for op in workload.epilogue:
+        immediate = -op.value if op.kind == "shl" else op.value
+        if op.kind in vectors:
+            immediate = vectors.index(op.kind)
+        rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def channel_vectors(workload: Workload) -> tuple[str, ...]:
+    """The epilogue's steps that read a value a channel, in the order in which these lie in memory.
+    Raises `WorkloadError` for two of a kind."""
+    return tuple(kind for kind in CHANNEL_VECTORS if _has(workload, kind))
+
+
+def tensor_operands(workload: Workload) -> int:
+    """The epilogue's steps whose second operand the ALU reads from the accumulators."""
+    return sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
 
 
 def check_residual(workload: Workload, has_residuals: bool) -> None:

@@ -28,7 +28,8 @@ SUMS = 1 << 29
 
 class Lift(NamedTuple):
     """What is added to a bias, what of it is left behind the shift, and the smallest bias it lifts
-    high enough; all 0 where an epilogue allows none."""
+    high enough; all 0 where an epilogue allows none. Where channels have their own shifts, the
+    first is for the least of them, and twice as much a bit more."""
 
     bias: int
     clips: int
@@ -41,9 +42,11 @@ NONE = Lift(0, 0, 0)
 def lift_of(workload: Workload, m: Machine) -> Lift:
     """The lift of a workload's bias: additions, a right shift, a clip on either side."""
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
-    if EpilogueOp("bias") not in ops or "shr" not in kinds or "add" in kinds or m.inp_bits != 8:
+    if EpilogueOp("bias") not in ops or "add" in kinds or m.inp_bits != 8:
         return NONE
-    at = kinds.index("shr")
+    at = next((i for i, kind in enumerate(kinds) if kind in ("shr", "shr_channel")), -1)
+    if at < 0:
+        return NONE
     if sorted(kinds[at + 1 :]) != ["max", "min"] or not set(kinds[:at]) <= set(ADDITIONS):
         return NONE
     low, high = (next(op.value for op in ops if op.kind == kind) for kind in ("max", "min"))
@@ -51,13 +54,13 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
         return NONE
     if any(op.kind == "residual" and op.value > IDENTITY_BITS + 1 for op in ops):
         return NONE  # its shift comes first, and would shift the bias
-    shift = ops[at].value
-    wanted = -(-(ENOUGH + high) // max(1, (1 << shift) - 1))
-    clips = min(HIGHEST, -(-wanted // 256) * 256)
-    lowest = high - clips * ((1 << shift) - 1)
-    if -lowest < NEAR_BIAS or clips << shift >= SUMS or m.acc_bits < 32:
+    least, most = ops[at].amounts
+    wanted = -(-(ENOUGH + high) // max(1, (1 << least) - 1))
+    clips = min(HIGHEST, -(-wanted // 256) * 256, (SUMS - 1 >> most) // 256 * 256)
+    lowest = high - clips * ((1 << least) - 1)
+    if -lowest < NEAR_BIAS or m.acc_bits < 32:
         return NONE
-    return Lift(clips << shift, clips, lowest)
+    return Lift(clips << least, clips, lowest)
 
 
 def _largest_sum(w: Workload, m: Machine) -> int:

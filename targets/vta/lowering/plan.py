@@ -8,7 +8,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import Layout
+from targets.vta.isa import ALU_ADD, Layout
 from targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, ALLOC_WGT, OK
 from targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -51,7 +51,7 @@ class Tiling(NamedTuple):
 class Operations(NamedTuple):
     """What the epilogue asks for."""
 
-    has_bias: bool
+    vectors: int  # of a value a channel: bias, shifts
     starts_with_tensor: bool  # a residual that can be the accumulators' first value
     tensors: int  # others
     in_place: int  # ALU operations a tile
@@ -123,7 +123,7 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
 @nb.njit(cache=True)
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
-    has_bias = False
+    vectors = 0
     starts_with_tensor = False
     tensors = 0
     in_place = 0
@@ -136,8 +136,11 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
     for e in range(epilogue.shape[0]):
         in_place += 1
         if epilogue[e, 0] == EPILOGUE_BIAS:
-            has_bias = True
-            in_place -= lifted
+            vectors += 1
+            if epilogue[e, 1] == ALU_ADD:
+                in_place -= lifted
+            else:
+                first = False
         elif epilogue[e, 0] == EPILOGUE_RESIDUAL:
             in_place -= 1
         else:
@@ -149,7 +152,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
                 else:
                     tensors += 1
             first = False
-    return Operations(has_bias, starts_with_tensor, tensors, in_place, residual, shift, lifted)
+    return Operations(vectors, starts_with_tensor, tensors, in_place, residual, shift, lifted)
 
 
 @nb.njit(cache=True)
@@ -192,7 +195,9 @@ def slots_of(
     if streamed:
         wgt_slots, wgt_size = 1, places
     bias_at = acc_slots * acc_size * (1 + operations.tensors)
-    bias_resident = operations.has_bias and bias_at + geo.groups * geo.co <= m.acc_built
+    bias_resident = (
+        operations.vectors > 0 and bias_at + operations.vectors * geo.groups * geo.co <= m.acc_built
+    )
     room = m.inp_built - inp_slots * inp_size
     res, res_blocks, res_rows = residual_slots(t, room if operations.residual else 0)
     return Slots(
@@ -225,7 +230,7 @@ def slots_failure(m: Machine, t: Tiling, operations: Operations, slots: Slots) -
         return ALLOC_INP
     if slots.wgt > MAX_SLOTS or slots.wgt * slots.wgt_size > slots.wgt_places:
         return ALLOC_WGT
-    if slots.bias_at + (t.tco if operations.has_bias else 0) > m.acc_built:
+    if slots.bias_at + operations.vectors * t.tco > m.acc_built:
         return ALLOC_ACC
     return OK
 

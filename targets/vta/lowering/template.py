@@ -446,8 +446,9 @@ def _epilogue(
         kind = epilogue[e, 0]
         if kind == EPILOGUE_BIAS:
             emit.memory(
-                state, out, LOAD, ACC, operand, geo.bias_base + co, 1, tco, tco, 0, 0, 0, 0,
-                m.acc_bytes,
+                state, out, LOAD, ACC, operand,
+                geo.bias_base + epilogue[e, 2] * geo.groups * geo.co + co, 1, tco, tco,
+                0, 0, 0, 0, m.acc_bytes,
             )  # fmt: skip
         elif kind == EPILOGUE_TENSOR:
             emit.region(
@@ -464,7 +465,7 @@ def _epilogue(
             _load_uops(state, out, m, geo, 1)
         at = alu_at[t, e]
         if kind == EPILOGUE_BIAS:
-            # One bias element a channel block, broadcast over the tile's pixels.
+            # One element a channel block, broadcast over the tile's pixels.
             emit.alu(
                 state, out, lay, at, at + 1, tco, th * tw, th * tw, 1, 1, 0, epilogue[e, 1], 0, 0
             )

@@ -7,19 +7,25 @@ from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
 from targets.reference import reference as integers
-from targets.vta.lowering.geometry import IDENTITY_BITS, PAGE_BYTES, Geometry, merged_groups
+from targets.vta.lowering.geometry import (
+    IDENTITY_BITS,
+    PAGE_BYTES,
+    Geometry,
+    channel_vectors,
+    merged_groups,
+)
 from targets.vta.lowering.lift import SUMS
 from targets.vta.spec import Machine
-from targets.workload import Workload
+from targets.workload import EpilogueOp, Workload
 
 Tensors = dict[str, NDArray[np.int64]]
-"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` (o,), `add` and
-`residual` (n, o, oh, ow)."""
+"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`
+(o,), `add` and `residual` (n, o, oh, ow)."""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     """Integers in the shapes of `Tensors`: data and weights over the whole range of the machine's
-    types, bias and residual over that of 20 bits."""
+    types, bias and residual over that of 20 bits, shifts over those that there may be."""
     w, rng = workload, np.random.default_rng(seed)
 
     def draw(bits: int, *shape: int) -> NDArray[np.int64]:
@@ -33,6 +39,9 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     kinds = {op.kind for op in w.epilogue}
     if "bias" in kinds:
         tensors["bias"] = draw(20, w.out_channels)
+    if "shr_channel" in kinds:
+        least, most = channel_shift(w).amounts
+        tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
     if "add" in kinds:
         tensors["add"] = draw(20, w.batch, w.out_channels, w.out_height, w.out_width)
     if "residual" in kinds:
@@ -65,8 +74,8 @@ def pack_image(
     data = packed_image(tensors["data"], m, geo, geo.ci, m.block_in)
     put(geo.inp_base, m.inp_bytes, data, m.inp_bits)
     put(geo.wgt_base, m.wgt_bytes, packed_weights(w, m, geo, tensors), m.wgt_bits)
-    if "bias" in tensors:
-        put(geo.bias_base, m.acc_bytes, packed_bias(m, geo, tensors["bias"]), m.acc_bits)
+    vectors = packed_vectors(w, m, geo, tensors)
+    put(geo.bias_base, m.acc_bytes, vectors, m.acc_bits)
     if "add" in tensors:
         add = packed_image(tensors["add"], m, geo, geo.co, m.block_out)
         put(geo.add_base, m.acc_bytes, add, m.acc_bits)
@@ -144,19 +153,49 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
     return np.eye(m.block_out, dtype=np.int64) << min(scale, IDENTITY_BITS)
 
 
-def packed_bias(m: Machine, geo: Geometry, bias: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A bias (o,) in blocks, the same for every row of the batch: (blocks, batch, block_out).
-    Raises `WorkloadError` for one too far from zero for its schedules (`lift`)."""
-    if geo.bias_lift and len(bias) and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
-        raise WorkloadError(
-            f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
-            f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
-        )
-    whole = np.zeros(geo.groups * geo.co * m.block_out, np.int64)
-    whole[: len(bias)] = bias
-    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1) + geo.bias_lift
+def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
+    """`bias` and `shr_channel` (o,), as far as the epilogue has them, one behind the other in
+    blocks, the same for every row of the batch: (blocks, batch, block_out). Raises `WorkloadError`
+    for a bias too far from zero for its schedules (`lift`), and for shifts that the epilogue
+    excludes."""
+    kinds, bias = channel_vectors(w), tensors.get("bias")
+    shifts = np.zeros(w.out_channels, np.int64)
+    whole = np.zeros((len(kinds), geo.groups * geo.co * m.block_out), np.int64)
+    if "shr_channel" in kinds:
+        (least, most), shifts = channel_shift(w).amounts, tensors["shr_channel"]
+        if not least <= shifts.min() <= shifts.max() <= most:
+            raise WorkloadError(
+                f"channels are shifted by {shifts.min()} to {shifts.max()} bits, and the epilogue "
+                f"of {w} promises {least} to {most}; say '>> channel' in it for any"
+            )
+        whole[-1] = least
+        whole[-1, : w.out_channels] = shifts
+        shifts = whole[-1] - least
+    if bias is not None:
+        if geo.bias_lift and not geo.bias_lowest <= bias.min() <= bias.max() < SUMS:
+            raise WorkloadError(
+                f"a bias from {bias.min()} to {bias.max()}: its schedules are exact from "
+                f"{geo.bias_lowest} to {SUMS - 1}; say 'bias 32' in the epilogue for any"
+            )
+        whole[0, : w.out_channels] = bias
+        whole[0] += geo.bias_lift << shifts if len(kinds) > 1 else geo.bias_lift
+    return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
 
 
-def unpacked_bias(m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A bias (channels,), the padding's included, out of its blocks (blocks, batch, block_out)."""
-    return packed.reshape(-1, m.batch, m.block_out)[:, 0].ravel() - geo.bias_lift
+def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> Tensors:
+    """What `packed_vectors` packed: `bias` and `shr_channel` (o,) out of their blocks (blocks,
+    batch, block_out), as far as there are any."""
+    kinds = channel_vectors(w)
+    channels = geo.groups * geo.co * m.block_out
+    rows = packed.reshape(-1, m.batch, m.block_out)[:, 0].reshape(len(kinds), channels)
+    found = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
+    if "bias" in found:
+        shifts = found.get("shr_channel")
+        above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
+        found["bias"] = found["bias"] - (geo.bias_lift << above)
+    return found
+
+
+def channel_shift(workload: Workload) -> EpilogueOp:
+    """The epilogue's step that shifts every channel by an amount of its own."""
+    return next(op for op in workload.epilogue if op.kind == "shr_channel")

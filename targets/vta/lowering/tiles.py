@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.isa import ACC, ALU_MAX, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
+from targets.vta.isa import ACC, ALU_ADD, ALU_MAX, LOAD, OUT, PUSH_NEXT, PUSH_PREV, STORE, pack_uop
 from targets.vta.lowering import emit
 from targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -108,7 +108,7 @@ def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
     if plan.operations.lifted:
         load_bias(plan, program, tile)
         pixels = tile.rows * tile.cols
-        at, n_uops = uop_of(plan, program, tile.acc, bias_of(plan, tile), n_uops)
+        at, n_uops = uop_of(plan, program, tile.acc, vector_of(plan, tile, 0), n_uops)
         alu(state, out, plan.lay, at, tile.cos, pixels, tile.pitch, EPILOGUE_BIAS, ALU_MAX, 0)
     elif plan.operations.starts_with_tensor:
         tile_transfer(
@@ -126,20 +126,24 @@ def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
 
 @stage
 def load_bias(plan: Plan, program: Program, tile: Tile) -> None:
-    """The bias of a tile, unless it is there."""
-    if plan.operations.has_bias and not plan.slots.bias_resident:
+    """Bias and shifts of a tile, unless they are there: a row each."""
+    vectors = plan.operations.vectors
+    if vectors > 0 and not plan.slots.bias_resident:
+        stride = plan.geo.groups * plan.geo.co if vectors > 1 else tile.cos
         emit.memory(
             program.state, program.out, LOAD, ACC, plan.slots.bias_at,
-            plan.geo.bias_base + tile.group * plan.geo.co + tile.co, 1, tile.cos, tile.cos,
+            plan.geo.bias_base + tile.group * plan.geo.co + tile.co, vectors, tile.cos, stride,
             0, 0, 0, 0, plan.m.acc_bytes,
         )  # fmt: skip
 
 
 @stage
-def bias_of(plan: Plan, tile: Tile) -> int:
-    """Where the bias of a tile's first block lies."""
-    first = tile.group * plan.geo.co + tile.co if plan.slots.bias_resident else 0
-    return plan.slots.bias_at + first
+def vector_of(plan: Plan, tile: Tile, number: int) -> int:
+    """Where a vector's values of a tile's first block lie: of the bias, or of the shifts."""
+    at, pitch = 0, tile.cos
+    if plan.slots.bias_resident:
+        at, pitch = tile.group * plan.geo.co + tile.co, plan.geo.groups * plan.geo.co
+    return plan.slots.bias_at + number * pitch + at
 
 
 @stage
@@ -199,11 +203,11 @@ def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: 
             continue  # see `residual`
         if kind == EPILOGUE_TENSOR and plan.operations.starts_with_tensor:
             continue
-        if kind == EPILOGUE_BIAS and plan.operations.lifted:
+        if kind == EPILOGUE_BIAS and epilogue[e, 1] == ALU_ADD and plan.operations.lifted:
             continue
         source = tile.acc + piece.offset
         if kind == EPILOGUE_BIAS:
-            source = bias_of(plan, tile) + piece.block
+            source = vector_of(plan, tile, epilogue[e, 2]) + piece.block
         elif kind == EPILOGUE_TENSOR:
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
             if piece.offset == 0:
