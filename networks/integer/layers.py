@@ -85,13 +85,17 @@ class Layers:
                 raise NotALayer("nothing quantises its result")
             output = product.sums
         exponent = None if residual is None else residual.exponent
-        r = Requantisation(product.sums, output, exponent, steps.relu, steps.upper)
+        if residual is not None and product.finer is not None:
+            raise NotALayer("a tensor is added to its sums, which count differently by channel")
+        r = Requantisation(
+            product.sums, output, exponent, steps.relu, steps.upper, product.finer
+        )
         if not r.is_possible:
             raise NotALayer("its scales are too far apart for shifts")
         epilogue, integers = finish(r, bias, channels)
         value = self._t.add(name or match.result.node, product.shape, output)
         added = None if residual is None else residual.value
-        self._append(match, product, epilogue, value, integers, added, name, parts)
+        self._append(match, product, epilogue, value, integers, added, name, parts, r.shifts)
         return value
 
     def _bind(self, match: Match, value: Value) -> None:
@@ -108,6 +112,7 @@ class Layers:
         residual: str | None = None,
         name: str = "",
         parts: int = 1,
+        shifts: NDArray[np.int64] | None = None,
     ) -> None:
         node = match.anchor.node
         workload, weight, unfold = (
@@ -131,6 +136,7 @@ class Layers:
                 weight=weight,
                 weight_from=product.weight_from,
                 bias=bias,
+                shifts=None if shifts is None else shifts.astype(np.int32),
                 unfold=unfold,
                 macs=self._macs.get(node, 0) // parts,
             )

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from networks.integer.arithmetic import average_weights, exponent_of
+from networks.integer.arithmetic import average_weights, exponents_of
 from networks.integer.walk import Tensors, View, rows_and_channels
 from networks.relax import islands
 from networks.relax.chains import Match, quantisation, window
-from networks.relax.constants import integers_of
+from networks.relax.constants import along_channels, integers_of
 from targets.capabilities import Blocks
 from targets.workload import Workload
 
@@ -31,7 +31,8 @@ class NotALayer(Exception):
 class Product:
     """What multiplies: a workload without epilogue, its weights (or the value that is packed as
     such) and their exponent, the int8 value it reads with its own, and the shape of the value it
-    writes."""
+    writes. The weights of an output channel may count in finer steps: by so many bits, `finer`
+    (o,)."""
 
     workload: Workload
     data: str
@@ -40,11 +41,22 @@ class Product:
     weight: NDArray[np.int8] | None = None
     exponent: int = 0
     weight_from: str | None = None
+    finer: NDArray[np.int64] | None = None
 
     @property
     def sums(self) -> int:
         """The exponent of its sums."""
         return self.data_exponent + self.exponent
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Integers that count in 2^`exponent`; those of an output channel in finer steps, see
+    `Product`."""
+
+    integers: NDArray[Any]
+    exponent: int
+    finer: NDArray[np.int64] | None = None
 
 
 class Products:
@@ -82,21 +94,28 @@ class Products:
         n, c, h, w = view.shape
         return view, (n, c, h, w)
 
-    def _weights(self, value: Any) -> tuple[NDArray[Any], int]:
-        """Int8 weights in the shape that the operator reads, and their exponent."""
+    def _weights(self, value: Any, axis: int) -> _Weights:
+        """Int8 weights in the shape that the operator reads, whose output channels are an axis."""
         found = integers_of(self._t.flat, value)
         if found is None:
             raise NotALayer("its weights are no int8 constants")
         integers, binding = found
         given = quantisation(binding)
         assert given is not None
-        return integers, exponent_of(binding.node, given)
+        exponents = exponents_of(binding.node, given)
+        if len(set(exponents.tolist())) == 1:
+            return _Weights(integers, int(exponents[0]))
+        each = np.moveaxis(along_channels(self._t.flat, value, exponents), axis, 0)
+        own = each.reshape(len(each), -1).astype(np.int64)
+        if (own != own[:, :1]).any():
+            raise NotALayer("its weights have scales along what is summed")
+        return _Weights(integers, int(own.max()), own.max() - own[:, 0])
 
     def conv2d(self, match: Match) -> Product:
         """A convolution with constant weights."""
         view, (n, c, h, w) = self.image(match.anchor.args[0])
-        weight, exponent = self._weights(match.anchor.args[1])
-        attrs = match.anchor.value.attrs
+        found = self._weights(match.anchor.args[1], 0)
+        weight, attrs = found.integers, match.anchor.value.attrs
         top, left, bottom, right = (int(pad) for pad in attrs.padding)
         workload = Workload(
             "conv2d", n, c, h, w, weight.shape[0],
@@ -107,13 +126,15 @@ class Products:
             groups=int(attrs.groups), epilogue=(),
         )  # fmt: skip
         shape = match.anchor.shape or ()
-        return Product(workload, view.value, view.known, shape, weight, exponent)
+        return Product(
+            workload, view.value, view.known, shape, weight, found.exponent, finer=found.finer
+        )
 
     def dense(self, match: Match) -> Product:
         """A product with constant weights; of a flattened image they follow how it lies packed."""
         view = self.data(match.anchor.args[0])
-        matrix, exponent = self._weights(match.anchor.args[1])
-        weight = np.ascontiguousarray(matrix.T)[:, :, None, None]
+        found = self._weights(match.anchor.args[1], 1)
+        weight = np.ascontiguousarray(found.integers.T)[:, :, None, None]
         rows, channels = rows_and_channels(view.shape)
         own = self._t.values[view.value].shape
         if len(own) == 4 and (own[0] != 1 or rows != 1 or math.prod(own) != channels):
@@ -126,7 +147,9 @@ class Products:
         workload = Workload("dense", rows, inputs, 1, 1, outputs, epilogue=())
         shape = match.anchor.shape or ()
         shape = shape if len(shape) != 4 else (rows, outputs)
-        return Product(workload, view.value, view.known, shape, weight, exponent)
+        return Product(
+            workload, view.value, view.known, shape, weight, found.exponent, finer=found.finer
+        )
 
     def average(self, match: Match) -> Product:
         """A depthwise convolution with equal weights, as far as integers are."""

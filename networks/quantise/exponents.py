@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,23 +30,45 @@ is left for the products."""
 @dataclass(frozen=True)
 class Exponents:
     """A tensor's real value is its integer times two to its exponent: `activations` by tensor,
-    `weights` by the first operator of their group."""
+    `weights` by the first operator of their group. Where output channels have exponents of their
+    own, that is the largest, and `finer` says by how many bits each is less, (channels,)."""
 
     activations: Mapping[str, int]
     weights: Mapping[str, int]
+    finer: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def of_weights(self, name: str) -> NDArray[np.int64]:
+        """The exponent of the weights of the group with that first operator, (1,), or that of each
+        output channel, (channels,)."""
+        return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
+
+    def least_of_weights(self, name: str) -> int | None:
+        """The least of these; None for a group without weights."""
+        return int(self.of_weights(name).min()) if name in self.weights else None
 
 
-def covering(largest: float) -> int:
-    """The smallest exponent at which ± `largest` is not cut off: ceil(log2(largest / 127))."""
-    if not largest > 0:
+def covering(magnitude: float) -> int:
+    """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127))."""
+    if not magnitude > 0:
         return OF_ZEROS
-    return min(max(math.ceil(math.log2(largest / INT8_MAX)), -LIMIT), LIMIT)
+    return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)
 
 
-def quantised(values: NDArray[np.floating], exponent: int) -> NDArray[np.int8]:
-    """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127."""
+def quantised(
+    values: NDArray[np.floating], exponent: int | NDArray[np.int64]
+) -> NDArray[np.int8]:
+    """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127. Exponents
+    may be an array that broadcasts to it."""
     steps = np.rint(np.ldexp(np.asarray(values, np.float64), -exponent))
     return np.clip(steps, -128, INT8_MAX).astype(np.int8)
+
+
+def along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+    """Values of channels, (channels,), or one, (1,), so that they broadcast along an axis."""
+    shape = [1] * rank
+    if values.size > 1:
+        shape[axis] = -1
+    return values.reshape(shape)
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
@@ -104,10 +127,18 @@ class _Weights:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
         weighted = [(group, group.weight) for group in plan.groups if group.weight is not None]
         values = {name: numpy_helper.to_array(tensors[name]) for _, name in weighted}
-        asked = {name: least_error(v, covering(_largest(v))) for name, v in values.items()}
+        asked = {name: least_error(v, covering(largest(v))) for name, v in values.items()}
         self._asked = {group: asked[name] for group, name in weighted}
         self._floors = {
-            group: _bias_floor([tensors[nodes[name].input[place]] for name, place in group.biases])
+            group: bias_floor(
+                max(
+                    (
+                        largest(numpy_helper.to_array(tensors[nodes[name].input[place]]))
+                        for name, place in group.biases
+                    ),
+                    default=0.0,
+                )
+            )
             for group, _ in weighted
         }
 
@@ -142,11 +173,11 @@ class _Alike:
         return {name: max(asked[other] for other in same) for name, same in self._of.items()}
 
 
-def _largest(values: NDArray[np.floating]) -> float:
+def largest(values: NDArray[np.floating]) -> float:
+    """The largest magnitude in an array of any shape, 0 in an empty one."""
     return float(np.abs(values).max(initial=0.0))
 
 
-def _bias_floor(biases: Iterable[onnx.TensorProto]) -> int:
-    """The least exponent of the sums at which their bias is well within int32."""
-    largest = max((_largest(numpy_helper.to_array(bias)) for bias in biases), default=0.0)
-    return math.ceil(math.log2(largest)) - INT32_BIAS_BITS if largest > 0 else -4 * LIMIT
+def bias_floor(bias: float) -> int:
+    """The least exponent of the sums at which a bias of that magnitude is well within int32."""
+    return math.ceil(math.log2(bias)) - INT32_BIAS_BITS if bias > 0 else -4 * LIMIT

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from networks.graph import NormalGraph
-from networks.quantise.exponents import Exponents, quantised
+from networks.quantise.channels import channel_axis
+from networks.quantise.exponents import Exponents, along, quantised
 from networks.quantise.plan import Group, Plan
 
 
@@ -42,28 +43,24 @@ class _Writer:
         self._before: list[onnx.NodeProto] = []
         self._used = set(self._nodes) | set(self._constants) | set(normal.types())
         self._used.update(name for node in self._copy.graph.node for name in node.output)
-        self._integers: dict[tuple[str, int, str], str] = {}
+        self._integers: dict[tuple[str, tuple[int, ...], str], str] = {}
 
     def weigh(self, node: str, weight: str) -> None:
         """Let a layer read its weights as int8."""
         values = numpy_helper.to_array(self._constants[weight])
-        exponent = self._exponents.weights[node]
-        key = (weight, exponent, "int8")
-        if key not in self._integers:
-            self._integers[key] = self._dequantised(weight, quantised(values, exponent), exponent)
-        self._nodes[node].input[1] = self._integers[key]
+        own, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
+        integers = quantised(values, along(own, axis, values.ndim))
+        self._nodes[node].input[1] = self._dequantised(weight, integers, own, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
         """Let an operator read its bias as int32, in steps of the sums of products."""
         name = self._nodes[node].input[place]
         data = self._exponents.activations[group.operands[0]]
-        exponent = data + self._exponents.weights[group.nodes[0]]
-        key = (name, exponent, "int32")
-        if key not in self._integers:
-            values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
-            steps = np.rint(np.ldexp(values, -exponent)).astype(np.int32)
-            self._integers[key] = self._dequantised(name, steps, exponent)
-        self._nodes[node].input[place] = self._integers[key]
+        own = data + self._exponents.of_weights(group.nodes[0])
+        values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
+        axis = int(np.argmax(values.shape)) if values.ndim else 0  # all others are 1
+        steps = np.rint(np.ldexp(values, -along(own, axis, values.ndim))).astype(np.int32)
+        self._nodes[node].input[place] = self._dequantised(name, steps, own, axis)
 
     def model(self, plan: Plan) -> onnx.ModelProto:
         """The finished model."""
@@ -109,14 +106,28 @@ class _Writer:
         return onnx.shape_inference.infer_shapes(self._copy)
 
     def _dequantised(
-        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponent: int
-    ) -> str:
-        """A constant as integers, which are dequantised when the model is run."""
+        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], own: NDArray[np.int64],
+        axis: int,
+    ) -> str:  # fmt: skip
+        """A constant as integers, which are dequantised when the model is run, with one exponent or
+        one a channel, (1,) or (channels,); `axis` is that of the channels."""
         kind = steps.dtype.name
+        key = (name, tuple(own.tolist()), kind)
+        if key in self._integers:
+            return self._integers[key]
         stored, back = self._fresh(f"{name}/{kind}"), self._fresh(f"{name}/dequantised")
         self._tensors[stored] = numpy_helper.from_array(np.ascontiguousarray(steps), stored)
-        inputs = [stored, self._scale(exponent), self._zero(kind)]
-        self._before.append(self._node("DequantizeLinear", inputs, back, name))
+        if own.size == 1:
+            inputs = [stored, self._scale(int(own[0])), self._zero(kind)]
+            node = self._node("DequantizeLinear", inputs, back, name)
+        else:
+            scale = self._fresh(f"{name}/{kind}/scales")
+            self._tensors[scale] = numpy_helper.from_array(np.ldexp(np.float32(1), own), scale)
+            zero = self._shared(f"zero/{kind}/{own.size}", np.zeros(own.size, kind))
+            node = self._node("DequantizeLinear", [stored, scale, zero], back, name)
+            node.attribute.append(helper.make_attribute("axis", axis))
+        self._before.append(node)
+        self._integers[key] = back
         return back
 
     def _scale(self, exponent: int) -> str:

@@ -20,7 +20,8 @@ from targets.files import Json
 @dataclass(frozen=True)
 class LayerNoise:
     """One int8 layer: `operators` of the model in it, the tensor it writes, and the powers of two
-    its output and its weights count in (None without weights).
+    its output and its weights count in (None without weights; where output channels have their own,
+    the largest and, in `least_weight_exponent`, the least).
 
     `decibels` is 10·log10 of the power of the float output over that of the difference; None where
     nothing differs, or where the float output is all zeros.
@@ -31,6 +32,7 @@ class LayerNoise:
     tensor: str
     exponent: int
     weight_exponent: int | None
+    least_weight_exponent: int | None
     decibels: float | None
 
 
@@ -109,6 +111,7 @@ def measure_noise(
             tensor,
             exponents.activations[tensor],
             exponents.weights.get(operators[0]),
+            exponents.least_of_weights(operators[0]),
             power[tensor].decibels(),
         )
         for operators, tensor in layers

@@ -10,6 +10,7 @@ import onnx
 
 from networks.errors import QuantisationError
 from networks.onnx_source import OnnxSource
+from networks.quantise.channels import by_channel
 from networks.quantise.existing import is_quantised
 from networks.quantise.exponents import choose
 from networks.quantise.fold import folded
@@ -36,7 +37,8 @@ class Options:
     representing: the largest seen, the one of least relative entropy, or a `percentile` of all.
     `rule` turns it into a power of two: `cover` takes the smallest that cuts nothing off,
     `least_error` the one of least squared error among that and the two below. `keep_float` names
-    operators that stay in float, each with the layer it is fused into.
+    operators that stay in float, each with the layer it is fused into. `per_channel` gives the
+    weights of output channels powers of two of their own, where `channels.by_channel` does.
 
     Raises `QuantisationError` for values that there are not.
     """
@@ -45,6 +47,7 @@ class Options:
     rule: Rule = "least_error"
     percentile: float = 99.999
     keep_float: tuple[str, ...] = ()
+    per_channel: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -106,6 +109,8 @@ def quantise(
     if options.rule == "least_error":
         measured = least_error_exponents(normal.model, measured, samples.feeds)
     exponents = choose(normal, found, measured)
+    if options.per_channel:
+        exponents = by_channel(normal, found, exponents)
     integer = insert(normal, found, exponents)
     layers, outputs = measure_noise(normal.model, integer, found, exponents, samples.feeds)
     report = QuantisationReport(

@@ -14,7 +14,8 @@ from onnx import helper, numpy_helper
 
 from networks.graph import NormalGraph
 from networks.normalise import normalise
-from networks.quantise.exponents import covering, least_error, quantised
+from networks.quantise.channels import channel_axis, least_errors
+from networks.quantise.exponents import along, covering, largest, least_error, quantised
 from networks.quantise.fold import attribute
 from networks.quantise.qoperator import to_qdq
 from targets.errors import UnknownName
@@ -29,8 +30,8 @@ SUMS = frozenset(("Conv", "Gemm", "MatMul", "Add", "BatchNormalization"))
 class ScaleChange:
     """A tensor whose scale was no power of two, or whose zero point was not 0.
 
-    `scale` and `zero_point` are what it had (of channels, the largest scale), `exponent` what it
-    has now, and `ratio` the new step over the old one. `decibels` is, of weights, the power of
+    `scale` and `zero_point` are what it had, `exponent` what it has now (of channels, the largest
+    of each), and `ratio` the new step over the old one. `decibels` is, of weights, the power of
     their values over that of the change; None of activations, whose values nobody knows.
     """
 
@@ -64,8 +65,9 @@ def nearest_power_of_two(
     """The model in QDQ form with int8 tensors, power-of-two scales and zero points 0.
 
     An activation gets the power of two next to its scale (of an asymmetric one, to that of the
-    int8 that reaches as far); weights are quantised anew, a whole tensor at one scale of least
-    squared error; biases follow. Operators of `keep_float` compute with float weights and read
+    int8 that reaches as far); weights are quantised anew, at the scale of least squared error, one
+    for a whole tensor or one a channel as they had; biases follow. Weights of a product to whose
+    sums another tensor is added get one scale in any case. Operators of `keep_float` compute with float weights and read
     their data before it is quantised. Raises `UnknownName` for one that the model has not, and as
     `networks.normalise.normalise`.
     """
@@ -155,7 +157,7 @@ class _Rescaler:
             self._note(integer, step, point, exponent, None)
         if node.op_type == QUANTISE and point == low:
             self._cut(node, step * (high - low), exponent)
-        self._set(node, exponent, np.int8)
+        self._set(node, np.array([exponent]), np.int8)
 
     def _cut(self, node: onnx.NodeProto, high: float, exponent: int) -> None:
         """Cut a layer's output as its unsigned steps did: quantisers leave out the relu or the clip
@@ -179,54 +181,94 @@ class _Rescaler:
         scale, zero = self._scale(node), self._zero(node)
         assert scale is not None
         assert zero is not None
-        steps, point = float(scale.max()), int(np.abs(zero.astype(np.int64)).max())
-        exponent = round(math.log2(steps))
-        exact = scale.size == 1 and steps == 2.0**exponent and not point
+        point, axis = int(np.abs(zero.astype(np.int64)).max()), self._channel_axis(node)
+        mantissas, own = np.frexp(scale.astype(np.float64).ravel())
+        own = own.astype(np.int64) - 1
+        exact = (mantissas == 0.5).all() and not point and (scale.size == 1 or axis is not None)
         if not exact or self._types.get(node.input[0]) != _INT8:
-            exponent = least_error(values, covering(float(np.abs(values).max(initial=0.0))))
-            stored = quantised(values, exponent)
-            noise = float(np.sum((np.ldexp(stored.astype(np.float64), exponent) - values) ** 2))
+            if scale.size > 1 and axis is not None:
+                own = least_errors(np.moveaxis(values, axis, 0))
+            else:
+                own = np.array([least_error(values, covering(largest(values)))], np.int64)
+            exponents = along(own, axis or 0, values.ndim)
+            stored = quantised(values, exponents)
+            noise = float(np.sum((np.ldexp(stored.astype(np.float64), exponents) - values) ** 2))
             power = float(np.sum(values**2))
             decibels = 10 * math.log10(power / noise) if power > 0 and noise > 0 else None
-            self._note(node.input[0], steps, point, exponent, decibels)
+            self._note(node.input[0], float(scale.max()), point, int(own.max()), decibels)
             node.input[0] = self._constant(f"{node.input[0]}/rescaled", stored)
-        self._set(node, exponent, np.int8)
+        self._set(node, own, np.int8, axis or 0)
+
+    def _channel_axis(self, node: onnx.NodeProto) -> int | None:
+        """The axis along which a constant's scales may differ: that of the output channels of the
+        products which read it, as far as nothing but constants is added to these."""
+        axis = int(str(attribute(node, "axis", 1)))
+        readers = [reader for reader in self._graph.node if node.output[0] in reader.input]
+        fits = all(
+            reader.op_type in ("Conv", "Gemm", "MatMul")
+            and list(reader.input).index(node.output[0]) == 1
+            and channel_axis(reader) == axis % len(self._constants[node.input[0]].dims)
+            and not self._adds_a_tensor(reader)
+            for reader in readers
+        )
+        return axis % len(self._constants[node.input[0]].dims) if readers and fits else None
+
+    def _adds_a_tensor(self, product: onnx.NodeProto) -> bool:
+        """Whether a tensor that is no constant is added to sums before they are quantised."""
+        readers = [node for node in self._graph.node if product.output[0] in node.input]
+        for node in readers:
+            if node.op_type == "Add":
+                others = [name for name in node.input if name != product.output[0]]
+                if any(self._constant_behind(name) is None for name in others):
+                    return True
+                if self._adds_a_tensor(node):
+                    return True
+        return False
+
+    def _constant_behind(self, name: str) -> onnx.TensorProto | None:
+        """The constant that a tensor is, dequantised or as it is."""
+        source = self._made.get(name)
+        if source is not None and source.op_type == DEQUANTISE:
+            name = source.input[0]
+        return self._constants.get(name)
 
     def _rescale_bias(self, node: onnx.NodeProto, values: NDArray[np.float64] | None) -> None:
         """In steps of the sums it is added to; a float constant where these are none of int8."""
-        exponent = self._sums_exponent(node.output[0])
+        own = self._sums_exponents(node.output[0])
         if values is None:
             self.kept[node.input[0]] = "it is int32 and no constant"
-        elif exponent is None:
+        elif own is None or own.size not in (1, values.size):
             real = self._constant(f"{node.output[0]}/float", values.astype(np.float32))
             for reader in self._graph.node:
                 for i, name in enumerate(reader.input):
                     reader.input[i] = real if name == node.output[0] else name
         else:
-            steps = np.rint(np.ldexp(values, -exponent))
+            axis = int(np.argmax(values.shape)) if values.ndim else 0  # all others are 1
+            steps = np.rint(np.ldexp(values, -along(own, axis, values.ndim)))
             steps = np.clip(steps, -(2.0**31), 2.0**31 - 1).astype(np.int32)
             node.input[0] = self._constant(f"{node.output[0]}/rescaled", steps)
-            self._set(node, exponent, np.int32)
+            self._set(node, own, np.int32, axis)
 
-    def _sums_exponent(self, bias: str) -> int | None:
-        """The exponent of the products that a bias is added to, None where they have none."""
+    def _sums_exponents(self, bias: str) -> NDArray[np.int64] | None:
+        """The exponent of the products that a bias is added to, (1,), or that of each channel,
+        (channels,); None where they have none."""
         reader = next((n for n in self._graph.node if bias in n.input), None)
         if reader is not None and reader.op_type == "Add":
             others = [self._made.get(name) for name in reader.input if name != bias]
             reader = next((node for node in others if node is not None), None)
         if reader is None or reader.op_type not in ("Conv", "Gemm", "MatMul"):
             return None
-        scales = []
+        sums = np.zeros(1, np.int64)
         for name in reader.input[:2]:
             source = self._made.get(name)
             scale = self._scale(source) if source is not None else None
-            if source is None or source.op_type != DEQUANTISE or scale is None or scale.size != 1:
+            if source is None or source.op_type != DEQUANTISE or scale is None:
                 return None
-            exponent = math.log2(float(scale.ravel()[0]))
-            if exponent != round(exponent):
+            mantissas, exponents = np.frexp(scale.astype(np.float64).ravel())
+            if (mantissas != 0.5).any() or (scale.size > 1 and name != reader.input[1]):
                 return None
-            scales.append(round(exponent))
-        return sum(scales)
+            sums = sums + exponents - 1
+        return sums
 
     def _values(self, node: onnx.NodeProto) -> NDArray[np.float64] | None:
         """The real values of a dequantised constant, in its shape; None where it is none."""
@@ -237,13 +279,9 @@ class _Rescaler:
         if attribute(node, "block_size", 0):
             return None
         integers = numpy_helper.to_array(tensor).astype(np.float64)
-        axis = int(str(attribute(node, "axis", 1)))
-        spread = [1] * integers.ndim
-        if scale.size > 1:
-            spread[axis] = -1
-        zero = zero.astype(np.float64)
-        zero = zero.reshape(spread) if zero.size > 1 else zero.reshape([1] * integers.ndim)
-        found: NDArray[np.float64] = (integers - zero) * scale.reshape(spread).astype(np.float64)
+        axis, rank = int(str(attribute(node, "axis", 1))), integers.ndim
+        zero, scale = (each.astype(np.float64) for each in (zero, scale))
+        found: NDArray[np.float64] = (integers - along(zero, axis, rank)) * along(scale, axis, rank)
         return found
 
     def _scale(self, node: onnx.NodeProto) -> NDArray[Any] | None:
@@ -256,14 +294,23 @@ class _Rescaler:
         tensor = self._constants.get(node.input[2])
         return None if tensor is None else numpy_helper.to_array(tensor)
 
-    def _set(self, node: onnx.NodeProto, exponent: int, kind: type[np.generic]) -> None:
-        name = np.dtype(kind).name
-        scale = self._constant(f"scale/2^{exponent}", np.float32(2.0**exponent))
-        zero = self._constant(f"zero/{name}", np.zeros((), kind))
+    def _set(
+        self, node: onnx.NodeProto, own: NDArray[np.int64], kind: type[np.generic], axis: int = 0
+    ) -> None:
+        """Give it the scale of an exponent, (1,), or of channels along an axis, (channels,)."""
+        name, single = np.dtype(kind).name, own.size == 1
+        if single:
+            scale = self._constant(f"scale/2^{own[0]}", np.float32(2.0 ** own[0]))
+            zero = self._constant(f"zero/{name}", np.zeros((), kind))
+        else:
+            scale = self._constant(f"{node.output[0]}/scales", np.ldexp(np.float32(1), own))
+            zero = self._constant(f"zero/{name}/{own.size}", np.zeros(own.size, kind))
         del node.input[1:]
         node.input.extend([scale, zero])
         for old in [a for a in node.attribute if a.name in ("axis", "output_dtype")]:
             node.attribute.remove(old)
+        if not single:
+            node.attribute.append(helper.make_attribute("axis", axis))
 
     def _constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
         if name not in self._constants:

@@ -43,6 +43,14 @@ def integers_of(flat: FlatGraph, value: Any) -> tuple[Array, Binding] | None:
     return None
 
 
+def along_channels(flat: FlatGraph, value: Any, values: Array) -> Array:
+    """One value a scale of the constant of `integers_of`, (scales,), in the shape of `value`."""
+    binding = flat.by_var[value]
+    if binding.op == "relax.dequantize":
+        return np.broadcast_to(_along(binding, values), binding.shape or ())
+    return _RULES[binding.op](binding, along_channels(flat, binding.args[0], values))
+
+
 def _dequantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
     return (x.astype(np.float64) - _along(binding, zero)) * _along(binding, scale)
 
