@@ -14,7 +14,7 @@ from targets.capabilities import Blocks, Bound, HasHost, Latency, Roofline, bloc
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
-EpilogueMode = Literal["full", "plain"]
+EpilogueMode = Literal["full", "per-channel", "plain"]
 
 MAX_WASTE = 1.0
 

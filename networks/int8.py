@@ -10,12 +10,14 @@ The rule, for float and quantised models alike: int8 data times int8 weights, su
 is 0 behind a relu or a clip at zero (the upper bound of a clip is where the scale puts 127), else
 −128. A maximum keeps its scale: it has nothing to shift. A float model has no scales yet: its shift
 is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact where that is a whole
-number.
+number; where output channels have scales of their own and no residual is added, it is
+`>> channel`, and there is a bias in any case.
 
 Schedules depend on none of the constants, so what is tuned is the canonical form
-(`targets.workload.canonical`). Two ways to write it down:
+(`targets.workload.canonical`). Three ways to write it down:
 
 - `full` (the default): the steps that the network needs.
+- `per-channel`: likewise, of a float model that will be quantised with scales a channel.
 - `plain`: the published VTA benchmarks' `>> 8, min 127, max 0` behind every convolution and
   product, so that one shape is one workload: for comparisons with those and with the schedules
   that the stock compiler publishes. It computes no network.
@@ -26,7 +28,7 @@ from __future__ import annotations
 import math
 
 from networks.accelerator import EpilogueMode
-from networks.fused_calls import FusedCall, Quantisation
+from networks.fused_calls import PRODUCTS, FusedCall, Quantisation
 from targets.workload import DEFAULT_EPILOGUE, EpilogueOp
 
 FLOAT_SHIFT = 8
@@ -44,6 +46,9 @@ def epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     if call.operator == "max_pool":
         return (EpilogueOp("max", low),) if low > -128 else ()
     shift, _ = requantise_shift(call)
+    if _is_by_channel(call, mode, "add" in kinds):
+        steps = (EpilogueOp("bias"), EpilogueOp("shr_channel", FLOAT_SHIFT))
+        return (*steps, EpilogueOp("min", 127), EpilogueOp("max", low))
     has_bias = "bias" in kinds or bool(_data_zero(call) or _out_zero(call))
     first = [EpilogueOp("bias")] if has_bias else []
     if "add" in kinds:
@@ -53,8 +58,17 @@ def epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
     return (*first, EpilogueOp("shr", shift), EpilogueOp("min", 127), EpilogueOp("max", low))
 
 
+def _is_by_channel(call: FusedCall, mode: EpilogueMode, has_residual: bool) -> bool:
+    """Whether output channels are shifted by amounts of their own."""
+    given = call.weight_quantisation
+    if call.operator not in PRODUCTS or has_residual:
+        return False
+    return mode == "per-channel" if given is None else len(set(given.scale)) > 1
+
+
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
-    """The right shift from the accumulator's scale to the output's, and whether it is exact."""
+    """The right shift from the accumulator's scale to the output's, the middle one of channels', and
+    whether each is exact."""
     data, weight, out = call.data_quantisation, call.weight_quantisation, _output(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
@@ -63,7 +77,7 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
     if not exponents:
         return FLOAT_SHIFT, False
     nearest = min(max(round(exponents[len(exponents) // 2]), 0), MAX_SHIFT)
-    return nearest, all(abs(exponent - nearest) < 1e-6 for exponent in exponents)
+    return nearest, all(abs(exponent - round(exponent)) < 1e-6 for exponent in exponents)
 
 
 def obstacle(call: FusedCall) -> tuple[str, str] | None:
@@ -95,6 +109,9 @@ def notes(call: FusedCall) -> list[str]:
         found.append(
             f"its requantisation is no power of two, the accelerator shifts: nearest is >> {shift}"
         )
+    weight, kinds = call.weight_quantisation, {step.kind for step in call.steps}
+    if weight and len(set(weight.scale)) > 1 and "add" in kinds:
+        found.append("its weights get one scale, for a tensor is added to its sums")
     if _data_zero(call) or _out_zero(call):
         found.append("zero points go into the bias")
     return found

@@ -18,7 +18,7 @@ from tuning.checks import check_source
 from tuning.picks import Progress, read_picks, tuned_picks
 
 if TYPE_CHECKING:
-    from networks.accelerator import Accelerator
+    from networks.accelerator import Accelerator, EpilogueMode
     from networks.integer.graph import IntegerGraph
 
 DEFAULT_TRIALS = 16
@@ -27,7 +27,7 @@ DEFAULT_TRIALS = 16
 @dataclass(frozen=True)
 class BuildOptions:
     """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
-    many trials of each workload. `bare` refuses what the CPU would have to compute."""
+    many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare` refuses what the CPU would have to compute."""
 
     model: str
     out: Path
@@ -36,6 +36,7 @@ class BuildOptions:
     trials: int = DEFAULT_TRIALS
     calibration: Path | None = None
     keep_float: tuple[str, ...] = ()
+    per_channel: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bare: bool = False
     seed: int = 0
@@ -119,11 +120,14 @@ def integer_network(
     from networks.integer.extraction import integer_graph
     from networks.quantise import Options, Quantised, int8_model, model_with_weights
 
-    accelerator = Accelerator.of(target)
+    mode: EpilogueMode = "per-channel" if options.per_channel else "full"
+    accelerator = Accelerator.of(target, mode)
     model = model_with_weights(options.model, options.seed)
     on_cpu = (*options.keep_float, *_cheaper_on_cpu(options, accelerator))
     made = int8_model(
-        model, options.calibration, Options(keep_float=on_cpu), input_shapes=options.input_shapes,
+        model, options.calibration,
+        Options(keep_float=on_cpu, per_channel=options.per_channel),
+        input_shapes=options.input_shapes,
     )  # fmt: skip
     warnings: tuple[str, ...] = ()
     if isinstance(made, Quantised):

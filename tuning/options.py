@@ -15,7 +15,7 @@ from targets.printable import printable
 from targets.workload import DEFAULT_EPILOGUE
 
 PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
-AS_IN_NETWORK, PLAIN = "network", "plain"
+AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 _LONGEST_NAME = 60  # characters of a default folder
 
 OptionValue = str | int | float | bool
@@ -40,7 +40,8 @@ class TuningOptions(BaseModel):
     )
     epilogue: str = Field(
         default=AS_IN_NETWORK,
-        description="what follows the sums: 'network', what the network needs; 'plain', the "
+        description="what follows the sums: 'network', what the network needs; 'per-channel', the "
+        "same for weights with scales a channel; 'plain', the "
         "published benchmarks' '>> 8, min 127, max 0'; of a workload its steps, plain by default",
     )
     layers: tuple[str, ...] = Field(
@@ -95,10 +96,10 @@ class TuningOptions(BaseModel):
             raise ValueError("give either a network or a workload")
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
-        if self.model and self.epilogue not in (AS_IN_NETWORK, PLAIN):
+        if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
             raise ValueError(
-                f"--epilogue {printable(self.epilogue)}: of a network it is 'network' or 'plain'; "
-                "steps are those of a --workload"
+                f"--epilogue {printable(self.epilogue)}: of a network it is 'network', "
+                "'per-channel' or 'plain'; steps are those of a --workload"
             )
         return self
 
@@ -108,8 +109,10 @@ class TuningOptions(BaseModel):
         return printable(self.model or self.workload)
 
     @property
-    def epilogue_mode(self) -> Literal["full", "plain"]:
+    def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
         """How a network's workloads are written down (`networks.int8`)."""
+        if self.epilogue == PER_CHANNEL:
+            return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"
 
     @property

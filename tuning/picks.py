@@ -68,6 +68,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
     known: dict[Workload, Pick] = {}
     for workload in dict.fromkeys(workloads):
         kinds = alike.get(_same_kinds(workload, blocks))
+        kinds = kinds or alike.get(_same_kinds(_by_channel(workload), blocks))
         likest = exact.get(_same_programs(workload, blocks), kinds)
         if likest is not None:
             known[workload] = likest
@@ -93,6 +94,17 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     tuned, does not say at which scale a residual comes or how large a bias is."""
     whole = padded(workload, blocks)
     return replace(whole, epilogue=tuple(EpilogueOp(op.kind) for op in whole.epilogue))
+
+
+def _by_channel(workload: Workload) -> Workload:
+    """The workload as it is where channels have their own shifts: what runs that by a schedule runs
+    this by it, for it has fewer operands. Of a float network nobody knows where scales a channel
+    will pay."""
+    steps = [
+        EpilogueOp("shr_channel") if op.kind == "shr" else op
+        for op in workload.epilogue if op.kind not in ("offset", "bias")
+    ]  # fmt: skip
+    return replace(workload, epilogue=(EpilogueOp("bias"), *steps))
 
 
 def tuned_picks(

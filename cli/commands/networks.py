@@ -22,7 +22,7 @@ def inspect(
     shape: InputShape = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,
     epilogue: Annotated[
-        str, typer.Option(help="'network' or 'plain', as 'tilewright tune' has it.")
+        str, typer.Option(help="'network', 'per-channel' or 'plain', as 'tilewright tune'.")
     ] = DEFAULTS.epilogue,
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out operators that only follow another.")

@@ -65,10 +65,11 @@ def tune(
     epilogue: Annotated[
         str,
         typer.Option(
-            help="'network': what the network needs; 'plain': '>> 8, min 127, max 0', as published "
+            help="'network': what the network needs; 'per-channel': the same for 'tilewright build "
+            "--per-channel'; 'plain': '>> 8, min 127, max 0', as published "
             "tuners report and stock schedules were made for. Of a --workload its steps: '>> N', "
-            "'min N', 'residual N', relu, bias, add; plain by default.",
-            metavar="network|plain|STEPS",
+            "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
+            metavar="network|per-channel|plain|STEPS",
         ),
     ] = DEFAULTS.epilogue,
     shape: InputShape = None,
