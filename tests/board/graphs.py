@@ -20,6 +20,7 @@ from targets.workload import Workload, parse_workload
 Tensor = NDArray[np.int8]
 PYNQ = VtaSpec.load("vta-pynq")
 RELU = "bias, >> 8, min 127, max 0"
+BY_CHANNEL = "bias, >> channel 6, min 127, max 0"
 SIGNED = "bias, >> 8, min 127, max -128"
 
 
@@ -91,6 +92,8 @@ def computed(layer: Layer, tensors: Mapping[str, Tensor], spec: VtaSpec) -> Tens
         given["weight"] = rows.reshape(w.out_channels, w.in_channels, 1, 1)
     if layer.bias is not None:
         given["bias"] = layer.bias.astype(np.int64)
+    if layer.shifts is not None:
+        given["shr_channel"] = layer.shifts.astype(np.int64)
     if layer.residual is not None:
         given["residual"] = (
             tensors[layer.residual]
@@ -114,15 +117,17 @@ def some_pick(workload: Workload, seed: int, spec: VtaSpec = PYNQ, space: str = 
 def layer(
     name: str, data: str, output: str, text: str, epilogue: str = RELU, **rest: object
 ) -> Layer:
-    """A layer with random weights, and a bias if its epilogue has one."""
+    """A layer with random weights, and bias and shifts if its epilogue has them."""
     w = parse_workload(text, epilogue)
     rng = np.random.default_rng([len(name), *name.encode()])
     shape = (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w)
     weight = rng.integers(-30, 31, shape).astype(np.int8)
     bias = rng.integers(-4000, 4000, w.out_channels).astype(np.int32)
+    shifts = rng.integers(6, 12, w.out_channels).astype(np.int32)
     made = Layer(
         name, (name,), "Conv", w, data, output, weight=weight, macs=w.macs,
         bias=bias if "bias" in epilogue else None,
+        shifts=shifts if "channel" in epilogue else None,
     )  # fmt: skip
     if w.operator == "max_pool":
         made = replace(made, weight=None, operator="MaxPool")
@@ -147,7 +152,7 @@ def small_cnn() -> Example:
     fold = Unfold.of(first, 3, 3)
     steps = [
         layer("conv1", "x", "a", str(fold.workload(first)), unfold=fold),
-        layer("conv2", "a", "b", "conv2d:c=16,h=12,w=12,o=32,k=3,s=2,p=1"),
+        layer("conv2", "a", "b", "conv2d:c=16,h=12,w=12,o=32,k=3,s=2,p=1", BY_CHANNEL),
         layer("pool", "b", "c", "max_pool:c=32,h=6,w=6,k=2,s=2", ""),
         layer("fc", "c", "y", "dense:n=1,c=288,o=10", SIGNED),
     ]

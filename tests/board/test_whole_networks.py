@@ -21,16 +21,20 @@ from tuning.picks import tuned_picks
 
 TARGET = "vta-pynq"
 CNNS = [
-    pytest.param(name, marks=pytest.mark.slow(seconds=seconds))
-    for name, seconds in (("digits_cnn", 5), ("mobilenet_v1", 12), ("resnet18", 15))
-]
+    pytest.param(name, per_channel, marks=pytest.mark.slow(seconds=seconds))
+    for name, per_channel, seconds in (
+        ("digits_cnn", False, 5), ("digits_cnn", True, 5), ("mobilenet_v1", True, 12),
+        ("resnet18", False, 15),
+    )
+]  # fmt: skip
 MEMORY = 1 << 26
 
 
-def made(name: str, out: Path) -> tuple[IntegerGraph, Artefact]:
+def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph, Artefact]:
     """A network in integers, and its artefact with the schedules that are estimated best."""
     target = make_target(TARGET)
-    graph, _, _ = integer_network(BuildOptions(name, out, TARGET), target)
+    options = BuildOptions(name, out, TARGET, per_channel=per_channel)
+    graph, _, _ = integer_network(options, target)
     picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
     artefact.build(graph, picks, target, "vta", out)
     return graph, artefact.load(out)
@@ -43,9 +47,12 @@ def drawn(graph: IntegerGraph, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("name", CNNS)
-def test_python_and_c_compute_the_integer_reference(name: str, tmp_path: Path, plain: Path) -> None:
-    graph, built = made(name, tmp_path / "art")
+@pytest.mark.parametrize(("name", "per_channel"), CNNS)
+def test_python_and_c_compute_the_integer_reference(
+    name: str, per_channel: bool, tmp_path: Path, plain: Path
+) -> None:
+    graph, built = made(name, tmp_path / "art", per_channel)
+    assert per_channel == any(layer.shifts is not None for layer in graph.layers)
     inputs = drawn(graph, 3)
     expected = reference.run(graph, inputs, library.in_memory(graph))
     outputs = built.infer(inputs)
