@@ -79,7 +79,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"{path} is of {printable(as_text(found['network']))} and lacks {len(missing)} of the "
             f"{whole} workloads that are built, first {missing[0]} (epilogue "
             f"{', '.join(map(str, missing[0].epilogue)) or 'none'}); tune this network with its "
-            "real epilogues, or build with --trials"
+            f"real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
 
@@ -94,6 +94,12 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     tuned, does not say at which scale a residual comes or how large a bias is."""
     whole = padded(workload, blocks)
     return replace(whole, epilogue=tuple(EpilogueOp(op.kind) for op in whole.epilogue))
+
+
+def _hint(missing: Sequence[Workload]) -> str:
+    """Which option tunes what is shifted by channel."""
+    own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
+    return " (--epilogue per-channel)" if own else ""
 
 
 def _by_channel(workload: Workload) -> Workload:

@@ -24,15 +24,15 @@ INT8 = (-128, 127)
 
 
 def exponent_of(tensor: str, quantisation: Quantisation) -> int:
-    """log2 of the scale. Raises `QuantisationError` for what shifts cannot do: other scales, zero
-    points, scales a channel, other types than int8."""
-    q, found = quantisation, exponents_of(tensor, quantisation)
+    """log2 of a scale that holds for the whole tensor. Raises `QuantisationError` for one that does
+    not, and as `exponents_of`."""
+    q = quantisation
     if len(set(q.scale)) > 1:
         raise QuantisationError(
             f"tensor '{tensor}' has a scale a channel, from {min(q.scale):g} to {max(q.scale):g}; "
             f"only weights may: {_WAY_OUT}"
         )
-    return int(found[0])
+    return int(exponents_of(tensor, q)[0])
 
 
 _WAY_OUT = (

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
+Exponent = int | NDArray[np.int64]
+"""Of a whole tensor, or of each channel, (channels,)."""
 
 
 class Graph:
@@ -44,27 +46,35 @@ class Graph:
         name = f"{x.partition(':')[0]}.q{len(self.nodes)}"
         return self.dequantise(self.op("QuantizeLinear", name, self._scaled(x, exponent)), exponent)
 
-    def dequantise(self, q: str, exponent: int) -> str:
-        """A float of an int8 tensor."""
+    def dequantise(self, q: str, exponent: Exponent, axis: int = 0) -> str:
+        """A float of an int8 tensor, whose channels along an axis may have exponents of their own.
+        """
         name = f"{q.partition(':')[0]}.dq{len(self.nodes)}"
-        return self.op("DequantizeLinear", name, self._scaled(q, exponent))
+        inputs = self._scaled(q, exponent)
+        if np.ndim(exponent):
+            return self.op("DequantizeLinear", name, inputs, axis=axis)
+        return self.op("DequantizeLinear", name, inputs)
 
-    def weight(self, name: str, shape: Sequence[int], exponent: int, largest: int = 127) -> str:
+    def weight(
+        self, name: str, shape: Sequence[int], exponent: Exponent, largest: int = 127, axis: int = 0
+    ) -> str:
         """Random int8 weights, dequantised."""
         values = self.random.integers(-largest, largest + 1, list(shape)).astype(np.int8)
-        return self.dequantise(self.constant(f"{name}.weight", values), exponent)
+        return self.dequantise(self.constant(f"{name}.weight", values), exponent, axis)
 
-    def bias(self, name: str, channels: int, exponent: int, largest: int = 2000) -> str:
+    def bias(self, name: str, channels: int, exponent: Exponent, largest: int = 2000) -> str:
         """A random int32 bias, dequantised."""
         values = self.random.integers(-largest, largest + 1, channels).astype(np.int32)
-        scale = self.constant(f"{name}.bias.scale", np.float32(2.0**exponent))
-        zero = self.constant(f"{name}.bias.zero", np.int32(0))
+        scale = self.constant(f"{name}.bias.scale", np.ldexp(np.float32(1), exponent))
+        zero = self.constant(f"{name}.bias.zero", np.zeros_like(exponent, np.int32))
         bias = self.constant(f"{name}.bias", values)
-        return self.op("DequantizeLinear", f"{name}.bias.dq", [bias, scale, zero])
+        extra = {"axis": 0} if np.ndim(exponent) else {}
+        return self.op("DequantizeLinear", f"{name}.bias.dq", [bias, scale, zero], **extra)
 
     def conv(
-        self, x: str, name: str, shape: Sequence[int], exponents: tuple[int, int], **attributes: Any
-    ) -> str:
+        self, x: str, name: str, shape: Sequence[int], exponents: tuple[int, Exponent],
+        **attributes: Any,
+    ) -> str:  # fmt: skip
         """A convolution with bias; `exponents` of data and weights."""
         data, weight = exponents
         inputs = [x, self.weight(name, shape, weight), self.bias(name, shape[0], data + weight)]
@@ -80,10 +90,10 @@ class Graph:
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
-    def _scaled(self, x: str, exponent: int) -> list[str]:
+    def _scaled(self, x: str, exponent: Exponent) -> list[str]:
         position = len(self.nodes)
-        scale = self.constant(f"scale{position}", np.float32(2.0**exponent))
-        return [x, scale, self.constant(f"zero{position}", np.int8(0))]
+        scale = self.constant(f"scale{position}", np.ldexp(np.float32(1), exponent))
+        return [x, scale, self.constant(f"zero{position}", np.zeros_like(exponent, np.int8))]
 
 
 def normal(shape: Sequence[int], seed: int = 0) -> NDArray[np.float32]:

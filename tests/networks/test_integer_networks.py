@@ -86,8 +86,30 @@ def attention_net(g: Graph) -> onnx.ModelProto:
     return g.model((g.quantise(g.op("Relu", "last", [total]), -3), (1, 10, 32)))
 
 
+def channels_net(g: Graph) -> onnx.ModelProto:
+    """Products of every kind whose output channels count in exponents of their own."""
+
+    def own(channels: int, coarsest: int) -> np.ndarray:
+        return coarsest - g.random.integers(0, 6, channels)
+
+    x = g.quantise(g.input("x", (1, 20, 8, 8)), -5)
+    conv = g.conv(x, "conv", (24, 20, 3, 3), (-5, own(24, -6)), pads=[1] * 4)
+    y = g.quantise(g.op("Relu", "relu", [conv]), 0)
+    deep = g.conv(y, "deep", (24, 1, 3, 3), (0, own(24, -5)), group=24, strides=[2, 2])
+    y = g.quantise(deep, 3)
+    grouped = g.conv(y, "grouped", (48, 12, 1, 1), (3, own(48, -7)), group=2)
+    flat = g.op("Flatten", "flat", [g.quantise(grouped, 5)])
+    rows, fc = own(40, -6), own(10, -7)
+    operands = [flat, g.weight("gemm", (40, 48 * 9), rows), g.bias("gemm", 40, 5 + rows)]
+    y = g.quantise(g.op("Gemm", "gemm", operands, transB=1), 10)
+    product = g.op("MatMul", "fc", [y, g.weight("fc", (40, 10), fc, axis=1)])
+    last = g.op("Add", "fc.bias", [product, g.bias("fc", 10, 10 + fc)])
+    return g.model((g.quantise(last, 12), (1, 10)))
+
+
 NETS: dict[str, Callable[[Graph], onnx.ModelProto]] = {
     "residual": _residual_net, "depthwise": depthwise_net, "attention": attention_net,
+    "channels": channels_net,
 }  # fmt: skip
 
 
@@ -102,7 +124,7 @@ def _check_layers(model: onnx.ModelProto, graph: IntegerGraph, compared: int) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "compared"), [("residual", 6), ("depthwise", 4), ("attention", 4)]
+    ("name", "compared"), [("residual", 6), ("depthwise", 4), ("attention", 4), ("channels", 5)]
 )
 @pytest.mark.parametrize("blocks", [BLOCKS, Blocks(2, 8, 8)])
 def test_every_layer_is_onnxruntimes(name: str, compared: int, blocks: Blocks) -> None:
@@ -220,12 +242,14 @@ def test_a_network_of_the_zoo_is_one_segment(name: str) -> None:
     _check_layers(model, graph, len(graph.layers))
 
 
-def _conv_net(data: float, weight: float | list[float], zero: int = 0) -> onnx.ModelProto:
+def _conv_net(
+    data: float | list[float], weight: float | list[float], zero: int = 0
+) -> onnx.ModelProto:
     """x → Q/DQ → conv → relu → Q/DQ, with these scales."""
     g = Graph()
     g.input("x", (1, 16, 4, 4))
     g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
-    g.constant("z", np.int8(zero)), g.constant("zw", np.zeros_like(weight, dtype=np.int8))
+    g.constant("z", np.full_like(data, zero, np.int8)), g.constant("zw", np.zeros_like(weight, dtype=np.int8))
     g.constant("w", np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8))
     q = g.op("QuantizeLinear", "qx", ["x", "sx", "z"])
     dq = g.op("DequantizeLinear", "dqx", [q, "sx", "z"])
@@ -241,7 +265,8 @@ def _conv_net(data: float, weight: float | list[float], zero: int = 0) -> onnx.M
         (lambda: _conv_net(0.1, 0.25), ["0.100000001", "'dqx'", "no power of two"]),
         (lambda: _conv_net(0.5, 0.3), ["0.300000012", "'dqw'", "no power of two"]),
         (lambda: _conv_net(0.5, 0.25, zero=3), ["zero point 3", "'dqx'"]),
-        (lambda: _conv_net(0.5, [0.25, 0.5] * 8), ["scale a channel", "from 0.25 to 0.5"]),
+        (lambda: _conv_net(0.5, [0.25, 0.3] * 8), ["0.300000012", "'dqw'", "no power of two"]),
+        (lambda: _conv_net([0.25, 0.5] * 8, 0.5), ["scale a channel", "from 0.25 to 0.5"]),
     ],
 )
 def test_scales_that_shifts_cannot_represent_are_named(
@@ -387,6 +412,32 @@ def test_inputs_are_quantised_as_onnxruntime_does(values: list[float], exponent:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (theirs,) = session(model).run(None, {"x": array})
     np.testing.assert_array_equal(quantised(array, exponent), theirs)
+
+
+def test_channels_are_shifted_by_amounts_of_their_own() -> None:
+    """Where they are near each other the epilogue promises it; one that would be shifted to the
+    left, or has a tensor added, leaves the layer to the CPU."""
+    graph = integer_graph(channels_net(Graph()), BLOCKS)
+    assert not graph.left and not graph.islands
+    for layer in graph.layers:
+        (step,) = (op for op in layer.workload.epilogue if op.kind == "shr_channel")
+        assert layer.shifts is not None and layer.bias is not None
+        assert step.amounts[0] <= layer.shifts.min() < layer.shifts.max() <= step.amounts[1]
+        assert step.value == max(5, layer.shifts.min())
+
+    def conv(output: int, added: bool = False, spread: int = 1) -> IntegerGraph:
+        g = Graph()
+        x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
+        weight = g.weight("conv", (16, 16, 1, 1), -6 - spread * (np.arange(16) % 2))
+        y = g.op("Conv", "conv", [x, weight])
+        y = g.op("Add", "add", [y, x]) if added else y
+        return integer_graph(g.model((g.quantise(y, output), (1, 16, 4, 4))), BLOCKS)
+
+    assert _epilogue(conv(-3).layers[0]).startswith("bias, >> channel 8, ")
+    assert _epilogue(conv(-3, spread=9).layers[0]).startswith("bias, >> channel, ")
+    assert _epilogue(conv(-8).layers[0]).startswith("bias, >> channel, ")
+    assert "too far apart" in conv(-12).left["conv"]
+    assert "count differently by channel" in conv(-3, added=True).left["conv"]
 
 
 def test_a_large_shift_rounds_in_the_bias() -> None:

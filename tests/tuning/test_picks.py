@@ -44,6 +44,21 @@ def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> 
     assert found == [Pick("extended", (0,) * 11)] * 3
 
 
+@pytest.mark.parametrize("epilogue", ["bias, >> 8, min 127, max 0", "+ 128, >> 8, min 127, max 0"])
+def test_what_runs_shifts_by_channel_runs_any_shift(epilogue: str, tmp_path: Path) -> None:
+    """Where scales a channel do not pay, a layer has one all the same; not the other way round."""
+    (one, other), own = SHAPES, "bias, >> channel 8, min 127, max 0"
+    rows = [{"workload": one, "epilogue": own, "space": "extended", "config": [0] * 11},
+            {"workload": other, "epilogue": epilogue, "space": "extended", "config": [0] * 10}]
+    tuned = folder(tmp_path, schedules=rows)
+    wanted = [canonical(parse_workload(one, each)) for each in (own, epilogue)]
+    wanted.append(canonical(parse_workload(one, "bias 32, >> channel, min 127, max 0")))
+    assert read_picks(tuned, wanted, TARGET) == [Pick("extended", (0,) * 11)] * 3
+    assert latency(wanted[1], Pick("extended", (0,) * 11)) > 0
+    with pytest.raises(PickError, match="--epilogue per-channel"):
+        read_picks(tuned, [canonical(parse_workload(other, own))], TARGET)
+
+
 def test_channels_count_in_whole_blocks(tmp_path: Path) -> None:
     """A tuned folder may name the workload as it was padded, or as it is."""
     texts = ("conv2d:c=9,h=10,w=10,o=20,k=3,p=1", "max_pool:c=20,h=8,w=8,k=2,s=2")

@@ -1,0 +1,195 @@
+"""Weights whose output channels count in powers of two of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnx_graphs import normal
+from quantise_nets import attention_net, residual_net
+from quantised_graphs import Graph
+
+from networks.integer.arithmetic import Requantisation, finish
+from networks.integer.extraction import integer_graph
+from networks.quantise import Options, Quantised, nearest_power_of_two, quantise
+from networks.quantise.channels import gain, least_errors
+from networks.quantise.exponents import covering, largest, least_error, squared_error
+from networks.quantise.session import runs
+from networks.zoo.builder import Builder
+from targets.capabilities import Blocks
+from targets.reference import reference
+from targets.workload import CHANNEL_SPREAD, Workload
+
+BLOCKS = Blocks(1, 16, 16)
+
+
+def spread_net() -> onnx.ModelProto:
+    """Three convolutions, the second depthwise. Of the channels of the first two, every sixteenth
+    is 2^4 times as large as the others, and weighed as much less by what reads it."""
+    net = Builder("spread", (1, 16, 12, 12), 0, True)
+    x = net.relu(net.conv(net.input, "a", 32, 3, pad=1, bias=True), "a.relu")
+    x = net.relu(net.conv(x, "b", 32, 3, pad=1, groups=32, bias=True), "b.relu")
+    made = net.model(net.conv(x, "c", 32, 1))
+    sizes = np.where(np.arange(32) % 16, 2.0**-4, 1.0).astype(np.float32)
+    for tensor in made.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if tensor.name in ("a.weight", "a.bias"):
+            values = values * sizes.reshape(-1, *[1] * (values.ndim - 1))
+        elif tensor.name == "b.weight":
+            values = values / sizes[:, None, None, None] / 16
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return made
+
+
+def _decibels(made: Quantised) -> float:
+    (output,) = made.report.outputs
+    assert output.decibels is not None
+    return output.decibels
+
+
+def test_a_net_whose_channels_differ_in_size_gains() -> None:
+    source = spread_net()
+    alike, own = (quantise(source, None, Options(per_channel=each)) for each in (False, True))
+    print(f"SNR of the output: {_decibels(alike)} dB, by channel {_decibels(own)} dB")
+    assert _decibels(own) > _decibels(alike) + 3
+    for one, other in zip(alike.report.layers, own.report.layers, strict=True):
+        assert other.decibels is not None and one.decibels is not None
+        assert other.decibels > one.decibels + 1
+        assert one.weight_exponent == one.least_weight_exponent
+    first = own.report.layers[0]
+    assert first.weight_exponent is not None and first.least_weight_exponent is not None
+    assert first.weight_exponent - first.least_weight_exponent == 4
+
+
+def test_its_layers_shift_and_compute_what_onnxruntime_does() -> None:
+    made = quantise(spread_net(), None, Options(per_channel=True)).model
+    onnx.checker.check_model(made, full_check=True)
+    graph = integer_graph(made, BLOCKS)
+    kinds = [[op.kind for op in layer.workload.epilogue] for layer in graph.layers]
+    assert kinds[0] == kinds[1] == ["bias", "shr_channel", "min", "max"]
+    assert not graph.islands
+
+
+@pytest.mark.parametrize("build", [residual_net, attention_net, spread_net])
+def test_scales_by_channel_are_taken_as_they_are(build: object) -> None:
+    made = quantise(build(), None, Options(per_channel=True)).model  # type: ignore[operator]
+    again = nearest_power_of_two(made)
+    assert (again.changes, dict(again.kept)) == ((), {})
+    name, info = made.graph.output[0].name, made.graph.input[0]
+    shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+    feeds = [{info.name: normal(*shape, seed=5)}]
+    (one,), (other,) = (list(runs(each, [name], feeds)) for each in (made, again.model))
+    np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_layer_with_a_residual_keeps_one_scale() -> None:
+    """Its residual is shifted by as much for every channel."""
+    source = residual_net()
+    for tensor in source.graph.initializer:
+        if tensor.name.endswith("weight"):
+            values = numpy_helper.to_array(tensor).copy()
+            values[::2] /= 16
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    made = quantise(source, None, Options(per_channel=True))
+    own = {
+        layer.operators[0]: layer.weight_exponent != layer.least_weight_exponent
+        for layer in made.report.layers
+        if layer.weight_exponent is not None
+    }
+    with_residual = {each.operators[0] for each in made.report.layers if "a.add" in each.operators}
+    assert len(with_residual) == 1
+    assert not own[with_residual.pop()]
+    assert sum(own.values()) >= 3
+    graph = integer_graph(made.model, BLOCKS)
+    assert not any("count differently" in why for why in graph.left.values())
+
+
+def test_weights_of_a_quantised_model_with_a_residual_get_one_scale() -> None:
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
+    own = -6 - np.arange(16) % 4
+    y = g.op("Conv", "conv", [x, g.weight("conv", (16, 16, 1, 1), own), g.bias("conv", 16, own - 5)])
+    y = g.quantise(g.op("Add", "add", [y, x]), -3)
+    found = nearest_power_of_two(g.model((y, (1, 16, 4, 4))))
+    (change,) = found.changes
+    assert (change.tensor, change.scale) == ("conv.weight", 2.0**-6)
+    assert change.decibels is not None and change.decibels > 20
+    (layer,) = integer_graph(found.model, BLOCKS).layers
+    assert layer.shifts is None and layer.residual is not None
+
+
+def test_other_scales_by_channel_become_the_nearest_powers_of_two() -> None:
+    weights = normal(16, 16, 3, 3) * (2.0 ** -(np.arange(16) % 5))[:, None, None, None]
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
+    scales = np.abs(weights).max(axis=(1, 2, 3)) / 127
+    steps = np.rint(weights / scales[:, None, None, None]).astype(np.int8)
+    inputs = [g.constant("w", steps), g.constant("scales", scales.astype(np.float32)),
+              g.constant("zeros", np.zeros(16, np.int8))]  # fmt: skip
+    weight = g.op("DequantizeLinear", "dq", inputs, axis=0)
+    y = g.quantise(g.op("Conv", "conv", [x, weight]), 0)
+    found = nearest_power_of_two(g.model((y, (1, 16, 4, 4))))
+    (change,) = found.changes
+    assert change.decibels is not None and change.decibels > 35
+    (layer,) = integer_graph(found.model, BLOCKS).layers
+    assert layer.shifts is not None
+    assert len(set(layer.shifts.tolist())) >= 4
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(-14, 6), min_size=1, max_size=6), st.integers(0, 1000), st.booleans()
+)
+def test_a_channel_has_the_exponent_of_least_error_near_the_others(
+    sizes: list[int], seed: int, silent: bool
+) -> None:
+    values = np.random.default_rng(seed).standard_normal((len(sizes) + silent, 30))
+    values *= np.ldexp(1.0, [*sizes, 0][: len(values)])[:, None]
+    if silent:
+        values[-1] = 0
+    own = least_errors(values)
+    alone = np.array([least_error(each, covering(largest(each))) for each in values])
+    highest = alone[: len(sizes)].max()
+    assert own.max() == highest
+    for found, asked in zip(own[: len(sizes)], alone[: len(sizes)], strict=True):
+        assert found == max(asked, highest - CHANNEL_SPREAD)
+    one = least_error(values, covering(largest(values)))
+    before = sum(squared_error(each, one) for each in values)
+    after = sum(squared_error(each, e) for each, e in zip(values, own.tolist(), strict=True))
+    assert after <= before or gain(values, one, own) < 1
+
+
+@settings(max_examples=100)
+@given(
+    data=st.lists(st.integers(-128, 127), min_size=1, max_size=4),
+    channels=st.lists(
+        st.tuples(st.integers(-127, 127), st.integers(0, 12), st.floats(-300, 300)),
+        min_size=1, max_size=20,
+    ),
+    shift=st.integers(0, 15), relu=st.booleans(),
+)  # fmt: skip
+def test_a_layer_rounds_what_its_channels_count(
+    data: list[int], channels: list[tuple[int, int, float]], shift: int, relu: bool
+) -> None:
+    """Half up, in steps of the output, cut off where int8 ends."""
+    weight, finer, bias = (np.array(each) for each in zip(*channels, strict=True))
+    r = Requantisation(-15, shift - 15, None, relu, None, finer.astype(np.int64))
+    epilogue, integers = finish(r, np.ldexp(bias, -15), len(channels))
+    assert integers is not None and r.shifts is not None
+    w = Workload("dense", len(data), 1, 1, 1, len(channels), epilogue=())
+    tensors = {
+        "data": np.array(data, np.int8).reshape(-1, 1, 1, 1),
+        "weight": weight.astype(np.int8).reshape(-1, 1, 1, 1),
+        "bias": integers, "shr_channel": r.shifts,
+    }  # fmt: skip
+    found = reference(replace(w, epilogue=epilogue), tensors)[:, :, 0, 0]
+    steps: NDArray[np.float64] = np.ldexp(np.array(data)[:, None] * weight + 0.0, -finer)
+    steps = steps + np.ldexp(np.rint(np.ldexp(bias, finer)), -finer)
+    wanted = np.floor(np.ldexp(steps, -shift) + 0.5)
+    np.testing.assert_array_equal(found, np.clip(wanted, 0 if relu else -128, 127))
