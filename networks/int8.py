@@ -67,8 +67,8 @@ def _is_by_channel(call: FusedCall, mode: EpilogueMode, has_residual: bool) -> b
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
-    """The right shift from the accumulator's scale to the output's, the middle one of channels', and
-    whether each is exact."""
+    """The right shift from the accumulator's scale to the output's, and whether it is exact; of
+    channels' own the middle one, and whether each is."""
     data, weight, out = call.data_quantisation, call.weight_quantisation, _output(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True

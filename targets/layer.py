@@ -30,10 +30,10 @@ class Layer:
     `operator` what the source model calls it. `data`, `residual` and `output` name activations.
     `weight` (o, c/groups, kh, kw) int8 and `bias` (o,) int32 are as the model has them, the
     rounding constant of the shift included in the bias; what a target makes of them to fill its
-    blocks is its own. `shifts` (o,) are the amounts of a `shr_channel`. `weight` is None for pools and where `weight_from` names an activation (rows,
-    channels) that is packed as the weights of a dense layer. `unfold` is set where `data` names a
-    tensor that is rearranged when it is packed: `workload` and `weight` are those of the
-    rearranged image then.
+    blocks is its own. `shifts` (o,) int32 are the amounts of a `shr_channel`. `weight` is None for
+    pools and where `weight_from` names an activation (rows, channels) that is packed as the weights
+    of a dense layer. `unfold` is set where `data` names a tensor that is rearranged when it is
+    packed: `workload` and `weight` are those of the rearranged image then.
     """
 
     name: str

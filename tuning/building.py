@@ -27,7 +27,8 @@ DEFAULT_TRIALS = 16
 @dataclass(frozen=True)
 class BuildOptions:
     """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
-    many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare` refuses what the CPU would have to compute."""
+    many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare`
+    refuses what the CPU would have to compute."""
 
     model: str
     out: Path

@@ -87,9 +87,7 @@ class Layers:
         exponent = None if residual is None else residual.exponent
         if residual is not None and product.finer is not None:
             raise NotALayer("a tensor is added to its sums, which count differently by channel")
-        r = Requantisation(
-            product.sums, output, exponent, steps.relu, steps.upper, product.finer
-        )
+        r = Requantisation(product.sums, output, exponent, steps.relu, steps.upper, product.finer)
         if not r.is_possible:
             raise NotALayer("its scales are too far apart for shifts")
         epilogue, integers = finish(r, bias, channels)

@@ -65,8 +65,9 @@ def least_errors(slices: Array) -> NDArray[np.int64]:
     They are at most `CHANNEL_SPREAD` bits apart, and those of zeros as high as any."""
     asked = np.array([least_error(each, covering(largest(each))) for each in slices], np.int64)
     empty = ~np.any(slices.reshape(len(slices), -1), axis=1)
-    highest = asked[~empty].max(initial=asked.min())
-    return np.maximum(np.where(empty, highest, asked), highest - CHANNEL_SPREAD)
+    highest = int(asked[~empty].max(initial=asked.min()))
+    found: NDArray[np.int64] = np.where(empty, highest, asked)
+    return np.maximum(found, highest - CHANNEL_SPREAD)
 
 
 def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -54,9 +53,7 @@ def covering(magnitude: float) -> int:
     return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)
 
 
-def quantised(
-    values: NDArray[np.floating], exponent: int | NDArray[np.int64]
-) -> NDArray[np.int8]:
+def quantised(values: NDArray[np.floating], exponent: int | NDArray[np.int64]) -> NDArray[np.int8]:
     """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127. Exponents
     may be an array that broadcasts to it."""
     steps = np.rint(np.ldexp(np.asarray(values, np.float64), -exponent))

@@ -14,10 +14,11 @@ from onnx import helper, numpy_helper
 
 from networks.graph import NormalGraph
 from networks.normalise import normalise
-from networks.quantise.channels import channel_axis, least_errors
+from networks.quantise.channels import least_errors
 from networks.quantise.exponents import along, covering, largest, least_error, quantised
 from networks.quantise.fold import attribute
 from networks.quantise.qoperator import to_qdq
+from networks.quantise.readers import Readers
 from targets.errors import UnknownName
 from targets.files import Json
 
@@ -67,9 +68,9 @@ def nearest_power_of_two(
     An activation gets the power of two next to its scale (of an asymmetric one, to that of the
     int8 that reaches as far); weights are quantised anew, at the scale of least squared error, one
     for a whole tensor or one a channel as they had; biases follow. Weights of a product to whose
-    sums another tensor is added get one scale in any case. Operators of `keep_float` compute with float weights and read
-    their data before it is quantised. Raises `UnknownName` for one that the model has not, and as
-    `networks.normalise.normalise`.
+    sums another tensor is added get one scale in any case. Operators of `keep_float` compute with
+    float weights and read their data before it is quantised. Raises `UnknownName` for one that the
+    model has not, and as `networks.normalise.normalise`.
     """
     normal = normalise(to_qdq(model), input_shapes or {})
     names = [node.name for node in normal.graph.node]
@@ -92,6 +93,7 @@ class _Rescaler:
         self._inputs = {info.name for info in normal.graph.input}
         self._outputs = {info.name for info in normal.graph.output}
         self._made = {name: node for node in normal.graph.node for name in node.output}
+        self._readers = Readers(normal.graph, self._made, self._constants)
         self.changes: dict[str, ScaleChange] = {}
         self.kept: dict[str, str] = {}
 
@@ -181,7 +183,7 @@ class _Rescaler:
         scale, zero = self._scale(node), self._zero(node)
         assert scale is not None
         assert zero is not None
-        point, axis = int(np.abs(zero.astype(np.int64)).max()), self._channel_axis(node)
+        point, axis = int(np.abs(zero.astype(np.int64)).max()), self._readers.output_axis(node)
         mantissas, own = np.frexp(scale.astype(np.float64).ravel())
         own = own.astype(np.int64) - 1
         exact = (mantissas == 0.5).all() and not point and (scale.size == 1 or axis is not None)
@@ -198,39 +200,6 @@ class _Rescaler:
             self._note(node.input[0], float(scale.max()), point, int(own.max()), decibels)
             node.input[0] = self._constant(f"{node.input[0]}/rescaled", stored)
         self._set(node, own, np.int8, axis or 0)
-
-    def _channel_axis(self, node: onnx.NodeProto) -> int | None:
-        """The axis along which a constant's scales may differ: that of the output channels of the
-        products which read it, as far as nothing but constants is added to these."""
-        axis = int(str(attribute(node, "axis", 1)))
-        readers = [reader for reader in self._graph.node if node.output[0] in reader.input]
-        fits = all(
-            reader.op_type in ("Conv", "Gemm", "MatMul")
-            and list(reader.input).index(node.output[0]) == 1
-            and channel_axis(reader) == axis % len(self._constants[node.input[0]].dims)
-            and not self._adds_a_tensor(reader)
-            for reader in readers
-        )
-        return axis % len(self._constants[node.input[0]].dims) if readers and fits else None
-
-    def _adds_a_tensor(self, product: onnx.NodeProto) -> bool:
-        """Whether a tensor that is no constant is added to sums before they are quantised."""
-        readers = [node for node in self._graph.node if product.output[0] in node.input]
-        for node in readers:
-            if node.op_type == "Add":
-                others = [name for name in node.input if name != product.output[0]]
-                if any(self._constant_behind(name) is None for name in others):
-                    return True
-                if self._adds_a_tensor(node):
-                    return True
-        return False
-
-    def _constant_behind(self, name: str) -> onnx.TensorProto | None:
-        """The constant that a tensor is, dequantised or as it is."""
-        source = self._made.get(name)
-        if source is not None and source.op_type == DEQUANTISE:
-            name = source.input[0]
-        return self._constants.get(name)
 
     def _rescale_bias(self, node: onnx.NodeProto, values: NDArray[np.float64] | None) -> None:
         """In steps of the sums it is added to; a float constant where these are none of int8."""

@@ -47,8 +47,7 @@ class Graph:
         return self.dequantise(self.op("QuantizeLinear", name, self._scaled(x, exponent)), exponent)
 
     def dequantise(self, q: str, exponent: Exponent, axis: int = 0) -> str:
-        """A float of an int8 tensor, whose channels along an axis may have exponents of their own.
-        """
+        """A float of an int8 tensor; channels along an axis may have exponents of their own."""
         name = f"{q.partition(':')[0]}.dq{len(self.nodes)}"
         inputs = self._scaled(q, exponent)
         if np.ndim(exponent):

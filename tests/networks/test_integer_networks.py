@@ -249,7 +249,8 @@ def _conv_net(
     g = Graph()
     g.input("x", (1, 16, 4, 4))
     g.constant("sx", np.float32(data)), g.constant("sw", np.float32(weight))
-    g.constant("z", np.full_like(data, zero, np.int8)), g.constant("zw", np.zeros_like(weight, dtype=np.int8))
+    g.constant("z", np.full_like(data, zero, np.int8))
+    g.constant("zw", np.zeros_like(weight, dtype=np.int8))
     g.constant("w", np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8))
     q = g.op("QuantizeLinear", "qx", ["x", "sx", "z"])
     dq = g.op("DequantizeLinear", "dqx", [q, "sx", "z"])
@@ -418,10 +419,12 @@ def test_channels_are_shifted_by_amounts_of_their_own() -> None:
     """Where they are near each other the epilogue promises it; one that would be shifted to the
     left, or has a tensor added, leaves the layer to the CPU."""
     graph = integer_graph(channels_net(Graph()), BLOCKS)
-    assert not graph.left and not graph.islands
+    assert not graph.left
+    assert not graph.islands
     for layer in graph.layers:
         (step,) = (op for op in layer.workload.epilogue if op.kind == "shr_channel")
-        assert layer.shifts is not None and layer.bias is not None
+        assert layer.shifts is not None
+        assert layer.bias is not None
         assert step.amounts[0] <= layer.shifts.min() < layer.shifts.max() <= step.amounts[1]
         assert step.value == max(5, layer.shifts.min())
 

@@ -59,11 +59,13 @@ def test_a_net_whose_channels_differ_in_size_gains() -> None:
     print(f"SNR of the output: {_decibels(alike)} dB, by channel {_decibels(own)} dB")
     assert _decibels(own) > _decibels(alike) + 3
     for one, other in zip(alike.report.layers, own.report.layers, strict=True):
-        assert other.decibels is not None and one.decibels is not None
+        assert other.decibels is not None
+        assert one.decibels is not None
         assert other.decibels > one.decibels + 1
         assert one.weight_exponent == one.least_weight_exponent
     first = own.report.layers[0]
-    assert first.weight_exponent is not None and first.least_weight_exponent is not None
+    assert first.weight_exponent is not None
+    assert first.least_weight_exponent is not None
     assert first.weight_exponent - first.least_weight_exponent == 4
 
 
@@ -114,14 +116,16 @@ def test_weights_of_a_quantised_model_with_a_residual_get_one_scale() -> None:
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 4, 4)), -5)
     own = -6 - np.arange(16) % 4
-    y = g.op("Conv", "conv", [x, g.weight("conv", (16, 16, 1, 1), own), g.bias("conv", 16, own - 5)])
+    y = g.conv(x, "conv", (16, 16, 1, 1), (-5, own))
     y = g.quantise(g.op("Add", "add", [y, x]), -3)
     found = nearest_power_of_two(g.model((y, (1, 16, 4, 4))))
     (change,) = found.changes
     assert (change.tensor, change.scale) == ("conv.weight", 2.0**-6)
-    assert change.decibels is not None and change.decibels > 20
+    assert change.decibels is not None
+    assert change.decibels > 20
     (layer,) = integer_graph(found.model, BLOCKS).layers
-    assert layer.shifts is None and layer.residual is not None
+    assert layer.shifts is None
+    assert layer.residual is not None
 
 
 def test_other_scales_by_channel_become_the_nearest_powers_of_two() -> None:
@@ -136,16 +140,15 @@ def test_other_scales_by_channel_become_the_nearest_powers_of_two() -> None:
     y = g.quantise(g.op("Conv", "conv", [x, weight]), 0)
     found = nearest_power_of_two(g.model((y, (1, 16, 4, 4))))
     (change,) = found.changes
-    assert change.decibels is not None and change.decibels > 35
+    assert change.decibels is not None
+    assert change.decibels > 35
     (layer,) = integer_graph(found.model, BLOCKS).layers
     assert layer.shifts is not None
     assert len(set(layer.shifts.tolist())) >= 4
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.integers(-14, 6), min_size=1, max_size=6), st.integers(0, 1000), st.booleans()
-)
+@given(st.lists(st.integers(-14, 6), min_size=1, max_size=6), st.integers(0, 1000), st.booleans())
 def test_a_channel_has_the_exponent_of_least_error_near_the_others(
     sizes: list[int], seed: int, silent: bool
 ) -> None:
@@ -181,7 +184,8 @@ def test_a_layer_rounds_what_its_channels_count(
     weight, finer, bias = (np.array(each) for each in zip(*channels, strict=True))
     r = Requantisation(-15, shift - 15, None, relu, None, finer.astype(np.int64))
     epilogue, integers = finish(r, np.ldexp(bias, -15), len(channels))
-    assert integers is not None and r.shifts is not None
+    assert integers is not None
+    assert r.shifts is not None
     w = Workload("dense", len(data), 1, 1, 1, len(channels), epilogue=())
     tensors = {
         "data": np.array(data, np.int8).reshape(-1, 1, 1, 1),

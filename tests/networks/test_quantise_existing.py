@@ -117,7 +117,8 @@ def test_other_scales_become_powers_of_two(
     found = nearest_power_of_two(source)
     onnx.checker.check_model(found.model, full_check=True)
     for scale, zero in _scales(found.model):
-        assert (np.frexp(scale)[0] == 0.5).all() and not zero.any()
+        assert (np.frexp(scale)[0] == 0.5).all()
+        assert not zero.any()
         assert per_channel or scale.shape == ()
         assert zero.dtype in (np.int8, np.int32)
     assert found.kept == {}

@@ -76,9 +76,9 @@ def test_every_bias_that_is_taken_is_exact(epilogue: str, semantics: SemanticsNa
 def test_a_bias_beyond_is_refused_where_it_is_packed(value: str | int) -> None:
     lowering = _lowering("bias, >> 8, min 127, max 0")
     beyond = lowering.geometry.bias_lowest - 1 if value == "lowest" else int(value)
+    tensors = random_tensors(lowering.workload, lowering.machine, 3)
+    tensors["bias"][1] = beyond
     with pytest.raises(WorkloadError, match="bias 32"):
-        tensors = random_tensors(lowering.workload, lowering.machine, 3)
-        tensors["bias"][1] = beyond
         packed_vectors(lowering.workload, lowering.machine, lowering.geometry, tensors)
 
 

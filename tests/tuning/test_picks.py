@@ -48,8 +48,10 @@ def test_a_tuned_folder_gives_them_whatever_their_immediates(tmp_path: Path) -> 
 def test_what_runs_shifts_by_channel_runs_any_shift(epilogue: str, tmp_path: Path) -> None:
     """Where scales a channel do not pay, a layer has one all the same; not the other way round."""
     (one, other), own = SHAPES, "bias, >> channel 8, min 127, max 0"
-    rows = [{"workload": one, "epilogue": own, "space": "extended", "config": [0] * 11},
-            {"workload": other, "epilogue": epilogue, "space": "extended", "config": [0] * 10}]
+    rows = [
+        {"workload": one, "epilogue": own, "space": "extended", "config": [0] * 11},
+        {"workload": other, "epilogue": epilogue, "space": "extended", "config": [0] * 10},
+    ]
     tuned = folder(tmp_path, schedules=rows)
     wanted = [canonical(parse_workload(one, each)) for each in (own, epilogue)]
     wanted.append(canonical(parse_workload(one, "bias 32, >> channel, min 127, max 0")))
