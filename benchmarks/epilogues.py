@@ -2,9 +2,10 @@
 
     python -m benchmarks.epilogues --target vta-pynq
 
-Added is a bias of any int32 (`bias 32`); first, it takes the place of the reset. A residual comes
-through the GEMM core, an int32 one (`add`) from memory. Schedules are ranked by estimates and the
-best `--timed` of a seeded sample are simulated.
+Added is a bias of any int32 (`bias 32`); first, it takes the place of the reset. By channel, a bias
+comes first and every channel is shifted by an amount of its own. A residual comes through the GEMM
+core, an int32 one (`add`) from memory. Schedules are ranked by estimates and the best `--timed` of
+a seeded sample are simulated.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from benchmarks.schedules import best_extended
 from targets import make_target
 from targets.vta.bounds import bound_cycles
 
-REST = ">> 8, min 127, max 0"
+CLIPS = "min 127, max 0"
+REST = f">> 8, {CLIPS}"
 EPILOGUES = {
     "plain": REST,
     "bias added": f"bias 32, {REST}",
     "bias first": f"bias, {REST}",
+    "by channel": f"bias, >> channel 8, {CLIPS}",
     "residual 4": f"bias, residual 4, {REST}",
     "residual 8": f"bias, residual 8, {REST}",
     "int32 residual": f"bias, add, {REST}",
