@@ -186,10 +186,10 @@ def _good_configs(target: VtaTarget, workload: Workload) -> np.ndarray:
     ["conv2d:n=1,c=64,h=28,w=28,o=96,k=1,s=1,p=0", "conv2d:n=1,c=128,h=14,w=14,o=128,k=3,s=1,p=1",
      "conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1,g=64", "dense:n=40,c=96,o=160"],
 )  # fmt: skip
-def test_estimates_rank_as_without_residuals_and_bounds_hold(spec: VtaSpec, text: str) -> None:
+def test_estimates_rank_as_of_a_plain_epilogue_and_bounds_hold(spec: VtaSpec, text: str) -> None:
     plain = _ranking(VtaTarget(spec), parse_workload(text))
-    for scale in (4, 8):
-        workload = parse_workload(text, f"bias, residual {scale}, >> 8, min 127, max 0")
+    for steps in ("residual 4, >> 8", "residual 8, >> 8", ">> channel 8"):
+        workload = parse_workload(text, f"bias, {steps}, min 127, max 0")
         assert _ranking(VtaTarget(spec), workload) > min(0.9, plain - 0.05)
 
 
