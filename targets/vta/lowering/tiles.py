@@ -108,7 +108,7 @@ def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
     if plan.operations.lifted:
         load_bias(plan, program, tile)
         pixels = tile.rows * tile.cols
-        at, n_uops = uop_of(plan, program, tile.acc, vector_of(plan, tile, 0), n_uops)
+        at, n_uops = uop_of(plan, program, tile.acc, bias_of(plan, tile), n_uops)
         alu(state, out, plan.lay, at, tile.cos, pixels, tile.pitch, EPILOGUE_BIAS, ALU_MAX, 0)
     elif plan.operations.starts_with_tensor:
         tile_transfer(
@@ -135,6 +135,12 @@ def load_bias(plan: Plan, program: Program, tile: Tile) -> None:
             plan.geo.bias_base + tile.group * plan.geo.co + tile.co, vectors, tile.cos, stride,
             0, 0, 0, 0, plan.m.acc_bytes,
         )  # fmt: skip
+
+
+@stage
+def bias_of(plan: Plan, tile: Tile) -> int:
+    """Where the bias of a tile's first block lies, which comes before any other vector."""
+    return vector_of(plan, tile, 0)
 
 
 @stage
