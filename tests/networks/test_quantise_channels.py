@@ -15,8 +15,12 @@ from onnx_graphs import normal
 from quantise_nets import attention_net, residual_net
 from quantised_graphs import Graph
 
+import networks
+from networks import int8
+from networks.accelerator import EpilogueMode
 from networks.integer.arithmetic import Requantisation, finish
 from networks.integer.extraction import integer_graph
+from networks.onnx_source import OnnxSource
 from networks.quantise import Options, Quantised, nearest_power_of_two, quantise
 from networks.quantise.channels import gain, least_errors
 from networks.quantise.exponents import covering, largest, least_error, squared_error
@@ -27,6 +31,7 @@ from targets.reference import reference
 from targets.workload import CHANNEL_SPREAD, Workload
 
 BLOCKS = Blocks(1, 16, 16)
+MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")
 
 
 def spread_net() -> onnx.ModelProto:
@@ -197,3 +202,30 @@ def test_a_layer_rounds_what_its_channels_count(
     steps = steps + np.ldexp(np.rint(np.ldexp(bias, finer)), -finer)
     wanted = np.floor(np.ldexp(steps, -shift) + 0.5)
     np.testing.assert_array_equal(found, np.clip(wanted, 0 if relu else -128, 127))
+
+
+def test_a_float_network_is_tuned_with_shifts_by_channel_if_asked_to() -> None:
+    """Behind every product to whose sums nothing is added; nothing else changes."""
+    network = networks.load("resnet18")
+    full, own = (
+        {name: each.workload for each in found for name in each.names}
+        for found in (network.workloads(16, 16, epilogue=mode) for mode in MODES)
+    )
+    assert full.keys() == own.keys()
+    for name, workload in own.items():
+        steps = ", ".join(map(str, workload.epilogue))
+        product = workload.operator == "dense" or workload.groups == 1
+        if product and "residual" not in steps:
+            assert steps.startswith("bias, >> channel 8, min 127, max ")
+        else:
+            assert workload == full[name]
+    assert sum(workload != full[name] for name, workload in own.items()) == 21 - 8
+
+
+def test_a_quantised_network_is_tuned_as_its_scales_are() -> None:
+    made = quantise(spread_net(), None, Options(per_channel=True))
+    onnx_source = OnnxSource("own", made.model, lambda: made.model, {})
+    calls = [call for call in onnx_source.examine().found.calls if call.operator == "conv2d"]
+    steps = [[op.kind for op in int8.epilogue(call, "full")] for call in calls]
+    assert steps == [["bias", "shr_channel", "min", "max"]] * 3
+    assert [int8.notes(call) for call in calls] == [[]] * 3
