@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from search import stages
 from search.explorer import ExplorerState, History
+from search.fresh import Fresh, forget_fresh, fresh_of, keep_fresh
 from search.performers import InProcess, Setting, Stages
 from search.run_records import FinishedRound, RunLedger
 from search.stages import Batch, Known
@@ -112,6 +113,18 @@ class Record(Protocol):
         no `turn`."""
         ...
 
+    def fresh(self, choice: str) -> list[Fresh]:
+        """What was measured for a choice, beside the trials. This and what follows in no `turn`."""
+        ...
+
+    def keep_fresh(self, choice: str, found: Sequence[Fresh]) -> None:
+        """Add to that."""
+        ...
+
+    def forget_fresh(self, choice: str) -> None:
+        """Set it aside."""
+        ...
+
 
 class SoloRecord:
     """One writer, and a ledger or none."""
@@ -155,6 +168,17 @@ class SoloRecord:
             return 0
         others = self.setting.target.deterministic
         return self.run.correct(self.setting.problem.space, measured, of_others=others)
+
+    def fresh(self, choice: str) -> list[Fresh]:
+        return [] if self.run is None else fresh_of(self.run, choice)
+
+    def keep_fresh(self, choice: str, found: Sequence[Fresh]) -> None:
+        if self.run is not None:
+            keep_fresh(self.run, choice, found)
+
+    def forget_fresh(self, choice: str) -> None:
+        if self.run is not None:
+            forget_fresh(self.run, choice)
 
 
 class Session:

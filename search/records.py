@@ -45,21 +45,40 @@ class Filed(TypedDict):
 
 
 @with_config(_STRICT)
-class TrialEntry(Filed):
-    """A measured config: its knob indices, and its knobs by name. `cycles` is -1 where none were
-    counted, `seconds` null where the status is not `valid`; `repeats` are those of every
-    repetition."""
+class MeasuredEntry(Filed):
+    """What measuring gave: `cycles` is -1 where none were counted, `seconds` null where the status
+    is not `valid`; `repeats` are those of every repetition."""
 
-    kind: Literal["trial"]
-    round: _Round
     slot: Annotated[int, Field(ge=0, lt=MAX_TRIALS)]
     config: Row
-    knobs: dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]]
     status: Literal["valid", "compile_error", "run_error", "wrong_result", "timeout"]
     reason: Annotated[str, Field(max_length=MAX_REASON)]
     cycles: Annotated[int, Field(ge=-1, le=1 << 53)]
     seconds: Seconds | None
     repeats: NotRequired[Annotated[list[Seconds | None], Field(max_length=MAX_TRIALS), FailFast()]]
+
+
+@with_config(_STRICT)
+class TrialEntry(MeasuredEntry):
+    """A measured config: its knob indices, and its knobs by name."""
+
+    kind: Literal["trial"]
+    round: _Round
+    knobs: dict[Name, Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]]
+
+
+@with_config(_STRICT)
+class FreshEntry(MeasuredEntry):
+    """A measurement beside the trials, made to choose among them or to say what the chosen one
+    takes (`search.fresh`). `choice` says among what; a config whose `source` is no trial may be of
+    another space. `took` are seconds."""
+
+    kind: Literal["fresh"]
+    choice: Name
+    block: _Round
+    turn: _Round
+    source: Name
+    took: Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 
 
 @with_config(_STRICT)
@@ -98,7 +117,7 @@ class SettledEntry(Filed):
     kept: Annotated[int, Field(ge=0, le=MAX_TRIALS)]
 
 
-Entry: TypeAlias = TrialEntry | RoundEntry | ClaimEntry | SettledEntry
+Entry: TypeAlias = TrialEntry | FreshEntry | RoundEntry | ClaimEntry | SettledEntry
 
 _HEAD, _MIDDLE, _TAIL = b'{"check":"', b'","record":', b"}"
 _START = len(_HEAD) + 16 + len(_MIDDLE)
@@ -173,12 +192,12 @@ def _parts(found: object) -> tuple[object, ...]:
 
 def _contradiction(entry: Entry) -> str:
     """What of an entry cannot be true beside the rest of it; empty if all can."""
-    if entry["kind"] == "trial":
+    if entry["kind"] == "trial" or entry["kind"] == "fresh":
         if entry["status"] == "valid":
             if entry["seconds"] is None or entry["cycles"] == 0:
-                return "trial: valid, and took no time"
+                return f"{entry['kind']}: valid, and took no time"
         elif entry["seconds"] is not None or entry["cycles"] != -1:
-            return f"trial: {entry['status']}, and has a latency"
+            return f"{entry['kind']}: {entry['status']}, and has a latency"
     elif entry["kind"] == "claim":
         if not all(_plain(value) for name, value in entry.items() if name != "configs"):
             return "claim: a stamp that is none"

@@ -11,12 +11,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from search.records import MAX_REASON, ClaimEntry, Entry, Filed, RoundEntry, TrialEntry
+from search.records import (
+    MAX_REASON,
+    ClaimEntry,
+    Entry,
+    Filed,
+    MeasuredEntry,
+    RoundEntry,
+    TrialEntry,
+)
 from search.stages import Batch, Known, Trial, measurements_of
 from targets.base import Configs, Measurements, Space
 
 RunKey = tuple[str, str, str]
 """What a ledger files a run's records under: workload, target's fingerprint, run."""
+
+TRIAL = "trial"
+"""The source of a schedule that is one of the trials."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class RunRecords:
         if not trials:
             return {}
         flat = space.ravel(np.array([t["config"] for t in trials], dtype=np.int32))
-        return {int(i): _trial(t) for i, t in zip(flat, trials, strict=True)}
+        return {int(i): trial_of(t) for i, t in zip(flat, trials, strict=True)}
 
     def unfit(self, space: Space, first: int = 0) -> list[tuple[Entry, str]]:
         """The records of this workload on this target, whichever run made them, that cannot be of
@@ -193,12 +204,12 @@ class RunLedger(RunRecords):
             "kind": "trial", "run": key["run"], "workload": key["workload"],
             "target": key["target"], "round": index, "slot": slot,
             "config": config, "knobs": space.describe(config),
-            "status": measured.status[slot], "reason": _plain(str(measured.reason[slot])),
+            "status": measured.status[slot], "reason": plain_reason(str(measured.reason[slot])),
             "cycles": int(measured.cycles[slot]),
-            "seconds": _or_none(float(measured.seconds[slot])),
+            "seconds": or_none(float(measured.seconds[slot])),
         }  # fmt: skip
         if measured.repeats is not None:
-            record["repeats"] = [_or_none(float(each)) for each in measured.repeats[slot]]
+            record["repeats"] = [or_none(float(each)) for each in measured.repeats[slot]]
         return record
 
 
@@ -217,7 +228,9 @@ def _misfit(
     """Why a record cannot be of the space; empty if it can."""
     if record["kind"] == "settled":
         return ""
-    if record["kind"] == "trial":
+    if record["kind"] == "fresh" and record["source"] != TRIAL:
+        return ""  # of whichever space the untuned schedule has
+    if record["kind"] == "trial" or record["kind"] == "fresh":
         rows, what = [record["config"]], "a config"
     elif record["kind"] == "round":
         rows, what = record["failed"], "a config that failed"
@@ -243,13 +256,14 @@ def _finished(closing: RoundEntry, trials: list[TrialEntry]) -> FinishedRound:
     return FinishedRound(
         index=closing["round"],
         configs=configs,
-        measured=measurements_of([_trial(t) for t in trials]),
+        measured=measurements_of([trial_of(t) for t in trials]),
         failed=np.array(closing["failed"], dtype=np.int32).reshape(-1, configs.shape[1]),
         lowered=closing["lowered"],
     )
 
 
-def _trial(record: TrialEntry) -> Trial:
+def trial_of(record: MeasuredEntry) -> Trial:
+    """What a record says was measured."""
     repeats = tuple(_seconds(each) for each in record.get("repeats", ()))
     return Trial(
         record["status"], record["reason"], record["cycles"], _seconds(record["seconds"]), repeats
@@ -259,20 +273,23 @@ def _trial(record: TrialEntry) -> Trial:
 def _told_anew(record: TrialEntry, trial: Trial) -> TrialEntry:
     """A trial as it measures now."""
     anew = record.copy()
-    anew.update({"status": trial.status, "reason": _plain(trial.reason), "cycles": trial.cycles})
-    anew["seconds"] = _or_none(trial.seconds)
+    anew.update(
+        {"status": trial.status, "reason": plain_reason(trial.reason), "cycles": trial.cycles}
+    )
+    anew["seconds"] = or_none(trial.seconds)
     anew.pop("repeats", None)
     if trial.repeats:
-        anew["repeats"] = [_or_none(each) for each in trial.repeats]
+        anew["repeats"] = [or_none(each) for each in trial.repeats]
     return anew
 
 
-def _plain(text: str) -> str:
+def plain_reason(text: str) -> str:
     """Text that can be read back: not endless, and without halves of characters."""
     return text[:MAX_REASON].encode("utf-8", "replace").decode()
 
 
-def _or_none(number: float) -> float | None:
+def or_none(number: float) -> float | None:
+    """A number as JSON has it: null where it is not finite."""
     return number if np.isfinite(number) else None
 
 

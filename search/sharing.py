@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from search.engine import Round, Session, enough, rounds
 from search.explorer import Explorer
+from search.fresh import Fresh, forget_fresh, fresh_of, keep_fresh
 from search.lease import LeaseHeld, remaining, stamp
 from search.ledger import Ledger
 from search.loop import run_id
@@ -107,6 +108,18 @@ class SharedRecord:
         with self.turn():
             others = self.setting.target.deterministic
             return self._run.correct(self.setting.problem.space, measured, of_others=others)
+
+    def fresh(self, choice: str) -> list[Fresh]:
+        with self.turn():
+            return fresh_of(self._run, choice)
+
+    def keep_fresh(self, choice: str, found: Sequence[Fresh]) -> None:
+        with self.turn():
+            keep_fresh(self._run, choice, found)
+
+    def forget_fresh(self, choice: str) -> None:
+        with self.turn():
+            forget_fresh(self._run, choice)
 
     def known(self) -> Known:
         others = self.setting.target.deterministic

@@ -3,12 +3,14 @@ proof of the chosen one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from search.fresh import Fresh
 from targets.files import Json, as_object
-from tasks.stage import Key, Made, Result, reuse_or_do, stage
+from tasks.stage import Key, Made, Result, reuse_or_do, stage, step
 from tasks.store import CacheUse, Manifest
-from tuning import proof
+from tuning import afresh, proof
 from tuning.outcome import (
     Schedule,
     Untuned,
@@ -35,6 +37,14 @@ def measure_default(cache: CacheUse, study: Study) -> Result:
 
     key = Key("measure_default", 4, study.target.fingerprint, {"workload": study.workload.id})
     return reuse_or_do(_repeatable(cache, study), key, work)
+
+
+@step("leaders, block {block}")
+def measure_afresh(
+    study: Study, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[Fresh]:
+    """A block of the final choice, or its report (`tuning.afresh`). Kept in the ledger alone."""
+    return afresh.measure_in_turns(study, block, contenders, turns)
 
 
 @stage("verify")

@@ -13,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from search import ExplorerState, Round, Session, Setting
+from search.fresh import Fresh
 from targets.base import Target
 from targets.capabilities import Latency
 from targets.files import Json
@@ -147,6 +148,13 @@ class TrackedWorkload:
         self._stages = CachedStages(self.cache, study, self.emit)
         return self._stages
 
+    def measure_afresh(
+        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[Fresh]:
+        self.log.flush()
+        self.emit(StageBegan("measure_afresh"))
+        return schedules.measure_afresh(study, block, contenders, turns)
+
     def round_done(self, done: Round, trials: int) -> None:
         figures = {
             "valid_share": float(np.mean(done.measured.valid)),
@@ -206,6 +214,7 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "batch": options.batch,
         "seed": options.seed,
         **({"warm_start": options.warm_start} if options.warm_start else {}),
+        **({} if what.target.deterministic else {"leaders": options.leaders}),
         **({"layers": ",".join(options.layers)} if options.layers else {}),
         "epilogue": options.steps if options.workload else options.epilogue,
         **chosen,

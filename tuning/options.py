@@ -57,6 +57,12 @@ class TuningOptions(BaseModel):
         default_factory=dict, description="options of the tuner, by name"
     )
     trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
+    leaders: int = Field(
+        default=5,
+        ge=1,
+        le=1000,
+        description="where measuring does not repeat: trials that are measured afresh at the end",
+    )
     batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")
     space: str = Field(default="", description="the schedule space; empty: the target's usual one")

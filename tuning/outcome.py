@@ -9,17 +9,19 @@ from typing import NotRequired, TypedDict
 
 from search import History
 from search.engine import latency_at
+from search.run_records import TRIAL
 from targets.capabilities import Latency, is_published
 from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.workload import Workload
+from tuning.fresh_figures import Afresh, FreshRow
+from tuning.intervals import Interval
 from tuning.study import Study
-
-TRIAL = "trial"
 
 
 class ScheduleRow(TypedDict):
     """A workload in `schedules.json`; `config` are knob indices in `space`. `cycles` is null and
-    `seconds` there where a target counts no cycles; `config` is null where nothing runs."""
+    `seconds` there where a target counts no cycles; `config` is null where nothing runs. Where it
+    gives other numbers each time, there is a 95 % interval of the seconds."""
 
     id: str
     workload: str
@@ -31,10 +33,12 @@ class ScheduleRow(TypedDict):
     knobs: dict[str, int] | None
     cycles: int | None
     seconds: NotRequired[float]
+    seconds_interval: NotRequired[Interval]
 
 
 class WorkloadRow(TypedDict):
-    """A workload in `summary.json`, latencies of one call. What its target cannot tell is null."""
+    """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
+    `afresh` is there where it gives other numbers each time."""
 
     id: str
     operator: str
@@ -60,6 +64,7 @@ class WorkloadRow(TypedDict):
     reused_trials: int
     timed_again: int
     wall_seconds: float
+    afresh: NotRequired[FreshRow]
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,9 @@ class TunedWorkload:
     without a log, `roofline` and `bound` are None where the target has none, `chosen` is None where
     neither a trial nor the untuned schedule is valid. `lowered` counts configs that were compiled
     beyond the trials, `invalid_trials` the trials that did not end in a valid measurement,
-    `timed_again` what was measured beside them, to make sure of the winner."""
+    `timed_again` what was measured beside them, to make sure of the winner. Where the target gives
+    other numbers each time, `afresh` says what the choice and the latencies of both schedules rest
+    on."""
 
     study: Study
     count: int
@@ -108,6 +115,7 @@ class TunedWorkload:
     reused_trials: int
     timed_again: int
     wall_seconds: float
+    afresh: Afresh | None = None
 
     @property
     def workload(self) -> Workload:
@@ -119,7 +127,7 @@ class TunedWorkload:
         default, chosen = self.default, self.chosen
         before = default.latency if default else None
         after = chosen.latency if chosen else None
-        return {
+        row: WorkloadRow = {
             "id": self.workload.id,
             "operator": self.workload.operator,
             "workload": str(self.workload),
@@ -145,6 +153,9 @@ class TunedWorkload:
             "timed_again": self.timed_again,
             "wall_seconds": round(self.wall_seconds, 3),
         }
+        if self.afresh is not None:
+            row["afresh"] = self.afresh.row()
+        return row
 
     def schedule(self) -> ScheduleRow:
         """The row of `schedules.json`."""
@@ -162,6 +173,8 @@ class TunedWorkload:
         }
         if chosen and row["cycles"] is None:
             row["seconds"] = chosen.latency.seconds
+        if self.afresh is not None and self.afresh.tuned_interval is not None:
+            row["seconds_interval"] = self.afresh.tuned_interval
         return row
 
 
@@ -175,8 +188,14 @@ def choose_schedule(study: Study, history: History, default: Schedule | None) ->
         return default
     if default is not None and faster(default.latency, latency):
         return default
-    config = tuple(int(index) for index in history.configs[best])
-    space = study.problem.space
+    return trial_schedule(study, history, best)
+
+
+def trial_schedule(study: Study, history: History, row: int) -> Schedule:
+    """A valid trial as a schedule."""
+    config = tuple(int(index) for index in history.configs[row])
+    space, latency = study.problem.space, latency_at(history, row)
+    assert latency is not None, "a row has a latency"
     return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search import Candidates, ExplorerState, History, Round, Session, Setting, Stages
+from search.fresh import Fresh
 from search.performers import InProcess
 from search.stages import Batch, Known
 from targets.base import Measurements, Target
+from tuning import afresh, proof, run
 from tuning import network as importing
-from tuning import proof, run
 from tuning.events import Listener, StageBegan, ignore
 from tuning.network import Extracted, Model
 from tuning.options import OptionsError, TuningOptions
@@ -88,6 +89,12 @@ class PlainWorkload:
 
     def stages(self, study: Study, setting: Setting) -> Stages:
         return AnnouncedStages(InProcess(setting), self.emit)
+
+    def measure_afresh(
+        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[Fresh]:
+        self.emit(StageBegan("measure_afresh"))
+        return afresh.measure_in_turns(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         pass

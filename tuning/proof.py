@@ -13,6 +13,7 @@ import numpy as np
 
 from search import History, Known, Trial
 from search.engine import latency_at
+from search.run_records import TRIAL
 from search.stages import trial_at
 from targets.base import Lowered
 from targets.capabilities import (
@@ -25,7 +26,7 @@ from targets.capabilities import (
     capability,
 )
 from targets.errors import TilewrightError, WorkloadError
-from tuning.outcome import TRIAL, Schedule, Untuned
+from tuning.outcome import Schedule, Untuned
 from tuning.study import Study
 
 NOISE = 2.0
@@ -90,7 +91,7 @@ def verify(study: Study, chosen: Schedule) -> int | None:
     verifies = capability(study.target, Verifies)
     if verifies is None:
         return None
-    wrong = int(verifies.verify(_lowered(study, chosen))[0])
+    wrong = int(verifies.verify(lowered_of(study, chosen))[0])
     if wrong:
         raise WrongSchedule(
             f"{study.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
@@ -134,8 +135,8 @@ def latency_of_trial(trial: Trial) -> Latency | None:
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
 
 
-def _lowered(study: Study, chosen: Schedule) -> Lowered:
-    """The very program that was measured."""
+def lowered_of(study: Study, chosen: Schedule) -> Lowered:
+    """The very program that was measured, a batch of one."""
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
         return study.target.lower(study.workload, configs)

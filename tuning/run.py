@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from search import ExplorerState, Known, Record, Round, Session, Setting, Stages, Trial, rounds
+from search.fresh import Fresh
 from targets.base import Target
 from targets.errors import TilewrightError
 from targets.registry import target_remarks
+from tuning.afresh import FinalChoice
 from tuning.events import (
     Listener,
     NetworkFound,
@@ -29,6 +32,7 @@ from tuning.events import (
     WorkloadFound,
     WorkloadTuned,
 )
+from tuning.final_choice import Choice
 from tuning.fitting import check_fits
 from tuning.ledgers import RecordOf, trials_of_folder
 from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
@@ -83,6 +87,12 @@ class WorkloadSteps(Protocol):
 
     def stages(self, study: Study, setting: Setting) -> Stages:
         """Who performs the stages of its rounds."""
+        ...
+
+    def measure_afresh(
+        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[Fresh]:
+        """Measure schedules in turn (`tuning.afresh`)."""
         ...
 
     def round_done(self, done: Round, trials: int) -> None:
@@ -189,12 +199,17 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
     timed: dict[int, Trial] = {}
     session, done = _trials(job, steps)
-    while wrong := _wrong_winners(job, session, timed):
+    final = None if study.target.deterministic else _held_choice(job, session, default, timed)
+    while final is None and (wrong := _wrong_winners(job, session, timed)):
         job.record_of(study, session.setting).correct(wrong)
         session, done = _trials(job, steps)
-    chosen = choose_schedule(study, session.history, default)
-    if chosen is not None and chosen is default:
-        chosen = default = _default_again(job, default)
+    if study.target.deterministic:
+        chosen = choose_schedule(study, session.history, default)
+        if chosen is not None and chosen is default:
+            chosen = default = _default_again(job, default)
+    else:
+        final = final or _final_choice(job, steps, session, default)
+        chosen, default = final.chosen, final.default
     if chosen is not None:
         steps.verify(study, chosen)
     tuned = TunedWorkload(
@@ -213,6 +228,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
         wall_seconds=time.perf_counter() - begin,
+        afresh=None if final is None else final.afresh,
     )
     steps.finish(tuned, session)
     job.emit(WorkloadTuned(tuned))
@@ -233,6 +249,36 @@ def _wrong_winners(job: Job, session: Session, timed: dict[int, Trial]) -> Known
             )
         )
     return wrong
+
+
+def _held_choice(
+    job: Job, session: Session, default: Schedule | None, timed: dict[int, Trial]
+) -> FinalChoice | None:
+    """The final choice of an earlier command, if it made one of the same trials that still holds;
+    `timed` gathers what was measured to see that."""
+    choice = _choice(job, session, default)
+    held = choice.held()
+    if held is None or choice.confirmed(held, timed):
+        return held
+    job.emit(
+        Note(
+            f"{job.study.workload}: the final choice was recorded with another latency than "
+            f"{job.study.target_name} gives now; set aside, and made again"
+        )
+    )
+    return None
+
+
+def _final_choice(
+    job: Job, steps: WorkloadSteps, session: Session, default: Schedule | None
+) -> FinalChoice:
+    """Who is the best when all leaders are measured afresh, and what that one takes."""
+    return _choice(job, session, default).make(partial(steps.measure_afresh, job.study))
+
+
+def _choice(job: Job, session: Session, default: Schedule | None) -> Choice:
+    record = job.record_of(job.study, session.setting)
+    return Choice(job.study, record, session.history, default, job.options.leaders)
 
 
 def _default_again(job: Job, default: Schedule) -> Schedule | None:

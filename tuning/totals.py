@@ -4,9 +4,10 @@ the stock compiler that covers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from targets.capabilities import is_published
+from tuning.fresh_figures import FreshRow, inference
 
 if TYPE_CHECKING:
     from tuning.outcome import WorkloadRow
@@ -38,7 +39,7 @@ class Published(TypedDict):
 class Total(TypedDict):
     """Of one inference's offloaded layers: each workload times its count; null where one of them
     is. `baseline_source` is where the untuned schedules come from if all come from one place,
-    `mixed` if not."""
+    `mixed` if not. `afresh` is there where all workloads have it."""
 
     default_cycles: int | None
     default_seconds: float | None
@@ -52,13 +53,14 @@ class Total(TypedDict):
     bound_seconds: float | None
     baseline_source: str | None
     published: Published
+    afresh: NotRequired[FreshRow]
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
     """What the offloaded layers of one inference cost by default, tuned and at best."""
     published = [row for row in rows if is_published(row["default_source"])]
     sources = {row["default_source"] for row in rows}
-    return {
+    total: Total = {
         "default_cycles": _cycles(rows, "default_cycles"),
         "default_seconds": _sum(rows, "default_seconds"),
         "fallback_cycles": _cycles(rows, "fallback_cycles"),
@@ -78,6 +80,10 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
             "tuned_seconds": _sum(published, "tuned_seconds"),
         },
     }
+    afresh = [row["afresh"] for row in rows if "afresh" in row]
+    if afresh and len(afresh) == len(rows):
+        total["afresh"] = inference([row["count"] for row in rows], afresh)
+    return total
 
 
 def share_of(macs: Macs) -> float:

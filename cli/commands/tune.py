@@ -48,6 +48,13 @@ def tune(
     space: Space = DEFAULTS.space,
     out: Out = None,
     batch: Batch = DEFAULTS.batch,
+    leaders: Annotated[
+        int,
+        typer.Option(
+            help="Trials that are measured afresh at the end, on targets that give other numbers "
+            "each time."
+        ),
+    ] = DEFAULTS.leaders,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
     ] = None,
@@ -106,6 +113,7 @@ def tune(
     options = parse_options(
         model=model or "", workload=workload or "", epilogue=epilogue,
         layers=_names(layers), target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        leaders=leaders,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,

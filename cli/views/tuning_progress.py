@@ -41,6 +41,7 @@ STAGES = {
     "simulate_batch": "simulating a batch",
     "retrain_models": "retraining the models",
     "time_again": "timing the winner again",
+    "measure_afresh": "timing the leaders afresh",
     "verify_schedule": "verifying the schedule",
 }
 
