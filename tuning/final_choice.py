@@ -69,12 +69,15 @@ class Choice:
         return False
 
     def _bench(self, measure: Bench) -> Bench:
+        """Gives what is recorded, block by block, and measures from the first on that is not whole:
+        nothing that follows it can have been measured."""
         held = self.record.fresh(self.name)
 
         def bench(block: int, contenders: Sequence[Schedule], turns: int) -> Sequence[Fresh]:
             found = [each for each in held if each.block == block]
             if is_block(found, contenders, turns):
                 return found
+            held.clear()
             made = measure(block, contenders, turns)
             self.record.keep_fresh(self.name, made)
             return made

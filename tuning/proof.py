@@ -8,6 +8,7 @@ latency. So what wins is timed anew by the target itself before it is reported. 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from targets.capabilities import (
 )
 from targets.errors import TilewrightError, WorkloadError
 from tuning.outcome import Schedule, Untuned
-from tuning.study import Study
+from tuning.outcome import Schedule, Untuned
+from tuning.study import Study, state_of
 
 NOISE = 2.0
 """How much longer than it was recorded a winner may take on a target that gives other numbers each
@@ -140,6 +142,12 @@ def lowered_of(study: Study, chosen: Schedule) -> Lowered:
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
         return study.target.lower(study.workload, configs)
+    return _untuned_program(study, state_of(study.target_name))
+
+
+@lru_cache(maxsize=8)
+def _untuned_program(study: Study, state: tuple[int, int]) -> Lowered:
+    """Kept: it is measured several times, and asking for it measures it once more."""
     baseline = capability(study.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
     return baseline.baseline(study.workload).lowered

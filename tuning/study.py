@@ -51,7 +51,7 @@ class Study:
     @property
     def problem(self) -> Problem:
         """Raises `WorkloadError` if the target has no schedule for the workload."""
-        return _problem(self, _state(self.target_name))
+        return _problem(self, state_of(self.target_name))
 
     @property
     def setting(self) -> Setting:
@@ -121,11 +121,12 @@ def target_of(options: TuningOptions) -> Target:
 
 def target_named(name: str, space: str, isolate: float) -> Target:
     """A target, kept for the next time. A thread has its own where a process goes with it."""
-    return _target(name, space, isolate, threading.get_ident() if isolate else 0, _state(name))
+    return _target(name, space, isolate, threading.get_ident() if isolate else 0, state_of(name))
 
 
-def _state(target_name: str) -> tuple[int, int]:
-    """Of a target's file: it may be written anew between two runs of a process."""
+def state_of(target_name: str) -> tuple[int, int]:
+    """Of a target's file: it may be written anew between two runs of a process, and what was kept
+    of the target is then another's."""
     try:
         found = os.stat(target_name)
     except OSError:

@@ -1,0 +1,144 @@
+"""Targets that give other numbers each time, for tests: one whose true latencies are known, and one
+that really runs a product of matrices on this machine."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
+from targets.capabilities import UntunedSchedule
+from targets.features import Feature, Features
+from targets.registry import TargetKind, target_kinds
+from targets.workload import Workload
+
+KNOBS = (
+    Knob("rows", (1, 2, 4, 8, 16, 32)),
+    Knob("columns", (1, 2, 4, 8, 16, 32)),
+    Knob("depth", (1, 2, 4, 8)),
+)
+HIDDEN = (Feature("blocks", "work", "compute", "products of blocks"),)
+REPEATS = 3
+
+
+class NoisyTarget:
+    """Latencies are a smooth function of the knobs, times lognormal noise that one measurement's
+    repeats share in part, as on a machine whose clock wanders."""
+
+    name = "noisy"
+    deterministic = False
+
+    def __init__(self, seed: int = 0, noise: float = 0.1, shared: float = 0.1) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.noise, self.shared = noise, shared
+        self.measured = 0  # configs
+        self.programs = 0  # batches
+
+    @property
+    def fingerprint(self) -> str:
+        return f"noisy-{self.noise}-{self.shared}"
+
+    def hardware_features(self) -> dict[str, float]:
+        return {}
+
+    def space(self, workload: Workload) -> Space:
+        return Space("blocks", KNOBS)
+
+    def true_seconds(self, configs: Configs) -> NDArray[np.float64]:
+        """Median of what a repetition takes, shape (configs,)."""
+        logs = np.log2(self.space(Workload("dense", 1, 64, 1, 1, 64)).values(configs))
+        far = ((logs - np.array([3.0, 2.0, 1.0])) ** 2).sum(axis=1)
+        return np.asarray(1e-3 * (1.0 + 0.02 * far))
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        values = self.space(workload).values(configs)
+        made = values[:, 0] * values[:, 1] <= 512
+        count = (1024.0 / (values[:, 0] * values[:, 1] * values[:, 2]))[:, None]
+        return Lowered(
+            workload,
+            configs,
+            failures=np.where(made, "", "too_large").astype(object),
+            reasons=np.where(made, "", "allocate: a block exceeds the cache").astype(object),
+            hidden=Features(np.where(made[:, None], count, np.nan), HIDDEN),
+        )
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        runs = np.flatnonzero(lowered.ok)
+        self.measured, self.programs = self.measured + len(runs), self.programs + 1
+        drift = self.rng.normal(0.0, self.shared, (len(runs), 1))
+        noise = self.rng.normal(0.0, self.noise, (len(runs), REPEATS))
+        true = self.true_seconds(lowered.configs[runs])
+        return measured_of(lowered, runs, true[:, None] * np.exp(drift + noise))
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """Blocks of one element."""
+        space = self.space(workload)
+        lowered = self.lower(workload, np.zeros((1, len(KNOBS)), np.int32))
+        return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+
+
+class TimedProduct(NoisyTarget):
+    """Multiplies matrices of 48 x 48 block by block, in numpy, and takes the time."""
+
+    name = "timed-product"
+
+    @property
+    def fingerprint(self) -> str:
+        return "timed-product"
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        runs = np.flatnonzero(lowered.ok)
+        self.measured, self.programs = self.measured + len(runs), self.programs + 1
+        values = self.space(lowered.workload).values(lowered.configs[runs])
+        return measured_of(lowered, runs, np.array([_times(*row) for row in values.tolist()]))
+
+
+def _times(rows: int, columns: int, depth: int) -> list[float]:
+    size, found = 48, []
+    left, right = np.ones((size, size)), np.ones((size, size))
+    for _ in range(REPEATS):
+        out = np.zeros((size, size))
+        begin = time.perf_counter()
+        for i in range(0, size, rows):
+            for j in range(0, size, columns):
+                for k in range(0, size, 8 * depth):
+                    end = k + 8 * depth
+                    out[i : i + rows, j : j + columns] += (
+                        left[i : i + rows, k:end] @ right[k:end, j : j + columns]
+                    )
+        found.append(time.perf_counter() - begin)
+    assert (out == size).all()
+    return found
+
+
+def measured_of(
+    lowered: Lowered, runs: NDArray[np.int64], repeats: NDArray[np.float64]
+) -> Measurements:
+    """The medians of repetitions (runs, repeats) of the rows `runs`; the others failed to
+    compile."""
+    found = Measurements.nothing(len(lowered))
+    found.reason[:] = lowered.reasons
+    found.status[runs] = "valid"
+    if len(runs):
+        found.seconds[runs] = np.median(repeats, axis=1)
+    lengths = np.zeros(len(lowered), np.int64)
+    lengths[runs] = REPEATS
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return replace(found, repeats=Ragged(repeats.ravel(), offsets))
+
+
+@contextmanager
+def registered(target: Target) -> Iterator[str]:
+    """The name by which a run finds this very target."""
+    name = f"test-{target.name}-{zlib.crc32(str(id(target)).encode()):08x}"
+    target_kinds()[name] = TargetKind(name, "of a test", lambda text, space: target)
+    try:
+        yield name
+    finally:
+        del target_kinds()[name]
