@@ -2,7 +2,9 @@
 
 Kernel: Matérn 5/2 plus a linear part, one length a feature. Lengths, noise and the linear share
 maximise the marginal likelihood times weak log-normal priors (Rasmussen & Williams, Gaussian
-Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale.
+Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Where the
+noise of some targets is known, that is theirs, row by row (Goldberg, Williams & Bishop, Regression
+with Input-dependent Noise, 1998), and what is learned comes on top.
 """
 
 from __future__ import annotations
@@ -47,17 +49,20 @@ class GaussianProcess(Fitted):
         self.lengths: Vector = np.ones(1)
         self.mean, self.scale, self.noise, self.linear = 0.0, 1.0, 1e-2, 0.3
 
-    def fit(self, x: Features, y: Vector) -> None:
+    def fit(self, x: Features, y: Vector, variance: Vector | None = None) -> None:
+        """`variance` (n,): of the noise of each row's target, where repeats tell. On top of it a
+        noise that all rows have in common is learned."""
         self.remember(x)
-        self._fit(x.matrix, y)
+        self._fit(x.matrix, y, variance)
 
     def predict(self, x: Features) -> Vector:
         self.check(x)
         return self._predict(x.matrix)
 
-    def _fit(self, x: Matrix, y: Vector) -> None:
+    def _fit(self, x: Matrix, y: Vector, variance: Vector | None = None) -> None:
         rows = _thinned(y, self.points)
         x, y = np.nan_to_num(x[rows]), y[rows]
+        known = None if variance is None else variance[rows]
         self.lengths = np.full(x.shape[1], math.sqrt(x.shape[1]))
         if not len(y):
             self.weights, self.factor, self.x = np.empty(0), np.empty((0, 0)), x
@@ -65,19 +70,22 @@ class GaussianProcess(Fitted):
         self.mean = float(y.mean())
         self.scale = max(float(y.std()), 1e-3)
         z = (y - self.mean) / self.scale
+        known = None if known is None else known / self.scale**2
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * x.shape[1] + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
         some = _thinned(z, self.search_points)
         found = minimize(
-            _evidence, start, (x[some], z[some]), "L-BFGS-B", jac=True, bounds=bounds,
-            options={"maxiter": self.steps},
+            _evidence, start, (x[some], z[some], None if known is None else known[some]),
+            "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": self.steps},
         ).x  # fmt: skip
         self.lengths = np.exp(found[:-2])
         self.noise, self.linear = float(np.exp(found[-2])), float(np.exp(found[-1]))
         self.x = x / self.lengths
         kernel = _kernel(self.x, self.x, self.linear)
-        self.factor = cholesky(kernel + self.noise * np.eye(len(z)), lower=True)
+        self.factor = cholesky(_noisy(kernel, self.noise, known), lower=True)
         self.weights = cho_solve((self.factor, True), z)
+        if known is not None:  # what a new trial's is expected to be
+            self.noise += float(np.median(known))
 
     def _predict(self, x: Matrix) -> Vector:
         if not len(self.weights):
@@ -158,9 +166,17 @@ def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
     return np.asarray(matern + linear * inner, dtype=np.float64)
 
 
-def _evidence(theta: Vector, x: Matrix, z: Vector) -> tuple[float, Vector]:
+def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
+    """The covariance of noisy targets: `known` noise row by row, and `noise` on top of it."""
+    covariance = kernel + noise * np.eye(len(kernel))
+    return covariance if known is None else covariance + np.diag(known)
+
+
+def _evidence(
+    theta: Vector, x: Matrix, z: Vector, known: Vector | None = None
+) -> tuple[float, Vector]:
     """Negative log posterior of the hyper-parameters and its gradient. `theta`: log lengths, log
-    noise, log linear share."""
+    noise on top of what is known, log linear share."""
     width = x.shape[1]
     noise, linear = math.exp(theta[-2]), math.exp(theta[-1])
     a = x * np.exp(-theta[:width])
@@ -170,7 +186,7 @@ def _evidence(theta: Vector, x: Matrix, z: Vector) -> tuple[float, Vector]:
     decay = np.exp(-distance)
     kernel = (1.0 + distance + distance**2 / 3.0) * decay + linear * inner
     try:
-        factor = cholesky(kernel + noise * np.eye(len(z)), lower=True)
+        factor = cholesky(_noisy(kernel, noise, known), lower=True)
     except LinAlgError:
         return 1e10, np.zeros_like(theta)
     weights = cho_solve((factor, True), z)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from search.learning import CostModel, Learners
+from search.noise import figure_variance
 from search.problem import Problem
-from targets.base import Configs, Lowered, Measurements, Space, latency_of
+from targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
 from targets.features import Features
 
 
@@ -41,6 +42,7 @@ class History:
     failed: Configs
     round: int = 0  # index of the round to come
     pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
+    repeats: Ragged | None = None  # seconds of every repetition, where the target repeats
 
     @staticmethod
     def empty(space: Space) -> History:
@@ -109,7 +111,13 @@ class History:
             hidden=Features(np.concatenate([past, new]), columns),
             failed=np.concatenate([self.failed, failed]),
             round=self.round + 1,
+            repeats=self._repeats(len(lowered), measured.repeats),
         )
+
+    def _repeats(self, rows: int, new: Ragged | None) -> Ragged | None:
+        if self.repeats is None and new is None:
+            return None
+        return Ragged.joined([(len(self), self.repeats), (rows, new)])
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:
@@ -117,6 +125,14 @@ def trials_of(problem: Problem, history: History) -> Lowered:
     rows = np.flatnonzero(history.valid)
     texts = np.full(len(rows), "", dtype=object)
     return Lowered(problem.workload, history.configs[rows], texts, texts, history.hidden.rows(rows))
+
+
+def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
+    """Variance of the `log_latency` of each valid trial by its repeats, shape (valid trials,); None
+    where measuring repeats, or nothing tells."""
+    if problem.deterministic or history.repeats is None:
+        return None
+    return figure_variance(history.repeats.rows(history.valid))
 
 
 Scores = dict[str, NDArray[np.float64]]

@@ -50,7 +50,13 @@ class CostModel(Protocol):
 
 
 class Surrogate(CostModel, Protocol):
-    """A regressor that knows its uncertainty, and so which rows to measure together."""
+    """A regressor that knows its uncertainty, and so which rows to measure together. What it
+    predicts, and how surely, is of the latency itself, not of one more noisy figure."""
+
+    def fit(self, x: Features, y: Floats, variance: Floats | None = None) -> None:
+        """As `CostModel.fit`, from targets that are off by a noise of these variances (n,), as far
+        as they are known; what they lack is learned."""
+        ...
 
     def propose(
         self,

@@ -28,6 +28,7 @@ class Problem:
     hardware: dict[str, float] = field(default_factory=dict)
     estimate: Estimate | None = None
     costs: Costs = UNKNOWN_COSTS
+    deterministic: bool = True  # measuring a config again gives the same numbers
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
         """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long

@@ -63,6 +63,7 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
         target.hardware_features(),
         None if estimates is None else partial(estimates.estimate, workload),
         UNKNOWN_COSTS if priced is None else priced.costs(workload),
+        target.deterministic,
     )
 
 

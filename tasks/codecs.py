@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from models import load_state, save_state
 from search import Batch, Candidates, ExplorerState, History
-from targets.base import STATUSES, Configs, Lowered, Measurements
+from targets.base import STATUSES, Configs, Lowered, Measurements, Ragged
 from targets.features import Features, read_columns
 from targets.files import (
     MAX_UNPACKED_BYTES,
@@ -115,23 +115,20 @@ def decode_measurements(data: bytes) -> Measurements:
     """What `encode_measurements` wrote."""
     arrays = unpack_arrays(data)
     rows, counters = arrays["status"].size, _named(arrays, _COUNTER)
-    repeats = read_programs(arrays).get(_REPEATS)
     for values in counters.values():
         _column(values, "i", rows)
-    if repeats is not None and (len(repeats) != rows or repeats.values.dtype.kind != "f"):
-        raise ValueError("repeats of another batch")
     return Measurements(
         status=_statuses(arrays, rows),
         reason=_column(arrays["reason"], "U", rows).astype(object),
         cycles=_column(arrays["cycles"], "i", rows),
         seconds=_column(arrays["seconds"], "f", rows),
         counters=counters,
-        repeats=repeats,
+        repeats=_repeats(arrays, rows),
     )
 
 
 def encode_history(history: History) -> bytes:
-    """As NPZ, with `pending` only if there is any."""
+    """As NPZ, with `pending` and repeats only if there are any."""
     return pack_arrays(
         {
             "configs": history.configs,
@@ -144,6 +141,7 @@ def encode_history(history: History) -> bytes:
         }
         | _features(history.hidden)
         | ({} if history.pending is None else {"pending": history.pending})
+        | write_programs({} if history.repeats is None else {_REPEATS: history.repeats})
     )
 
 
@@ -162,6 +160,7 @@ def decode_history(data: bytes) -> History:
         failed=_configs(arrays, "failed", knobs),
         round=_whole(arrays, "round"),
         pending=_configs(arrays, "pending", knobs) if "pending" in arrays else None,
+        repeats=_repeats(arrays, rows),
     )
 
 
@@ -202,6 +201,13 @@ def _hidden(arrays: dict[str, NDArray[Any]], rows: int) -> Features:
     if hidden.dtype != np.float64 or hidden.shape != (rows, len(columns)):
         raise ValueError("hidden features of another batch")
     return Features(hidden, columns)
+
+
+def _repeats(arrays: dict[str, NDArray[Any]], rows: int) -> Ragged | None:
+    found = read_programs(arrays).get(_REPEATS)
+    if found is not None and (len(found) != rows or found.values.dtype.kind != "f"):
+        raise ValueError("repeats of another batch")
+    return found
 
 
 def _configs(arrays: dict[str, NDArray[Any]], name: str, knobs: int | None = None) -> Configs:

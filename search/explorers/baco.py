@@ -9,7 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History, ModelInput
+from search.explorer import (
+    BaseExplorer,
+    Candidates,
+    ExplorerState,
+    History,
+    ModelInput,
+    noise_of,
+)
 from search.learning import Learners, Surrogate
 from search.problem import Problem
 from search.registry import Options, register
@@ -46,6 +53,8 @@ class Baco(BaseExplorer):
         x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
         chance = state.models["V"].predict(x)
         goal = float(history.log_latency[history.best])
+        if not problem.deterministic:  # what the model believes, not what the luckiest showed
+            goal = float(model.predict(_knobs(space, history.configs[history.valid])).min())
         log_chance = np.log(np.maximum(chance, 1e-6))
         rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
         scores = {"P": model.predict(x.rows(rows)), "V": chance[rows]}
@@ -57,7 +66,8 @@ class Baco(BaseExplorer):
             return state
         x = _knobs(problem.space, history.configs)
         performance = self.learners.surrogate(problem.seed)
-        performance.fit(x.rows(valid), history.log_latency[valid])
+        noise = noise_of(problem, history)
+        performance.fit(x.rows(valid), history.log_latency[valid], noise)
         forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
         forest.fit(x, valid.astype(np.float64))
         return ExplorerState({"P": performance, "V": forest})

@@ -12,7 +12,7 @@ over the space. Neither uses anything learned on other workloads.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from search.explorer import (
     History,
     ModelInput,
     Scores,
+    noise_of,
 )
 from search.learning import Learners, Surrogate, VetoModel
 from search.prior import Prior, estimated, prior_of
@@ -112,7 +113,7 @@ class Default(BaseExplorer):
         if features is not None and history.best is not None:
             model = cast(Surrogate, state.models["P"])
             offset = estimated(prior, rows)
-            goal = float(history.log_latency[history.best])
+            goal = self._goal(problem, state, history, "P")
             sure = wanted - int(self.table.checks * (wanted - n))
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
             promising = Candidates(configs, scores).take(rows)
@@ -213,7 +214,7 @@ class Default(BaseExplorer):
             features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
             chance = self._log_chance(problem, scores)[fresh]
-            goal = float(history.log_latency[history.best])
+            goal = self._goal(problem, state, history, "A")
             promising = fresh[
                 model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
             ]
@@ -241,14 +242,15 @@ class Default(BaseExplorer):
             prior = self._prior(problem, configs)
             target = history.log_latency[valid] - estimated(prior, np.arange(len(configs)))
             features = self._features(problem, configs, prior)
-            models["P"] = self.learners.surrogate(problem.seed)
-            models["P"].fit(features, target)
+            noise = noise_of(problem, history)
+            models["P"] = before = self.learners.surrogate(problem.seed)
+            before.fit(features, target, noise)
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
                 features = self._with_hidden(ExplorerState(models), history, features, hidden)
-                models["A"] = self.learners.surrogate(problem.seed)
-                models["A"].fit(features, target)
+                models["A"] = after = self.learners.surrogate(problem.seed)
+                after.fit(features, target, noise)
         return ExplorerState(models, state.arrays)
 
     def model_inputs(
@@ -306,6 +308,22 @@ class Default(BaseExplorer):
         elif prior is not None:
             scores["V"] = prior.chance
         return scores
+
+    def _goal(
+        self, problem: Problem, state: ExplorerState, history: History, role: Literal["P", "A"]
+    ) -> float:
+        """log2 latency that a new trial has to beat: the best one's, or, where measuring does not
+        repeat, what the model believes of the best, not what the luckiest showed."""
+        assert history.best is not None, "there is a valid trial"
+        if problem.deterministic:
+            return float(history.log_latency[history.best])
+        configs, hidden = history.configs[history.valid], history.hidden.rows(history.valid)
+        prior = self._prior(problem, configs)
+        features = self._features(problem, configs, prior)
+        if role == "A":
+            features = self._with_hidden(state, history, features, hidden)
+        believed = state.models[role].predict(features) + estimated(prior, np.arange(len(configs)))
+        return float(believed.min())
 
     def _log_chance(self, problem: Problem, scores: Scores) -> NDArray[np.float64]:
         """Weighed. Where compiling is the dear part of a trial, one that fails costs a fraction of

@@ -95,3 +95,57 @@ def test_two_rows_of_one_value_or_none_at_all_are_no_error() -> None:
     nothing = _fitted(np.empty((0, 2)), np.empty(0))
     assert np.isfinite(nothing.predict(numbered(x))).all()
     assert (nothing.spread(numbered(x)) > 0).all()
+
+
+def _restless(seed: int) -> tuple[Matrix, np.ndarray, np.ndarray]:
+    """Points of which every third is as quiet as 0.02, the others as loud as 0.6."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(90, 4))
+    spread = np.where(np.arange(90) % 3 == 0, 0.02, 0.6)
+    return x, _truth(x) + spread * rng.normal(size=90), spread**2
+
+
+def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
+    """Error away from the data, over 8 draws: less in each, and a fifth less in the mean."""
+    errors = []
+    for seed in range(8):
+        x, y, variance = _restless(seed)
+        elsewhere = np.random.default_rng(100 + seed).normal(size=(500, 4))
+        told = GaussianProcess(0, False, {})
+        told.fit(numbered(x), y, variance)
+        found = [each.predict(numbered(elsewhere)) for each in (told, _fitted(x, y))]
+        errors.append([np.sqrt(np.mean((each - _truth(elsewhere)) ** 2)) for each in found])
+    informed, ignorant = np.array(errors).T
+    assert (informed < ignorant).all()
+    assert informed.mean() < 0.8 * ignorant.mean()
+
+
+def test_on_top_of_known_noise_it_learns_what_is_left() -> None:
+    """Repeats show 0.05, what a trial is really off by is 0.3; and nothing where they show all."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(240, 4))
+    found = []
+    for real in (0.3, 0.05):
+        model = GaussianProcess(0, False, {})
+        model.fit(numbered(x), _truth(x) + real * rng.normal(size=240), np.full(240, 0.05**2))
+        found.append(np.sqrt(model.noise) * model.scale)
+    assert found[0] == pytest.approx(0.3, rel=0.3)
+    assert found[1] == pytest.approx(0.05, rel=0.5)
+
+
+def test_known_noise_of_nothing_is_none() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    silent = GaussianProcess(0, False, {})
+    silent.fit(numbered(x), _truth(x), np.zeros(40))
+    assert np.array_equal(silent.predict(numbered(x)), _fitted(x, _truth(x)).predict(numbered(x)))
+
+
+def test_the_slope_of_the_evidence_is_right_beside_known_noise() -> None:
+    rng = np.random.default_rng(1)
+    x, known = rng.normal(size=(30, 4)), rng.uniform(0.01, 0.5, 30)
+    z = _truth(x)
+    theta = rng.normal(0.3, 0.3, 6)
+    error = check_grad(
+        lambda t: _evidence(t, x, z, known)[0], lambda t: _evidence(t, x, z, known)[1], theta
+    )
+    assert error < 1e-3
