@@ -40,6 +40,8 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         name, limit = _limit(outcome)
         if limit is not None:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
+        if outcome.afresh is not None and (tuned := _tuned(outcome)) is not None:
+            axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, measured afresh")
         axes.set_title(f"{shape(outcome.workload)} on {outcome.study.target.name}", fontsize=10)
         axes.set(xlabel="trials", ylabel=_unit(trials))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
@@ -52,7 +54,7 @@ def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
     """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
-    or of the best that was found, where the target knows no better), the larger the layer, the
+    or of what was chosen, where the target knows no better), the larger the layer, the
     darker; and what each costs untuned and tuned."""
     height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
     with house_style():
@@ -163,6 +165,8 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
         return "bound"
     if all(outcome.roofline is not None for outcome in outcomes):
         return "roofline"
+    if all(outcome.afresh is not None for outcome in outcomes):
+        return "tuned, measured afresh"
     return "best found"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reports.figures import milliseconds, percent, speedup, whole
+from reports.figures import milliseconds, percent, ranged, speedup, whole
 from reports.markdown import plain
 from targets.titles import layer
 from targets.workload import parse_workload
@@ -55,14 +55,29 @@ def gain_of(row: WorkloadRow | Total | Published) -> float | None:
     return earlier / later if earlier and later else None
 
 
+def sure_time(row: WorkloadRow | Total) -> str:
+    """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
+    measuring repeats."""
+    found = row["afresh"]["tuned_interval"] if "afresh" in row else None
+    return "" if found is None else ranged(found, milliseconds)
+
+
+def sure_gain(row: WorkloadRow | Total) -> str:
+    """`1.80–1.86×`: that of the gain."""
+    found = row["afresh"]["gain_interval"] if "afresh" in row else None
+    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+
+
 def _latencies(row: WorkloadRow | Total, untuned: str) -> Row:
     bound = _above(row)
     return {
         f"{untuned} cycles": whole(row["default_cycles"]),
         "tuned cycles": whole(row["tuned_cycles"]),
         "gain": speedup(gain_of(row), 1.0),
+        "gain, 95 %": sure_gain(row),
         f"{untuned} ms": milliseconds(row["default_seconds"]),
         "tuned ms": milliseconds(row["tuned_seconds"]),
+        "tuned ms, 95 %": sure_time(row),
         "above bound": "" if bound is None else percent(bound),
         "fallback cycles": whole(row["fallback_cycles"]),
     }

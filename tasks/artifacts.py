@@ -115,6 +115,9 @@ def log_artifacts(
         "timed_again": row["timed_again"],
         "wall_seconds": row["wall_seconds"],
     }
+    if "afresh" in row:
+        known["fresh_measurements"] = row["afresh"]["measurements"]
+        known["fresh_seconds"] = row["afresh"]["seconds"]
     tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
     _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
     _log_files(run_id, trials, plots.convergence(tuned, trials))
@@ -166,6 +169,7 @@ def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> di
         "tuned_ms": _milli(row["tuned_seconds"]),
         "bound_ms": _milli(row["bound_seconds"]),
         **gain,
+        **_ends(row),
     }
     # MLflow's columns show all digits there are.
     return {
@@ -186,6 +190,17 @@ def network_gain(total: Total) -> dict[str, float | None]:
     if total["published"]["workloads"]:
         return {"gain": gain_of(total["published"])}
     return {"gain_on_guess": gain_of(total)}
+
+
+def _ends(row: WorkloadRow | Total) -> dict[str, float]:
+    """Of the 95 % intervals that a target has which gives other numbers each time."""
+    if "afresh" not in row:
+        return {}
+    time, gain = row["afresh"]["tuned_interval"], row["afresh"]["gain_interval"]
+    found = (
+        {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
+    )
+    return found if gain is None else found | {"gain_low": gain.low, "gain_high": gain.high}
 
 
 def _milli(seconds: float | None) -> float | None:

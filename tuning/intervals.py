@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 CONFIDENCE = 0.95
 
-Interval = tuple[float, float]
-"""Lower and upper end."""
+
+class Interval(NamedTuple):
+    """Two numbers in JSON."""
+
+    low: float
+    high: float
 
 
 def interval_of(values: Sequence[float]) -> Interval | None:
@@ -23,8 +28,8 @@ def interval_of(values: Sequence[float]) -> Interval | None:
     if len(known) < 2:
         return None
     found = quantile_test(known, p=0.5).confidence_interval(CONFIDENCE)
-    low, high = float(found.low), float(found.high)
-    return (low, high) if np.isfinite([low, high]).all() else None
+    ends = Interval(float(found.low), float(found.high))
+    return ends if np.isfinite(ends).all() else None
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:

@@ -15,7 +15,7 @@ import pandas as pd
 from search import Contents, RunKey, read
 from search.records import Entry
 from targets.base import Target
-from targets.capabilities import HasSpecification, capability
+from targets.capabilities import HasSpecification, Verifies, capability
 from targets.files import Json, write_atomically
 from targets.registry import kind_of
 from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
@@ -47,8 +47,9 @@ class Part(TypedDict, total=False):
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network. `macs` says how much of
-    the network `total` covers, `run_key` whose results they are (`tuning.run_file`). The last two
-    are those of a run that is tracked."""
+    the network `total` covers, `run_key` whose results they are (`tuning.run_file`). `verified` is
+    false where the target runs no programs on data, so that nobody saw what schedules compute. The
+    last two are those of a run that is tracked."""
 
     network: str
     target: str
@@ -65,6 +66,7 @@ class Summary(TypedDict):
     wall_seconds: float
     part: NotRequired[Part]
     run_key: NotRequired[str]
+    verified: NotRequired[bool]
     mlflow_run_id: NotRequired[str]
     prefect_flow_run_id: NotRequired[str]
 
@@ -106,6 +108,8 @@ def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWo
         "wall_seconds": 0.0,
         "run_key": run_key(options.trials, [each.study for each in tuned]),
     }
+    if capability(network.target, Verifies) is None:
+        summary["verified"] = False
     if network.part is not None:
         summary["part"] = network.part
     return summary

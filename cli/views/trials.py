@@ -51,7 +51,8 @@ def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> 
 
 def _table(trials: pd.DataFrame) -> Table:
     table = ruled_table(padding=(0, 1, 0, 0))
-    for name in ("trial", "round", "cycles", "ms"):
+    counted = bool((trials["cycles"] > 0).any())
+    for name in ("trial", "round", *["cycles"] * counted, "ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("knobs, or why not", overflow="fold")
     for row in trials.itertuples(index=False):
@@ -59,7 +60,7 @@ def _table(trials: pd.DataFrame) -> Table:
         latency = Latency(float(str(row.seconds)), int(str(row.cycles))) if valid else None
         last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
         table.add_row(
-            str(row.trial), str(row.round), cycles_text(latency), time_text(latency),
+            str(row.trial), str(row.round), *[cycles_text(latency)] * counted, time_text(latency),
             Text(printable(last)),
         )  # fmt: skip
     return table

@@ -16,6 +16,7 @@ from rich.text import Text
 from cli.views.latency import cost, cycles_text, latency_text, time_text
 from cli.views.terminal import bare_table, say
 from reports.figures import plural, speedup
+from reports.run_table import sure_time
 from targets.capabilities import Latency, is_published
 from targets.titles import shape
 from targets.workload import parse_workload
@@ -215,6 +216,7 @@ def tuned_line(outcome: TunedWorkload) -> str:
         mark = "" if is_published(default.source) else "~"
         before = f"{untuned_word([default.source])} {mark}{_short(default.latency)}"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
+    after += f" ({sure})" if (sure := sure_time(outcome.summary())) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""
     reused = f", {outcome.reused_trials} reused" if outcome.reused_trials else ""
     return (

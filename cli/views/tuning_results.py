@@ -10,7 +10,8 @@ from rich.table import Table
 
 from cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
 from cli.views.terminal import ruled_table, say
-from reports.figures import percent, speedup, whole
+from reports.figures import duration, percent, speedup, whole
+from reports.run_table import sure_gain, sure_time
 from targets.capabilities import is_published
 from targets.titles import shape
 from targets.workload import parse_workload
@@ -39,7 +40,9 @@ def show_results(
         + "\n"
         + _without_a_log(summary)
         + _reused(summary, reused_stages)
-        + f"every schedule timed again and verified bit for bit; {summary['wall_seconds']:.0f} s\n"
+        + _afresh(summary)
+        + _proof(summary)
+        + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + ("\n'tilewright ui' shows this run:" * bool(links)),
     )
@@ -107,6 +110,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> d
         cells[f"{name}\ncycles"] = counted
         if wide or name == "tuned" or not counted:
             cells[f"{name}\nms"] = time_text(latency)
+    cells["tuned\n95 %"] = sure_time(row)
     if wide:
         cells |= {"bound\ncycles": cycles_text(bound), "roofline\ncycles": cycles_text(roofline)}
     taken, least, of_what = cost(tuned), cost(bound), "bound"
@@ -115,6 +119,8 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow], wide: bool) -> d
     trials = sum(each["trials"] for each in rows)
     valid = trials - sum(each["invalid_trials"] for each in rows)
     cells["gain"] = _marked(guess, speedup(cost(untuned), taken))
+    if wide:
+        cells["gain\n95 %"] = sure_gain(row)
     cells[f"above\n{of_what}"] = f"{taken / least - 1:.1%}" if taken and least else ""
     if wide:
         cells["trials"] = whole(trials)
@@ -156,6 +162,28 @@ def _without_a_log(summary: Summary) -> str:
         "by the stock compiler's rule for layers without a log, the smallest tiles: "
         f"{latency_text(fallback)}{tuned}\n"
     )
+
+
+def _afresh(summary: Summary) -> str:
+    """What latencies rest on where measuring does not repeat; nothing elsewhere."""
+    rows = [row["afresh"] for row in summary["workloads"] if "afresh" in row]
+    if not rows:
+        return ""
+    count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
+    gain = sure_gain(summary["total"])
+    return (
+        f"leaders chosen, and what is reported measured, by {count:,.0f} fresh measurements in "
+        f"{duration(seconds)}, by no trial"
+        + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "")
+        + "\n"
+    )
+
+
+def _proof(summary: Summary) -> str:
+    timed = "every schedule timed again"
+    if not summary.get("verified", True):
+        return f"{timed}; what they compute was not verified, the target runs nothing on data"
+    return f"{timed} and verified bit for bit"
 
 
 def _reused(summary: Summary, stages: int) -> str:
