@@ -161,7 +161,7 @@ class Measurements:
     `seconds` is latency on the accelerator, not the time the measurement took; NaN where the status
     is not `valid`. `cycles` is -1 there, and everywhere on a target that counts none. `counters`
     holds further integers by name (instructions, bytes moved), -1 where unknown. `repeats` are the
-    seconds of every repetition, where a target has to repeat.
+    seconds of every repetition, where a target has to repeat, and `seconds` is their median.
     """
 
     status: NDArray[np.object_]  # of Status
@@ -231,7 +231,8 @@ class Target(Protocol):
     @property
     def deterministic(self) -> bool:
         """Whether measuring a config again gives the same numbers. If not, what another run has
-        measured is no substitute for measuring, and a finished stage is not taken from a cache."""
+        measured is no substitute for measuring, a finished stage is not taken from a cache, and a
+        run ends by measuring its leaders afresh."""
         ...
 
     def hardware_features(self) -> dict[str, float]:

@@ -3,8 +3,8 @@ that really runs a product of matrices on this machine."""
 
 from __future__ import annotations
 
+import itertools
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +25,7 @@ KNOBS = (
 )
 HIDDEN = (Feature("blocks", "work", "compute", "products of blocks"),)
 REPEATS = 3
+_NUMBERS = itertools.count()
 
 
 class NoisyTarget:
@@ -134,9 +135,10 @@ def measured_of(
 
 
 @contextmanager
-def registered(target: Target) -> Iterator[str]:
-    """The name by which a run finds this very target."""
-    name = f"test-{target.name}-{zlib.crc32(str(id(target)).encode()):08x}"
+def registered(target: Target, name: str = "") -> Iterator[str]:
+    """The name by which a run finds this very target: one that no other of this process had, unless
+    it is given."""
+    name = name or f"{target.name}-{next(_NUMBERS)}"
     target_kinds()[name] = TargetKind(name, "of a test", lambda text, space: target)
     try:
         yield name

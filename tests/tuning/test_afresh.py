@@ -3,6 +3,10 @@ nothing but its own measurements."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +302,43 @@ def test_a_choice_that_was_killed_goes_on(tmp_path: Path, blocks: int) -> None:
     assert records[: len(kept)] == kept
     assert len(records) == 51 + 2  # two of the broken block twice
     assert read(path).problems == []
+
+
+DOOMED = """
+import os, signal, sys
+from pathlib import Path
+from tests.noisy import NoisyTarget, registered
+from tests.tuning.test_afresh import run
+
+class Doomed(NoisyTarget):
+    def measure(self, lowered):
+        if self.programs == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().measure(lowered)
+
+with registered(Doomed(), "doomed") as name:
+    run(name, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("batches", "blocks"), [(8, 0), (14, 1), (17, 2), (30, 3)])
+@pytest.mark.slow(seconds=3)
+def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
+    tmp_path: Path, batches: int, blocks: int
+) -> None:
+    """By SIGKILL, after so many batches of programs; blocks that were done are not done again."""
+    command = [sys.executable, "-P", "-c", DOOMED, str(tmp_path), str(batches)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    kept = fresh_records(tmp_path)
+    assert {each["block"] for each in kept} == set(range(blocks))
+    with registered(NoisyTarget(seed=1), "doomed") as name:
+        (row,) = run(name, tmp_path)["workloads"]
+    records = fresh_records(tmp_path)
+    assert records[: len(kept)] == kept
+    assert len(records) == row["afresh"]["measurements"] == 51
+    assert row["reused_trials"] == 24
 
 
 def test_more_trials_or_other_leaders_are_another_choice(tmp_path: Path) -> None:
