@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from targets.capabilities import UntunedSchedule
+from targets.capabilities import Latency, UntunedSchedule
 from targets.features import Feature, Features
 from targets.registry import TargetKind, target_kinds
 from targets.workload import Workload
@@ -78,10 +78,14 @@ class NoisyTarget:
         return measured_of(lowered, runs, true[:, None] * np.exp(drift + noise))
 
     def baseline(self, workload: Workload) -> UntunedSchedule:
-        """Blocks of one element."""
+        """Blocks of one element, as nobody would write them."""
         space = self.space(workload)
         lowered = self.lower(workload, np.zeros((1, len(KNOBS)), np.int32))
         return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+
+    def roofline(self, workload: Workload) -> Latency:
+        """A tenth less than the best."""
+        return Latency(0.9e-3)
 
 
 class TimedProduct(NoisyTarget):

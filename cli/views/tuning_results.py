@@ -172,8 +172,8 @@ def _afresh(summary: Summary) -> str:
     count, seconds = (sum(row[name] for row in rows) for name in ("measurements", "seconds"))
     gain = sure_gain(summary["total"])
     return (
-        f"leaders chosen, and what is reported measured, by {count:,.0f} fresh measurements in "
-        f"{duration(seconds)}, by no trial"
+        f"{count:,.0f} fresh measurements ({duration(seconds)}) chose among the leaders and say "
+        "what it takes"
         + (f"\nthe gain in all is {gain} with 95 % confidence" if gain else "")
         + "\n"
     )
@@ -182,7 +182,7 @@ def _afresh(summary: Summary) -> str:
 def _proof(summary: Summary) -> str:
     timed = "every schedule timed again"
     if not summary.get("verified", True):
-        return f"{timed}; what they compute was not verified, the target runs nothing on data"
+        return f"{timed}, none verified: the target runs nothing on data"
     return f"{timed} and verified bit for bit"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -18,15 +19,19 @@ from cli.views.latency import latency_text
 from cli.views.tuning_progress import LineDisplay, tuned_line
 from cli.views.tuning_results import show_results
 from networks import zoo_names
+from reports.convergence import convergence, network_convergence
 from reports.figures import milliseconds
+from reports.run_notes import outcome_line
+from reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from search import tuners
 from targets.capabilities import Latency
 from targets.registry import target_kinds
 from targets.titles import shape
 from targets.workload import parse_workload
+from tests.noisy import NoisyTarget, registered
 from tuning.events import Event, StageBegan, WorkloadTuned
 from tuning.outcome import untuned_word
-from tuning.outputs import Summary
+from tuning.outputs import Summary, trials_of
 from tuning.totals import totals
 
 
@@ -48,12 +53,14 @@ class Ran:
     """A finished run of two of ResNet-18's layers as publications have them, and what was told of
     it."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, **others: object) -> None:
         self.out = out
         self.heard: list[Event] = []
         options = tuning.parse_options(
-            model="resnet18", layers=["layer1.0.conv1", "layer4.1.conv2"], tuner="tps", trials=8,
-            batch=8, out=str(out), epilogue="plain",
+            **{
+                "model": "resnet18", "layers": ["layer1.0.conv1", "layer4.1.conv2"],
+                "tuner": "tps", "trials": 8, "batch": 8, "out": str(out), "epilogue": "plain",
+            } | others,
         )  # fmt: skip
         self.summary = tuning.tune_network(options, self.heard.append)
 
@@ -172,6 +179,72 @@ def test_without_cycles_there_is_time_alone(ran: Ran) -> None:
     assert "cycles" not in text
     assert "ms" in words
     assert "gain" not in words
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """The same two layers on a target whose measurements differ, and that verifies nothing."""
+    with registered(NoisyTarget(noise=0.02, shared=0.02)) as name:
+        yield Ran(tmp_path_factory.mktemp("noisy") / "out", target=name, tuner="random", trials=16)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_where_measuring_does_not_repeat_there_are_intervals(noisy: Ran, width: int) -> None:
+    text = shown(noisy.summary, noisy.out, width)
+    lines = text.splitlines()
+    own = ("fresh measurements", "the gain in all", "every schedule timed")
+    said = [line for line in lines if any(part in line for part in own)]
+    assert len(said) == 3
+    table = text[: text.index("a part: ")].splitlines()
+    assert max(map(len, [*table, *said])) <= width
+    assert "cycles" not in text
+    assert "bit for bit" not in text
+    assert "every schedule timed again, none verified: the target runs nothing on data" in text
+    assert "102 fresh measurements (" in text
+    for row in noisy.summary["workloads"]:
+        (line,) = [each for each in lines if shape(parse_workload(row["workload"])) in each]
+        assert sure_time(row) in line
+        assert (sure_gain(row) in line) == (width > 80)
+        low, high = map(float, sure_time(row).split("–"))
+        assert low <= float(milliseconds(row["tuned_seconds"])) <= high
+    total = noisy.summary["total"]
+    assert f"the gain in all is {sure_gain(total)} with 95 % confidence" in text
+    assert sure_time(total) in text
+
+
+def test_what_is_said_of_a_noisy_run_elsewhere_has_intervals_too(noisy: Ran) -> None:
+    row, total = noisy.summary["workloads"][0], noisy.summary["total"]
+    tuned = next(each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned))
+    assert f"({sure_time(row)})" in tuned_line(tuned)
+    line = outcome_line(total, ["rule"])
+    assert f"tuned {milliseconds(total['tuned_seconds'])} ms ({sure_time(total)})" in line
+    assert line.endswith(f"({sure_gain(total)}).")
+    page = markdown_table(results_rows(noisy.summary, {}))
+    assert "gain, 95 %" in page
+    assert sure_gain(row) in page
+    assert "tuned ms, 95 %" in page
+
+
+def test_a_run_whose_measurements_repeat_has_no_intervals(ran: Ran) -> None:
+    assert "95 %" not in shown(ran.summary, ran.out, 140)
+    assert "bit for bit" in shown(ran.summary, ran.out, 140)
+    assert "95 %" not in markdown_table(results_rows(ran.summary, {}))
+    assert not {"afresh", "verified"} & {*ran.summary, *ran.summary["total"]}
+    assert all("afresh" not in row for row in ran.summary["workloads"])
+    assert '"fresh"' not in (ran.out / "ledger.jsonl").read_text()
+
+
+def test_trials_in_seconds_have_no_empty_cycles(noisy: Ran) -> None:
+    lines = lines_that_fit(command("trials", str(noisy.out), "--best", "2"))
+    (head, *_) = [line for line in lines if line.startswith("trial ")]
+    assert head.split()[:3] == ["trial", "round", "ms"]
+
+
+def test_pictures_of_a_noisy_run_name_what_they_are_held_against(noisy: Ran) -> None:
+    outcomes = [each.outcome for each in noisy.heard if isinstance(each, WorkloadTuned)]
+    trials = trials_of(noisy.out, outcomes)
+    assert convergence(outcomes[0], trials).startswith(b"\x89PNG")
+    assert network_convergence("resnet18", outcomes, trials).startswith(b"\x89PNG")
 
 
 def test_a_run_that_waits_says_so_where_there_is_no_terminal() -> None:

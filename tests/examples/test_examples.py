@@ -116,6 +116,10 @@ def test_a_target_of_another_package_is_tuned(
     texts = {row["id"]: row["workload"] for row in summary["workloads"]}
     for workload, best in valid.groupby("workload")["seconds"].min().items():
         assert best < 1.1 * ideal(texts[workload])
+    for row in summary["workloads"]:  # what is said of the chosen is true, though noise is 2 %
+        assert 0.98 * ideal(row["workload"]) < row["tuned_seconds"] < 1.12 * ideal(row["workload"])
+        assert row["afresh"]["measurements"] == 39  # five leaders, three, two; the chosen alone
+    assert summary["verified"] is False
 
 
 @pytest.mark.slow(seconds=8)

@@ -76,6 +76,7 @@ def leaders_by_luck(machine: Machine, count: int) -> tuple[list[Schedule], float
     return [schedule(int(number)) for number in order], trials[order[0]]
 
 
+@pytest.mark.slow(seconds=4)
 def test_what_is_reported_is_unbiased_and_the_fastest_trial_is_not() -> None:
     """Forty schedules within 20 % of each other, noise of 10 %: the fastest trial flatters by more
     than an eighth, the report of the same runs by nothing."""
@@ -199,6 +200,7 @@ def test_who_fails_in_the_report_alone_is_replaced() -> None:
     assert machine.blocks == [0, 1, 2]
 
 
+@pytest.mark.slow(seconds=4)
 def test_intervals_cover_the_median_whatever_the_distribution() -> None:
     rng = np.random.default_rng(0)
     held = []
