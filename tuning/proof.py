@@ -28,7 +28,6 @@ from targets.capabilities import (
 )
 from targets.errors import TilewrightError, WorkloadError
 from tuning.outcome import Schedule, Untuned
-from tuning.outcome import Schedule, Untuned
 from tuning.study import Study, state_of
 
 NOISE = 2.0

@@ -105,6 +105,7 @@ def _restless(seed: int) -> tuple[Matrix, np.ndarray, np.ndarray]:
     return x, _truth(x) + spread * rng.normal(size=90), spread**2
 
 
+@pytest.mark.slow(seconds=3)
 def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
     """Error away from the data, over 8 draws: less in each, and a fifth less in the mean."""
     errors = []
