@@ -54,8 +54,12 @@ def volumes(workload: Workload, values: Columns) -> Columns:
     w = workload
     if "tile_h" not in values and "tile_w" not in values:
         return {}
-    rows = (tile("tile_h") - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
-    columns = (tile("tile_w") - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
+    tile_h, tile_w = tile("tile_h"), tile("tile_w")
+    if w.pool is not None:  # accumulators hold all sums that a tile's windows read
+        tile_h = (tile_h - 1) * w.pool.stride_h + w.pool.kernel_h
+        tile_w = (tile_w - 1) * w.pool.stride_w + w.pool.kernel_w
+    rows = (tile_h - 1) * w.stride_h + (w.kernel_h - 1) * w.dilation_h + 1
+    columns = (tile_w - 1) * w.stride_w + (w.kernel_w - 1) * w.dilation_w + 1
     copies: NDArray[np.float64] | float = 1.0
     for name, count in values.items():
         if "thread" in name:
@@ -64,7 +68,7 @@ def volumes(workload: Workload, values: Columns) -> Columns:
     sets = {
         "inp": batch * tile("tile_ci") * rows * columns,
         "wgt": tile("tile_ci") * tile("tile_co") * w.kernel_h * w.kernel_w,
-        "out": batch * tile("tile_co") * tile("tile_h") * tile("tile_w"),
+        "out": batch * tile("tile_co") * tile_h * tile_w,
     }
     slots = {"inp": "inp_slots", "wgt": "wgt_slots", "out": "acc_slots"}
     any_row = np.zeros(len(next(iter(values.values()))))

@@ -6,11 +6,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
+
+import numpy as np
 
 from networks.cpu_costs import SECONDS, SLOWDOWN
 from targets.base import Target
-from targets.capabilities import Blocks, Bound, HasHost, Latency, Roofline, blocks_of, capability
+from targets.capabilities import (
+    Blocks,
+    Bound,
+    Estimates,
+    HasHost,
+    Latency,
+    PoolsSums,
+    Roofline,
+    blocks_of,
+    capability,
+)
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
@@ -31,6 +44,9 @@ class Accelerator:
     max_waste: float = MAX_WASTE
     bound: Callable[[Workload], Latency] | None = None
     slowdown: float = SLOWDOWN
+    estimate: Callable[[Workload], float] | None = None
+    """What the schedule of a workload takes that its target's estimate thinks best, where the
+    target pools sums."""
 
     @classmethod
     def of(
@@ -38,7 +54,7 @@ class Accelerator:
     ) -> Accelerator:
         """A target as accelerator."""
         bound, roofline = capability(target, Bound), capability(target, Roofline)
-        host = capability(target, HasHost)
+        host, pools = capability(target, HasHost), capability(target, PoolsSums)
         least = None if roofline is None else roofline.roofline
         return cls(
             blocks_of(target),
@@ -46,12 +62,18 @@ class Accelerator:
             max_waste,
             least if bound is None else bound.bound,
             SLOWDOWN if host is None else host.host_slowdown,
+            _estimate_of(target) if pools is not None and pools.pools_sums else None,
         )
 
     def seconds(self, workload: Workload) -> float | None:
         """What a call takes at least, unless nobody knows. Raises `WorkloadError` where it cannot
         run."""
         return None if self.bound is None else self.bound(workload).seconds
+
+    def estimated(self, workload: Workload) -> float | None:
+        """What a call takes by the target's estimate, in the target's unit; None where nobody
+        knows. Raises `WorkloadError` where it cannot run."""
+        return None if self.estimate is None else self.estimate(workload)
 
     def image_seconds(self, elements: int) -> float:
         """Packing an image into blocks on the CPU, or unpacking it. Quantising and going back is
@@ -69,3 +91,27 @@ class Accelerator:
             return self.seconds(workload) or 0.0
         except WorkloadError:
             return math.inf
+
+
+SAMPLED = 1 << 16
+"""Schedules of a larger space that an estimate is asked about."""
+
+
+def _estimate_of(target: Target) -> Callable[[Workload], float]:
+    """The least estimate of the schedules of a workload that fit, of some in a large space."""
+
+    @cache
+    def least(workload: Workload) -> float:
+        estimates, space = capability(target, Estimates), target.space(workload)
+        if estimates is None or space.listed is not None:
+            raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
+        flat = np.arange(space.size)
+        if space.size > SAMPLED:
+            flat = np.random.default_rng(0).integers(0, space.size, SAMPLED)
+        table = estimates.estimate(workload, space.unravel(flat))
+        fits = table.of_meaning("share").max(axis=1, initial=0.0) <= 1
+        if not fits.any():
+            raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
+        return float(table.total("latency")[fits].min())
+
+    return least

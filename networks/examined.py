@@ -14,7 +14,8 @@ class Examined:
     """All that was learned about a model, independent of any accelerator.
 
     `unsupported` maps an operator to (reason, next step); `readers` an operator to those that read
-    its results; `shapes` an operator to the shape of its first result.
+    its results; `shapes` an operator to the shape of its first result. `results` are the operators
+    that write what the network gives. Of some kinds of files nobody knows readers and results.
     """
 
     name: str
@@ -25,3 +26,4 @@ class Examined:
     readers: Mapping[str, tuple[str, ...]]
     shapes: Mapping[str, Shape]
     found: Partitioned
+    results: frozenset[str] = frozenset()

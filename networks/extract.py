@@ -32,6 +32,7 @@ class Decision:
     `waste` is the share of the accelerator's multiplications that are by zeros. `unfold` is set
     where the workload is that of a rearranged image. `accelerator_seconds` is what it takes there,
     packing where it borders on the CPU included, `cpu_seconds` on the CPU; None where nobody knows.
+    `within` names the call whose workload does this one's work as well.
     """
 
     fused: FusedCall
@@ -43,6 +44,7 @@ class Decision:
     unfold: Unfold | None = None
     accelerator_seconds: float | None = None
     cpu_seconds: float = 0.0
+    within: str = ""
 
 
 class ExtractedWorkload(NamedTuple):

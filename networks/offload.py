@@ -5,6 +5,8 @@ At first it is given all that it can run. Then a call that the CPU would be done
 back, as things stand around it, until nothing changes: each return can move a border, and none is
 taken back. But where the accelerator can run the whole network and that takes at most 5 % longer,
 it does: then nothing needs to be compiled for the CPU beside it, nor a runtime brought there.
+
+In the end, a max-pool is done with the convolution before it where that is sooner (`pooling`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from networks.cpu_costs import FREE, SECONDS
 from networks.examined import Examined
 from networks.extract import Decision, candidate, macs_of
 from networks.fused_calls import PRODUCTS, FusedCall
+from networks.pooling import pooled
 from targets.errors import WorkloadError
 
 WHOLE = 1.05
@@ -41,7 +44,33 @@ def decide(examined: Examined, accelerator: Accelerator) -> list[Decision]:
         on[min(leaving, key=lambda place: borders.gain(place, on))] = False
     if graph.is_covered(able) and borders.seconds(able) <= WHOLE * borders.seconds(on):
         on = able
-    return [borders.decided(place, on) for place in range(len(on))]
+    decisions = [borders.decided(place, on) for place in range(len(on))]
+    _pool_together(graph, decisions, accelerator)
+    return decisions
+
+
+def _pool_together(graph: _Graph, decisions: list[Decision], accelerator: Accelerator) -> None:
+    """Put max-pools into the convolutions before them."""
+    for place, call in enumerate(graph.calls):
+        pool, source = decisions[place], (graph.sources[place] or (None,))[0]
+        if call.operator != "max_pool" or pool.workload is None or source is None:
+            continue
+        before, own = graph.calls[source], decisions[source]
+        if own.workload is None or before.output_shape != call.data_shape:
+            continue
+        if not graph.is_read_by(source, place):
+            continue
+        together = pooled(own.workload, pool.workload, accelerator)
+        if together is None:
+            continue
+        seconds = own.accelerator_seconds
+        if seconds is not None and accelerator.bound is not None:
+            each = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
+            seconds += each[0] - each[1]
+        decisions[source] = replace(own, workload=together, accelerator_seconds=seconds)
+        decisions[place] = replace(
+            pool, workload=None, calls=0, accelerator_seconds=None, within=before.node, reason="",
+        )  # fmt: skip
 
 
 class _Graph:
@@ -109,6 +138,16 @@ class _Graph:
             else:
                 found.add(None)
         return found or {None}
+
+    def is_read_by(self, place: int, reader: int) -> bool:
+        """Whether a call's result is that call's data and nothing else, as far as is known."""
+        name = self.calls[place].output
+        between = [
+            each for each in self.examined.readers.get(name, ())
+            if self.types.get(each) in (*FREE, *QUANTISING)
+        ]  # fmt: skip
+        known = bool(self.examined.readers) and not self.examined.results & {name, *between}
+        return known and self.readers[place] == {reader}
 
     def is_covered(self, able: Sequence[bool]) -> bool:
         """Whether these calls are all that does any work."""

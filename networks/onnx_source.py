@@ -65,6 +65,7 @@ class OnnxSource:
             readers=_readers(normal),
             shapes=_shapes(normal),
             found=_partition(model) if model.graph.node else NOTHING,
+            results=_results(normal),
         )
 
     def compile(self) -> CompiledModule:
@@ -140,6 +141,11 @@ def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:
         node.name: tuple(reader for output in node.output for reader in by_input.get(output, []))
         for node in normal.graph.node
     }
+
+
+def _results(normal: NormalGraph) -> frozenset[str]:
+    outputs = {info.name for info in normal.graph.output}
+    return frozenset(node.name for node in normal.graph.node if outputs & set(node.output))
 
 
 def _shapes(normal: NormalGraph) -> dict[str, Shape]:

@@ -159,8 +159,8 @@ def _anchor(decision: Decision) -> OperatorReport:
     return OperatorReport(
         name=decision.fused.node,
         op_type="",
-        status="cpu" if workload is None else "offloaded",
-        reason=decision.reason,
+        status="cpu" if workload is None and not decision.within else "offloaded",
+        reason=f"of the sums of '{decision.within}'" if decision.within else decision.reason,
         next_step=decision.next_step,
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
@@ -172,7 +172,7 @@ def _anchor(decision: Decision) -> OperatorReport:
 
 def _follower(name: str, decision: Decision) -> OperatorReport:
     anchor = decision.fused.node
-    if decision.workload is None:
+    if decision.workload is None and not decision.within:
         return OperatorReport(name, "", "cpu", f"follows '{anchor}', which is left to the CPU")
     return OperatorReport(name, "", "offloaded", f"in the epilogue of '{anchor}'")
 

@@ -238,6 +238,16 @@ class HasHost(Protocol):
 
 
 @runtime_checkable
+class PoolsSums(Protocol):
+    """May know schedules of a convolution whose sums are pooled (`Workload.pool`)."""
+
+    @property
+    def pools_sums(self) -> bool:
+        """Whether it does; else nobody asks it for one."""
+        ...
+
+
+@runtime_checkable
 class HasSpecification(Protocol):
     """Can be written down and built again (`targets.registry.rebuild`)."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.workload import Workload
+from targets.workload import Pool, Workload
 
 Integers = NDArray[np.int64]
 
@@ -29,6 +29,8 @@ def reference(
     w = workload
     total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
     total = _wrap(total, acc_bits)
+    if w.pool is not None:
+        total = _maxima(w.pool, total)
     for op in w.epilogue:
         if op.kind == "bias":
             total = total + tensors["bias"][None, :, None, None]
@@ -57,7 +59,7 @@ def _sums(w: Workload, tensors: Mapping[str, NDArray[Any]]) -> Integers:
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     small = data.dtype == weight.dtype == np.int8 and per_in <= 1024
     real = np.float32 if small else np.float64
-    pixels = w.out_height * w.out_width
+    pixels = w.sums_height * w.sums_width
     total = np.zeros((w.batch, w.groups, per_out, pixels))
     padded = np.pad(
         data.astype(real),
@@ -68,10 +70,10 @@ def _sums(w: Workload, tensors: Mapping[str, NDArray[Any]]) -> Integers:
             window = _window(w, padded, i, j).reshape(w.batch, w.groups, per_in, pixels)
             taps = weight[:, :, i, j].astype(real).reshape(w.groups, per_out, per_in)
             total += taps * window if per_in == 1 else taps @ window
-    return total.astype(np.int64).reshape(w.batch, w.out_channels, w.out_height, w.out_width)
+    return total.astype(np.int64).reshape(w.batch, w.out_channels, w.sums_height, w.sums_width)
 
 
-def _maxima(w: Workload, data: NDArray[Any]) -> Integers:
+def _maxima(w: Workload | Pool, data: NDArray[Any]) -> Integers:
     """Pixels beyond the image are less than any other."""
     least = np.iinfo(np.int64).min
     padded = np.pad(
@@ -86,14 +88,17 @@ def _maxima(w: Workload, data: NDArray[Any]) -> Integers:
     return total
 
 
-def _window(w: Workload, padded: NDArray[Any], i: int, j: int) -> NDArray[Any]:
+def _window(w: Workload | Pool, padded: NDArray[Any], i: int, j: int) -> NDArray[Any]:
     """What tap (i, j) multiplies: (n, c, oh, ow)."""
-    top, left = i * w.dilation_h, j * w.dilation_w
-    return padded[
-        :, :,
-        top : top + (w.out_height - 1) * w.stride_h + 1 : w.stride_h,
-        left : left + (w.out_width - 1) * w.stride_w + 1 : w.stride_w,
-    ]  # fmt: skip
+    dilation = (1, 1) if isinstance(w, Pool) else (w.dilation_h, w.dilation_w)
+    last = [
+        size - (kernel - 1) * step
+        for size, kernel, step in zip(
+            padded.shape[2:], (w.kernel_h, w.kernel_w), dilation, strict=True
+        )
+    ]
+    top, left = i * dilation[0], j * dilation[1]
+    return padded[:, :, top : top + last[0] : w.stride_h, left : left + last[1] : w.stride_w]
 
 
 def _wrap(values: Integers, bits: int) -> Integers:

@@ -45,5 +45,9 @@ def shape(workload: Workload) -> str:
     if w.operator == "max_pool":
         return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
+    if w.pool is not None:
+        down = w.pool.stride_h, w.pool.stride_w
+        steps = str(down[0]) if down[0] == down[1] else f"{down[0]}×{down[1]}"
+        extra += f" max {w.pool.kernel_h}×{w.pool.kernel_w}/{steps}"
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"

@@ -58,11 +58,33 @@ DEFAULT_EPILOGUE = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("ma
 
 
 @dataclass(frozen=True)
+class Pool:
+    """A max-pool of a convolution's sums: the maximum of each window of a channel, of which pixels
+    in the padding do not count."""
+
+    kernel_h: int
+    kernel_w: int
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+
+    def __str__(self) -> str:
+        """As it stands in a workload's text."""
+        pads = _pads(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
+        kernel, stride = (self.kernel_h, self.kernel_w), (self.stride_h, self.stride_w)
+        return f"mk={_pair(*kernel)},ms={_pair(*stride)},mp={pads}"
+
+
+@dataclass(frozen=True)
 class Workload:
     """An operator with static shapes. Sizes in elements, NCHW/OIHW; int8 in, int32 sums, int8 out.
 
     A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A `max_pool`
-    takes the maximum of each window of a channel; pixels in the padding do not count. Raises
+    takes the maximum of each window of a channel; pixels in the padding do not count. Of a `conv2d`
+    with a `pool` the sums are pooled first; the epilogue is of what is left. Raises
     `WorkloadError` for sizes that make no sense.
     """
 
@@ -84,6 +106,7 @@ class Workload:
     dilation_w: int = 1
     groups: int = 1
     epilogue: tuple[EpilogueOp, ...] = field(default=DEFAULT_EPILOGUE)
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -100,32 +123,55 @@ class Workload:
                 f"({self.in_channels} in, {self.out_channels} out)"
             )
         if self.operator == "max_pool":
-            self._check_pool()
-        if self.out_height < 1 or self.out_width < 1:
+            if self.in_channels != self.out_channels or self.groups != self.in_channels:
+                raise WorkloadError("a max_pool keeps its channels apart: c, o and g are the same")
+            _check_windows(self)
+        if self.pool is not None:
+            self._check_pool(self.pool)
+        if self.sums_height < 1 or self.sums_width < 1:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
             )
+        if self.out_height < 1 or self.out_width < 1:
+            raise WorkloadError("the pool's window is larger than its padded image")
 
-    def _check_pool(self) -> None:
-        """Raises `WorkloadError` for a pool that mixes channels or has windows of padding only."""
-        pads = (self.pad_top, self.pad_bottom, self.pad_left, self.pad_right)
-        sizes = (self.kernel_h, self.kernel_h, self.kernel_w, self.kernel_w)
-        if self.in_channels != self.out_channels or self.groups != self.in_channels:
-            raise WorkloadError("a max_pool keeps its channels apart: c, o and g are the same")
-        if any(pad >= size for pad, size in zip(pads, sizes, strict=True)):
-            raise WorkloadError("a max_pool's padding must be smaller than its window")
+    def _check_pool(self, pool: Pool) -> None:
+        """Raises `WorkloadError` for a pool behind anything but a convolution."""
+        if self.operator != "conv2d":
+            raise WorkloadError("only the sums of a conv2d are pooled (mk)")
+        if min(pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w) < 1:
+            raise WorkloadError("a pool's window and stride must be at least 1")
+        if min(pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right) < 0:
+            raise WorkloadError("padding must not be negative")
+        _check_windows(pool)
 
     @property
-    def out_height(self) -> int:
-        """Rows of the output."""
+    def sums_height(self) -> int:
+        """Rows of the sums of products, or of a max_pool's output."""
         reach = self.dilation_h * (self.kernel_h - 1) + 1
         return (self.height + self.pad_top + self.pad_bottom - reach) // self.stride_h + 1
 
     @property
-    def out_width(self) -> int:
-        """Columns of the output."""
+    def sums_width(self) -> int:
+        """Columns of the sums of products, or of a max_pool's output."""
         reach = self.dilation_w * (self.kernel_w - 1) + 1
         return (self.width + self.pad_left + self.pad_right - reach) // self.stride_w + 1
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        p, rows = self.pool, self.sums_height
+        return (
+            rows if p is None else (rows + p.pad_top + p.pad_bottom - p.kernel_h) // p.stride_h + 1
+        )
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        p, cols = self.pool, self.sums_width
+        return (
+            cols if p is None else (cols + p.pad_left + p.pad_right - p.kernel_w) // p.stride_w + 1
+        )
 
     @property
     def macs(self) -> int:
@@ -133,25 +179,30 @@ class Workload:
         if self.operator == "max_pool":
             return 0
         return (
-            self.batch * self.out_channels * self.out_height * self.out_width
+            self.batch * self.out_channels * self.sums_height * self.sums_width
             * (self.in_channels // self.groups) * self.kernel_h * self.kernel_w
         )  # fmt: skip
 
     @property
     def id(self) -> str:
         """Content hash: equal workloads have equal ids."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
-        return asdict(self)
+        """What `from_json` reads: with a `pool` where there is one."""
+        values = asdict(self)
+        if self.pool is None:
+            del values["pool"]
+        return values
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Workload:
         """Raises `KeyError` or `TypeError` if it was not written by `to_json`, `WorkloadError` if
         it makes no sense."""
         epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
-        return Workload(**{**values, "epilogue": epilogue})
+        pool = Pool(**values["pool"]) if values.get("pool") is not None else None
+        return Workload(**{**values, "epilogue": epilogue, "pool": pool})
 
     def with_epilogue(self, text: str) -> Workload:
         """The same operator with the epilogue of `parse_epilogue`. Raises `WorkloadError`."""
@@ -165,27 +216,33 @@ class Workload:
         )
         if self.operator == "dense":
             return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}"
-        pads: tuple[int, ...] = (
-            self.pad_top,
-            self.pad_left,
-            self.pad_bottom,
-            self.pad_right,
-        )
-        if pads[:2] == pads[2:]:
-            pads = pads[:2]
+        pads = _pads(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
         if self.operator == "max_pool":
             sizes = sizes.rpartition(",")[0]
         text = (
             f"{self.operator}:{sizes},k={_pair(self.kernel_h, self.kernel_w)}"
-            f",s={_pair(self.stride_h, self.stride_w)},p={_pair(*pads)}"
+            f",s={_pair(self.stride_h, self.stride_w)},p={pads}"
         )
         if (self.dilation_h, self.dilation_w) != (1, 1):
             text += f",d={_pair(self.dilation_h, self.dilation_w)}"
         grouped = self.groups > 1 and self.operator != "max_pool"
-        return text + (f",g={self.groups}" if grouped else "")
+        text += f",g={self.groups}" if grouped else ""
+        return text if self.pool is None else f"{text},{self.pool}"
 
 
-_KEYS = {"conv2d": ("chwok", "nspdg"), "dense": ("co", "n"), "max_pool": ("chwk", "nspd")}
+def _check_windows(windows: Workload | Pool) -> None:
+    """Raises `WorkloadError` for windows of padding only."""
+    pads = (windows.pad_top, windows.pad_bottom, windows.pad_left, windows.pad_right)
+    sizes = (windows.kernel_h, windows.kernel_h, windows.kernel_w, windows.kernel_w)
+    if any(pad >= size for pad, size in zip(pads, sizes, strict=True)):
+        raise WorkloadError("a max_pool's padding must be smaller than its window")
+
+
+_KEYS: Mapping[str, tuple[str, str]] = {
+    "conv2d": ("c h w o k", "n s p d g mk ms mp"),
+    "dense": ("c o", "n"),
+    "max_pool": ("c h w k", "n s p d"),
+}
 """By operator what its text must have and may have."""
 
 
@@ -221,10 +278,15 @@ def _pair(*values: int) -> str:
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
+def _pads(top: int, left: int, bottom: int, right: int) -> str:
+    return _pair(top, left) if (top, left) == (bottom, right) else _pair(top, left, bottom, right)
+
+
 def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
-    right; `d` dilation, `g` groups), `dense:n=1,c=512,o=1000` or
-    `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`. Raises `WorkloadError`."""
+    right; `d` dilation, `g` groups; `mk`, `ms`, `mp` window, stride and padding of a max-pool of
+    its sums), `dense:n=1,c=512,o=1000` or `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`. Raises
+    `WorkloadError`."""
     operator, _, body = text.partition(":")
     if operator not in _KEYS:
         raise WorkloadError(f"'{text}' must begin with conv2d:, dense: or max_pool:")
@@ -236,7 +298,7 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
                 f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
             )
         values[key] = [int(part) for part in value.split("x")]
-    needed, optional = (set(keys) for keys in _KEYS[operator])
+    needed, optional = (set(keys.split()) for keys in _KEYS[operator])
     known = needed | optional
     if unknown := set(values) - known:
         raise WorkloadError(f"unknown key {sorted(unknown)[0]} in '{text}'; known: {sorted(known)}")
@@ -250,11 +312,15 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         found = values.get(key, [default])
         return found[0], found[-1]
 
+    def four(key: str) -> tuple[int, int, int, int]:
+        found = values.get(key, [0])
+        top, left, bottom, right = found if len(found) == 4 else (found[0], found[-1]) * 2
+        return top, left, bottom, right
+
+    if {"ms", "mp"} & set(values) and "mk" not in values:
+        raise WorkloadError(f"'{text}' pools its sums (ms, mp) and lacks mk, the window")
     kernel, stride, dilation = two("k", 1), two("s", 1), two("d", 1)
-    pads = values.get("p", [0])
-    top, left, bottom, right = (
-        pads if len(pads) == 4 else (pads[0], pads[-1], pads[0], pads[-1])
-    )  # fmt: skip
+    top, left, bottom, right = four("p")
     pool = operator == "max_pool"
     return Workload(
         operator=cast(Operator, operator),
@@ -277,6 +343,7 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         epilogue=(() if pool else DEFAULT_EPILOGUE)
         if epilogue is None
         else parse_epilogue(epilogue),
+        pool=Pool(*two("mk", 1), *two("ms", 1), *four("mp")) if "mk" in values else None,
     )
 
 

@@ -15,11 +15,12 @@ from targets.capabilities import Builds, blocks_of, capability
 from targets.files import Json
 from targets.registry import check_target, kind_of, make_target
 from tuning.checks import check_source
-from tuning.picks import Progress, read_picks, tuned_picks
+from tuning.picks import Progress, pool_rule, read_picks, tuned_picks
 
 if TYPE_CHECKING:
     from networks.accelerator import Accelerator, EpilogueMode
     from networks.integer.graph import IntegerGraph
+    from networks.integer.pooling import PoolRule
 
 DEFAULT_TRIALS = 16
 
@@ -140,8 +141,18 @@ def integer_network(
     graph = integer_graph(
         made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
         keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=_pool_rule(options, target, accelerator),
     )  # fmt: skip
     return graph, {"quantisation": quantisation}, warnings
+
+
+def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:
+    """Which max-pools are part of the convolution before them: as tuning decides it, or did."""
+    from networks.pooling import pooled
+
+    if options.schedules is not None:
+        return pool_rule(options.schedules, target)
+    return lambda convolution, pool: pooled(convolution, pool, accelerator)
 
 
 def _cheaper_on_cpu(options: BuildOptions, accelerator: Accelerator) -> tuple[str, ...]:

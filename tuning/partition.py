@@ -25,7 +25,7 @@ from targets.capabilities import Builds, blocks_of, capability
 from targets.errors import UnknownName
 from targets.layer import Layer
 from targets.registry import kind_of, make_target
-from tuning.picks import read_picks, tuned_picks
+from tuning.picks import pool_rule, read_picks, tuned_picks
 
 if TYPE_CHECKING:
     from networks.integer.graph import CpuIsland, IntegerGraph
@@ -81,6 +81,7 @@ def partition_for_vta(
     from networks.accelerator import Accelerator
     from networks.extract import unfold_for
     from networks.integer.extraction import graph_of_module
+    from networks.pooling import pooled
     from networks.relax.module_view import view_of
     from networks.relax.offload import rewritten
 
@@ -92,6 +93,8 @@ def partition_for_vta(
     graph = graph_of_module(
         view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=pool_rule(Path(schedules), machine) if schedules is not None
+        else lambda convolution, pool: pooled(convolution, pool, accelerator),
     )  # fmt: skip
     if not graph.layers:
         raise NothingToOffload(_why_nothing(graph, machine))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from networks.pooling import together
 from networks.rewrites import padded
 from search import tune
 from targets.base import Configs, Target
@@ -45,7 +46,7 @@ class PickError(TilewrightError):
 def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> list[Pick]:
     """The schedules that a tuned folder holds for these workloads, whose epilogues are canonical.
     Raises `PickError` where it holds none, those of another target, or not all of them."""
-    path = folder / SCHEDULES if folder.is_dir() else folder
+    path = _path(folder)
     found = _read(path)
     spec = capability(target, HasSpecification)
     row = as_object(found["target"])
@@ -82,6 +83,26 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
+
+
+def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
+    """Which max-pools are part of the convolution before them where a tuned folder says how layers
+    run: those that were tuned so. Raises `PickError` where it holds no schedules."""
+    blocks = blocks_of(target)
+    tuned = {
+        _same_kinds(parse_workload(as_text(each["workload"]), as_text(each["epilogue"])), blocks)
+        for each in map(as_object, as_list(_read(_path(folder))["schedules"]))
+    }
+
+    def rule(convolution: Workload, pool: Workload) -> Workload | None:
+        both = together(convolution, pool)
+        return both if both is not None and _same_kinds(both, blocks) in tuned else None
+
+    return rule
+
+
+def _path(folder: Path) -> Path:
+    return folder / SCHEDULES if folder.is_dir() else folder
 
 
 def _same_programs(workload: Workload, blocks: Blocks) -> Workload:

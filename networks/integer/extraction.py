@@ -10,6 +10,7 @@ import onnx
 from networks.errors import ImportFailedError, QuantisationError
 from networks.integer.graph import CpuIsland, IntegerGraph, Step
 from networks.integer.layers import Layers, UnfoldRule
+from networks.integer.pooling import PoolRule, with_pools
 from networks.integer.products import NotALayer
 from networks.integer.schedule import Run, schedule
 from networks.integer.walk import Tensors, is_kept
@@ -32,19 +33,21 @@ def integer_graph(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     keep_float: Collection[str] = (),
     unfold: UnfoldRule | None = None,
+    pool: PoolRule | None = None,
 ) -> IntegerGraph:
     """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
 
     `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
-    `keep_float` names operators to leave to the CPU, and `unfold` chooses how a first convolution
-    is rearranged (by default `networks.rewrites.best_unfold`). Raises `QuantisationError` for
-    scales that shifts cannot represent, and as `networks.load(...).compiled`.
+    `keep_float` names operators to leave to the CPU, `unfold` chooses how a first convolution is
+    rearranged (by default `networks.rewrites.best_unfold`), and `pool` which max-pools become part
+    of the convolution before them (by default none). Raises `QuantisationError` for scales that
+    shifts cannot represent, and as `networks.load(...).compiled`.
     """
     normal, flat = import_whole(name, model, dict(input_shapes or {}))
     types = {o.name: o.op_type for o in normal.operators}
     outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
-    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float).graph()
+    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float, pool=pool).graph()
 
 
 def graph_of_module(
@@ -54,17 +57,20 @@ def graph_of_module(
     blocks: Blocks,
     *,
     unfold: UnfoldRule,
+    pool: PoolRule | None = None,
     name: str = "main",
     keep_float: Collection[str] = (),
 ) -> IntegerGraph:
     """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
-    its operators is, `outputs` are names for its results; `unfold` as above.
+    its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
 
     Operators with scales that shifts cannot represent are left to the CPU; `IntegerGraph.left`
     says why. Raises `ImportFailedError` for a result that depends on no input.
     """
     tolerated = (QuantisationError,)
-    return _Extraction(name, flat, types, outputs, blocks, unfold, keep_float, tolerated).graph()
+    return _Extraction(
+        name, flat, types, outputs, blocks, unfold, keep_float, tolerated, pool=pool
+    ).graph()
 
 
 class _Extraction:
@@ -78,6 +84,8 @@ class _Extraction:
         unfold: UnfoldRule,
         keep_float: Collection[str],
         tolerated: tuple[type[TilewrightError], ...] = (),
+        *,
+        pool: PoolRule | None = None,
     ) -> None:
         self._name = name
         self._flat = flat
@@ -87,6 +95,7 @@ class _Extraction:
         self._macs = macs_by_node(flat)
         self._keep_float = keep_float
         self._blocks = blocks
+        self._pool = pool
         self._left: dict[str, str] = {}
         self._tensors = Tensors(flat)
         self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
@@ -95,6 +104,10 @@ class _Extraction:
         self._walk()
         t = self._tensors
         outputs, results = self._outputs()
+        if self._pool is not None:
+            self._layers.steps = with_pools(
+                self._layers.steps, self._reads(), set(results.values()), self._pool
+            )
         runs = schedule(self._layers.steps, t.nodes, self._reads(), self._ready(), results.values())
         steps = self._steps(runs, set(results.values()))
         read = {name for step in steps for name in _touched(step)} | set(results.values())

@@ -11,7 +11,7 @@ from targets.vta.lowering.geometry import (
 )
 from targets.vta.lowering.pool_plan import fewest_maxima
 from targets.vta.spec import Machine, VtaSpec
-from targets.workload import Workload
+from targets.workload import Pool, Workload
 
 
 def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
@@ -19,19 +19,45 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     channel. Raises `WorkloadError` for a layer that the machine cannot run.
 
     One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
-    and loads accumulators, a beat a cycle. Read are the pixels that some output needs, weights,
-    bias and residual once; written the output once; both in packed blocks.
+    and loads accumulators, a beat a cycle. Maxima of pooled sums take two cycles each. Read are the
+    pixels that some output needs, weights, bias and residual once; written the output once; both in
+    packed blocks.
     """
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
     m, g = spec.machine, geometry_of(workload, spec.machine)
     outputs = g.batches * g.groups * g.co * g.oh * g.ow
+    other = _other_cycles(workload, outputs, m)
+    sums = outputs
+    if workload.pool is not None:
+        rows, cols = _pooled_sides(workload)
+        sums = g.batches * g.groups * g.co * rows * cols
+        other = _pooled_cycles(workload, workload.pool, g, sums, rows, cols)
     pixels = g.batches * g.groups * g.ci * needed_pixels(workload) * m.inp_bytes
     return {
-        "compute": outputs * g.ci * g.kh * g.kw + _other_cycles(workload, outputs, m),
+        "compute": sums * g.ci * g.kh * g.kw + other,
         "read": (pixels + _parameter_bytes(g)) // m.bus_bytes,
         "write": outputs * m.out_bytes // m.bus_bytes,
     }
+
+
+def _pooled_cycles(
+    workload: Workload, pool: Pool, g: Geometry, sums: int, rows: int, cols: int
+) -> int:
+    """Cycles of compute besides the reduction of so many sums, (rows × cols) a block of channels.
+    Each is reset; a bias takes one cycle at least of what is left, as other operations do."""
+    planes, outputs = g.batches * g.groups * g.co, g.oh * g.ow
+    maxima = _fewest_maxima(pool, g.oh, g.ow, rows, cols)
+    operations = len(workload.epilogue)
+    operations += sum(op.kind == "shr_channel" for op in workload.epilogue)
+    return sums + planes * (2 * maxima + outputs * operations)
+
+
+def _fewest_maxima(windows: Workload | Pool, oh: int, ow: int, rows: int, cols: int) -> int:
+    """Maxima, of rows and of columns apart, of windows that read so many rows and columns."""
+    by_row = fewest_maxima(windows.kernel_h, windows.stride_h, oh)
+    by_col = fewest_maxima(windows.kernel_w, windows.stride_w, ow)
+    return min(by_row * cols + by_col * oh, by_col * rows + by_row * ow)
 
 
 def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
@@ -39,9 +65,7 @@ def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     maxima, of rows and of columns apart, take two cycles each."""
     w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
     rows, cols = _needed_sides(w)
-    by_row = fewest_maxima(w.kernel_h, w.stride_h, g.oh)
-    by_col = fewest_maxima(w.kernel_w, w.stride_w, g.ow)
-    maxima = min(by_row * cols + by_col * g.oh, by_col * rows + by_row * g.ow)
+    maxima = _fewest_maxima(w, g.oh, g.ow, rows, cols)
     images, outputs = g.batches * g.groups, g.oh * g.ow
     pixels = rows * cols
     return {
@@ -117,8 +141,18 @@ def needed_pixels(workload: Workload) -> int:
 def _needed_sides(workload: Workload) -> tuple[int, int]:
     """Rows and columns of the input image that at least one output reads."""
     w = workload
-    rows = _needed(w.height, w.out_height, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
-    cols = _needed(w.width, w.out_width, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    rows, cols = (w.out_height, w.out_width) if w.pool is None else _pooled_sides(w)
+    rows = _needed(w.height, rows, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
+    cols = _needed(w.width, cols, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
+    return rows, cols
+
+
+def _pooled_sides(workload: Workload) -> tuple[int, int]:
+    """Rows and columns of the sums that a pool behind them reads: the first ones, since its windows
+    leave none out between."""
+    w, p = workload, workload.pool or Pool(1, 1)
+    rows = _needed(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
+    cols = _needed(w.sums_width, w.out_width, p.stride_w, p.kernel_w, 1, p.pad_left)
     return rows, cols
 
 

@@ -22,7 +22,7 @@ from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
-from targets.vta.estimates import ESTIMATES, OF_SPACE, estimate_pool
+from targets.vta.estimates import ESTIMATES, estimator
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
@@ -117,9 +117,8 @@ class VtaTarget:
         lowering = self.lowering(workload)
         values = lowering.space.values(configs)
         tensors = tensor_operands(workload)
-        pool = workload.operator == "max_pool"
         operations = len(workload.epilogue) + shifted_residuals(workload)
-        table = (estimate_pool if pool else OF_SPACE[self.space_name])(
+        table = estimator(workload, self.space_name)(
             lowering.geometry, lowering.machine, operations, tensors, values
         )
         return Features(table, ESTIMATES)
@@ -186,6 +185,11 @@ class VtaTarget:
         from targets.vta.board.built import VtaProgram
 
         return VtaProgram.open(files, layers, self.spec)
+
+    @property
+    def pools_sums(self) -> bool:
+        """In the extended space."""
+        return self.space_name == "extended"
 
     @property
     def blocks(self) -> Blocks:

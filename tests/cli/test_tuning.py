@@ -195,7 +195,7 @@ def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:
     assert len(names) == 1 + len(LAYERS)
     assert all(name.isascii() and name.startswith("digits_cnn") for name in names)
     assert sum(": conv" in name and " - 3x3/" in name for name in names) == 2
-    assert "digits_cnn: maxpool - max 2x2/2 32 @4" in names
+    assert "digits_cnn: conv3 - 3x3/1 32-32 @4 max 2x2/2" in names
 
 
 def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:

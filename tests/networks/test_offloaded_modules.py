@@ -85,7 +85,7 @@ def integers(model: onnx.ModelProto, arrays: list[Array]) -> list[Array]:
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "step"), [("digits_cnn", 5, 0.25), ("residual", 10, 0.125)]
+    ("name", "layers", "step"), [("digits_cnn", 4, 0.25), ("residual", 10, 0.125)]
 )
 def test_numbers_are_tvms_up_to_ties(name: str, layers: int, step: float) -> None:
     model = int8(name)
@@ -119,7 +119,7 @@ def test_layers_are_listed_with_their_cycles() -> None:
     new = partition_for_vta(from_onnx(int8("digits_cnn")))
     found = offloaded(new)
     assert [layer.operator for layer in found.layers] == [
-        "nn.conv2d", "nn.conv2d", "nn.conv2d", "nn.max_pool2d", "matmul",
+        "nn.conv2d", "nn.conv2d", "nn.conv2d", "matmul",
     ]  # fmt: skip
     assert found.layers[0].names == ("lv3", "lv6", "lv7", "lv8")
     assert all(0 < layer.roofline <= layer.alone for layer in found.layers)

@@ -15,7 +15,7 @@ from tuning.events import Event, Note
 from tuning.run_file import FolderTaken, read_run
 
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 4, "batch": 4}
-TUNED = ("conv1", "conv2", "conv3", "maxpool", "fc")
+TUNED = ("conv1", "conv2", "conv3", "fc")
 BOARD = {"LOG_BLOCK": 4, "bus_bits": 128}
 
 

@@ -8,7 +8,8 @@ simulator can be.
 The fallback is what the stock compiler itself does without a log: AutoTVM takes the first entry of
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
-That stack has no max-pools at all; the smallest tiles are what a pool is compared with.
+That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
+pool a convolution's sums: those are compared with our own schedule of lowest estimate.
 
 The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
 one as an int32 tensor. So does an untuned schedule of a layer with a residual, and its source says
@@ -20,13 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
 from targets.files import as_int, as_list, as_object, as_text, read_json
-from targets.vta.estimates import CYCLES, estimate_template
+from targets.vta.estimates import CYCLES, SHARES, estimate_pooled, estimate_template
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.geometry import tensor_operands
 from targets.vta.spec import VtaSpec
@@ -40,10 +42,15 @@ _STOCK_BLOCK = (1, 16, 16)
 _STOCK_DEPTHS = (11, 10, 11)
 
 
+SAMPLED = 1 << 16
+"""Schedules that the estimate is asked about where the stock stack has none."""
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """A schedule of the template space: knob values, and where it comes from: `tophub`, `estimate`
-    or `fallback`, with `WIDE_RESIDUAL` behind where the workload has an int8 residual."""
+    """A schedule of the template space, or of pooled sums' own: knob values, and where it comes
+    from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the workload has an
+    int8 residual."""
 
     lowering: Lowering
     values: NDArray[np.int64]
@@ -54,6 +61,8 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
+    if workload.pool is not None:
+        return _pooled(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
@@ -74,6 +83,8 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
 def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The schedule without a log: the first entry of every knob; where that does not lower, the
     smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
+    if workload.pool is not None:
+        return _smallest_pooled(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
@@ -98,6 +109,37 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
             return some[lowers[0]]
         begin, count = begin + count, 2 * count
     return None
+
+
+def _pooled(workload: Workload, spec: VtaSpec) -> Baseline:
+    """The schedule of lowest estimate, of some that are drawn, that has a program."""
+    lowering = Lowering.of(workload, spec, "extended")
+    space = lowering.space
+    flat = np.arange(space.size)
+    if space.size > SAMPLED:
+        flat = np.random.default_rng(0).choice(space.size, SAMPLED, replace=False)
+    values = space.values(space.unravel(flat))
+    estimates = estimate_pooled(
+        lowering.geometry, lowering.machine, len(workload.epilogue), tensor_operands(workload),
+        values,
+    )  # fmt: skip
+    order = np.lexsort((estimates[:, CYCLES], (estimates[:, SHARES] > 1).any(axis=1)))
+    best = _first_that_lowers(lowering, values[order])
+    if best is None:
+        raise _no_schedule(workload, spec)
+    return Baseline(lowering, best, "estimate")
+
+
+def _smallest_pooled(workload: Workload, spec: VtaSpec) -> Baseline:
+    """The smallest tiles in the first slots that do."""
+    lowering = Lowering.of(workload, spec, "extended")
+    knobs = lowering.space.knobs
+    few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
+    values = np.array(list(product(*few)), dtype=np.int64)
+    first = _first_that_lowers(lowering, values)
+    if first is None:
+        raise _no_schedule(workload, spec)
+    return Baseline(lowering, first, "fallback")
 
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:

@@ -4,24 +4,46 @@ Nothing here knows whether a schedule can be compiled: a share above 1 only says
 unlikely.
 """
 
-from targets.vta.estimates.columns import CYCLES, ESTIMATES
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.vta.estimates.columns import CYCLES, ESTIMATES, SHARES
 from targets.vta.estimates.extended import estimate_extended
 from targets.vta.estimates.pool import estimate_pool
+from targets.vta.estimates.pooled import estimate_pooled
 from targets.vta.estimates.template import estimate_template
 from targets.vta.estimates.unchecked import estimate_unchecked
+from targets.vta.lowering.geometry import Geometry
+from targets.vta.spec import Machine
+from targets.workload import Workload
 
-OF_SPACE = {
+Estimator = Callable[[Geometry, Machine, int, int, NDArray[np.int64]], NDArray[np.float64]]
+
+_OF_SPACE: dict[str, Estimator] = {
     "template": estimate_template,
     "extended": estimate_extended,
     "unchecked": estimate_unchecked,
 }
 
+
+def estimator(workload: Workload, space: str) -> Estimator:
+    """What estimates the schedules of a workload in the space of that name: a function of knob
+    values, shape (n, knobs), that gives shape (n, columns)."""
+    if workload.operator == "max_pool":
+        return estimate_pool
+    return _OF_SPACE[space] if workload.pool is None else estimate_pooled
+
+
 __all__ = [
     "CYCLES",
     "ESTIMATES",
-    "OF_SPACE",
+    "SHARES",
     "estimate_extended",
     "estimate_pool",
+    "estimate_pooled",
     "estimate_template",
     "estimate_unchecked",
+    "estimator",
 ]

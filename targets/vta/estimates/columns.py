@@ -18,6 +18,8 @@ ESTIMATES = (
 
 CYCLES = 0
 """Place of the estimated cycles among them."""
+SHARES = slice(7, 10)
+"""Places of the scratchpads' shares."""
 
 FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
 START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation

@@ -27,6 +27,7 @@ from targets.vta.lowering.geometry import (
 )
 from targets.vta.lowering.lift import lift_of, lifted_epilogue, lifted_geometry
 from targets.vta.lowering.pool import check_pool, lower_pool, pool_space
+from targets.vta.lowering.pooled import check_pooled, lower_pooled, pooled_space
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
 from targets.vta.lowering.waits import count_waits
@@ -35,7 +36,7 @@ from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
-TEMPLATE, EXTENDED, UNCHECKED, POOL = 0, 1, 2, 3
+TEMPLATE, EXTENDED, UNCHECKED, POOL, POOLED = 0, 1, 2, 3, 4
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
 
@@ -65,6 +66,7 @@ class Lowering:
         if workload.operator == "max_pool":
             check_pool(workload)
         check_residual(workload, kind == "extended")
+        check_pooled(workload, kind == "extended")
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
@@ -73,6 +75,8 @@ class Lowering:
             space = pool_space(geometry, kind)
         elif kind == "template":
             space = template_space(geometry)
+        elif workload.pool is not None:
+            space = pooled_space(geometry)
         elif kind == "extended":
             space = extended_space(geometry)
             lift = lift_of(workload, spec.machine)
@@ -97,9 +101,11 @@ class Lowering:
 
     @property
     def code(self) -> int:
-        """The space, or what a pool has in its place, as compiled code knows it."""
+        """The space, or what a pool or pooled sums have in its place, as compiled code knows it."""
         if self.workload.operator == "max_pool":
             return POOL
+        if self.workload.pool is not None:
+            return POOLED
         return _CODES[self.kind]
 
     def program(
@@ -204,7 +210,7 @@ def lower_one(
     values: NDArray[np.int64], stock: bool, out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Dispatch to the lowering of a space (or a pool's, `Lowering.code`); `values` (knobs,),
+    """Dispatch to the lowering of a space (or of pools, `Lowering.code`); `values` (knobs,),
     `epilogue` (steps, 3). Returns a failure code; fills `out` (instructions, 2), `uops`
     (micro-ops,), `state` (STATE_SIZE,)."""
     if kind == TEMPLATE:
@@ -213,6 +219,8 @@ def lower_one(
         return lower_extended(geo, m, lay, epilogue, values, out, uops, state)
     if kind == POOL:
         return lower_pool(geo, m, lay, epilogue, values, out, uops, state)
+    if kind == POOLED:
+        return lower_pooled(geo, m, lay, epilogue, values, out, uops, state)
     return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state, EVERY_GROUP)
 
 

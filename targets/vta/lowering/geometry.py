@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from targets.errors import WorkloadError
 from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from targets.vta.spec import Machine
-from targets.workload import Workload
+from targets.workload import Pool, Workload
 
 PAGE_BYTES = 4096
 
@@ -44,6 +44,9 @@ class Geometry(NamedTuple):
 
     The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
     every `batch` rows of the machine. They then share transfers, weights and instructions.
+
+    Where a convolution's sums are pooled, `oh` and `ow` are what the pool leaves of `sums_h` rows
+    and `sums_w` columns; its window is 1×1 where there is none.
     """
 
     batches: int
@@ -82,6 +85,14 @@ class Geometry(NamedTuple):
     res_base: int  # of the residual, in input elements
     res_bytes: int
     identity_at: int  # place of the identity among the weights, -1: none
+    sums_h: int
+    sums_w: int
+    pool_kh: int
+    pool_kw: int
+    pool_sh: int
+    pool_sw: int
+    pool_top: int
+    pool_left: int
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:
@@ -98,7 +109,7 @@ def merged_groups(workload: Workload, machine: Machine) -> int:
 
 def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
     """Pack a workload for a machine, a batched dense as a column if asked to. Raises
-    `WorkloadError` for pads beyond what a LOAD can pad."""
+    `WorkloadError` for pads beyond what a LOAD can pad, and for a pool's beyond that."""
     w = workload
     merged = merged_groups(w, machine)
     groups = -(-w.groups // merged)
@@ -115,6 +126,11 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right) > 15:
         raise WorkloadError(
             f"{w}: a LOAD pads at most 15 rows or columns (4-bit fields); pad the image beforehand"
+        )
+    pool = w.pool or Pool(1, 1)
+    if max(pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right) > 15:
+        raise WorkloadError(
+            f"{w}: a max-pool of sums pads at most 15 rows or columns; make it a layer of its own"
         )
     height, out_height = w.height, w.out_height
     column = column and w.operator == "dense" and batches > 1
@@ -154,6 +170,9 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         add_bytes=sizes["add"], out_bytes=sizes["out"],
         res_base=base["res"], res_bytes=sizes["res"],
         identity_at=groups * co * ci * taps if identity else -1,
+        sums_h=out_height if column else w.sums_height, sums_w=w.sums_width,
+        pool_kh=pool.kernel_h, pool_kw=pool.kernel_w, pool_sh=pool.stride_h,
+        pool_sw=pool.stride_w, pool_top=pool.pad_top, pool_left=pool.pad_left,
     )  # fmt: skip
 
 

@@ -117,11 +117,11 @@ def _write(plan: PoolPlan, program: Program) -> int:
         program.read_by[tile.i_slot] = program.state[emit.COUNT] - 1
         lower_padding(plan, program, tile)
         if plan.rows_first:
-            maxima_of_rows(plan, program, tile)
+            maxima_of_rows(plan, program, tile, -1)
             maxima_of_columns(plan, program, tile)
         else:
             maxima_of_columns(plan, program, tile)
-            maxima_of_rows(plan, program, tile)
+            maxima_of_rows(plan, program, tile, -1)
         end_tile(plan, program, tile)
         if program.state[emit.PROBLEM]:
             break

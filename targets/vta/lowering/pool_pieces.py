@@ -216,33 +216,59 @@ def bring_phases(
     )  # fmt: skip
 
 
+class Sides(NamedTuple):
+    """Lines and columns of a tile's windows that lie in the padding."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
 @nb.njit(cache=True, _nrt=False)
 def lower_padding(plan: PoolPlan, program: Program, tile: Tile) -> None:
     """Subtract from the padding, which a LOAD fills with zeros, so much that no pixel is less."""
-    geo, cols = plan.geo, plan.cols
+    geo = plan.geo
     lowest = -(1 << (plan.m.inp_bits - 1))
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
-    top, bottom = max(0, -y0), 0
-    if not plan.gather:
-        bottom = max(0, y0 + tile.ih - geo.h)
-    left, right = max(0, -x0), max(0, x0 + tile.iw - geo.w)
+    bottom = 0 if plan.gather else max(0, y0 + tile.ih - geo.h)
+    sides = Sides(max(0, -y0), bottom, max(0, -x0), max(0, x0 + tile.iw - geo.w))
+    lines_in_padding(plan, program, tile, sides, ALU_ADD, lowest)
+    columns_in_padding(plan, program, tile, sides, geo.sw, 0, tile.lines, ALU_ADD, lowest)
+
+
+@nb.njit(cache=True, _nrt=False)
+def lines_in_padding(
+    plan: PoolPlan, program: Program, tile: Tile, sides: Sides, opcode: int, immediate: int
+) -> None:
+    """An ALU operation with a constant on the lines of a tile that lie in the padding."""
     for side in range(2):
-        count = bottom if side else top
+        count = sides.bottom if side else sides.top
         if count > 0:
-            at = tile.acc + ((tile.lines - bottom) * tile.line if side else 0)
-            in_place(plan, program, tile, at, 1, 0, count * tile.line, ALU_ADD, lowest)
-    step = 1 if cols.single else geo.sw
-    for phase in range(1 if cols.single else min(cols.stride, geo.sw)):
+            at = tile.acc + ((tile.lines - sides.bottom) * tile.line if side else 0)
+            in_place(plan, program, tile, at, 1, 0, count * tile.line, opcode, immediate)
+
+
+@nb.njit(cache=True, _nrt=False)
+def columns_in_padding(
+    plan: PoolPlan, program: Program, tile: Tile, sides: Sides, stride: int, first_line: int,
+    lines: int, opcode: int, immediate: int,
+) -> None:  # fmt: skip
+    """An ALU operation with a constant on the columns of `lines` lines that lie in the padding; the
+    windows are `stride` columns apart."""
+    cols = plan.cols
+    step = 1 if cols.single else stride
+    for phase in range(1 if cols.single else min(cols.stride, stride)):
         width = cols.kernel if cols.single else numbers(cols, phase, tile.cols)
         for side in range(2):
             first = 0
-            count = -(-(left - phase) // step)  # numbers of the phase in the padding
+            count = -(-(sides.left - phase) // step)  # numbers of the phase in the padding
             if side:
-                first = max(0, -(-(tile.iw - right - phase) // step))
+                first = max(0, -(-(tile.iw - sides.right - phase) // step))
                 count = width - first
             if count > 0:
-                at = tile.acc + before(cols, phase, tile.cols) + first
-                in_place(plan, program, tile, at, tile.lines, tile.line, count, ALU_ADD, lowest)
+                at = tile.acc + first_line * tile.line + before(cols, phase, tile.cols) + first
+                in_place(plan, program, tile, at, lines, tile.line, count, opcode, immediate)
 
 
 @stage
@@ -253,8 +279,10 @@ def first_output(plan: PoolPlan, tile: Tile) -> int:
 
 
 @nb.njit(cache=True, _nrt=False)
-def maxima_of_rows(plan: PoolPlan, program: Program, tile: Tile) -> None:
-    """Maxima of neighbouring lines: of their home columns, or of all if columns come later."""
+def maxima_of_rows(plan: PoolPlan, program: Program, tile: Tile, above: int) -> None:
+    """Maxima of neighbouring lines: of their home columns, or of all if columns come later. From
+    `above` on lies what stands for the first line, which only the first output reads; -1: itself.
+    """
     rows, line = plan.rows, tile.line
     column, width = 0, line
     if not plan.rows_first:
@@ -267,10 +295,15 @@ def maxima_of_rows(plan: PoolPlan, program: Program, tile: Tile) -> None:
     steps = program.steps
     for k in range(maxima_of(rows, tile.rows, steps)):
         source = steps[k, FROM] + steps[k, AHEAD] * rows.stride
-        maximum(
-            plan, program, tile, first + steps[k, INTO] * line, first + source * line,
-            steps[k, COUNT], rows.stride * line, rows.stride * line, width, 1, 1,
-        )  # fmt: skip
+        dst, src, count = first + steps[k, INTO] * line, first + source * line, steps[k, COUNT]
+        if above >= 0 and source == 0:
+            maximum(plan, program, tile, dst, above + column, 1, 0, 0, width, 1, 1)
+            dst, src, count = dst + rows.stride * line, src + rows.stride * line, count - 1
+        if count > 0:
+            maximum(
+                plan, program, tile, dst, src, count, rows.stride * line, rows.stride * line,
+                width, 1, 1,
+            )  # fmt: skip
 
 
 @nb.njit(cache=True, _nrt=False)

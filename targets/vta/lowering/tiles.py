@@ -17,7 +17,7 @@ from targets.vta.lowering.geometry import (
     EPILOGUE_TENSOR,
 )
 from targets.vta.lowering.pieces import alu, epilogue_piece, one_uop, tile_transfer
-from targets.vta.lowering.plan import CHANNELS_OUTER, Plan
+from targets.vta.lowering.plan import CHANNELS_OUTER, Plan, Tiling
 from targets.vta.lowering.template import window
 from targets.vta.numba_arguments import stage
 
@@ -68,28 +68,47 @@ class Piece(NamedTuple):
     offset: int  # accumulators before it
 
 
+class Place(NamedTuple):
+    """Which tile of what."""
+
+    group: int
+    image: int
+    row_tile: int
+    col_tile: int
+    co_tile: int
+    pixels: int  # tiles of pixels of a group before it
+
+
 @stage
-def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
-    """The tile that is computed after `number` others."""
-    geo, t = plan.geo, plan.tiling
+def place_at(t: Tiling, number: int) -> Place:
+    """Of the tile that is computed after `number` others."""
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
         outer, inner = inner, outer
-    g = number // (outer * inner)
     a_index, b_index = number // inner % outer, number % inner
     co_tile = a_index if channels_outer else b_index
     pixel_tile = b_index if channels_outer else a_index
-    n = pixel_tile // (t.row_tiles * t.col_tiles)
-    row_tile = pixel_tile // t.col_tiles % t.row_tiles
+    return Place(
+        number // (outer * inner), pixel_tile // (t.row_tiles * t.col_tiles),
+        pixel_tile // t.col_tiles % t.row_tiles, pixel_tile % t.col_tiles, co_tile, pixel_tile,
+    )  # fmt: skip
+
+
+@stage
+def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
+    """The tile that is computed after `number` others."""
+    geo, t = plan.geo, plan.tiling
+    at = place_at(t, number)
+    g, n, row_tile = at.group, at.image, at.row_tile
     row = 0 if row_tile == 0 else t.first_rows + (row_tile - 1) * t.th
     rows = min(t.first_rows if row_tile == 0 else t.th, geo.oh - row)
-    col = pixel_tile % t.col_tiles * t.tw
+    col = at.col_tile * t.tw
     cols = min(t.tw, geo.ow - col)
-    co = co_tile * t.tco
+    co = at.co_tile * t.tco
     slot = number % plan.slots.acc
     return Tile(
-        number, tiles, g, n, g * t.places + pixel_tile, co_tile, row, rows, col, cols, co,
+        number, tiles, g, n, g * t.places + at.pixels, at.co_tile, row, rows, col, cols, co,
         min(t.tco, geo.co - co), rows if t.gather else window(rows, geo.sh, geo.kh, geo.dh),
         window(cols, geo.sw, geo.kw, geo.dw), t.th * cols, slot, slot * plan.slots.acc_size,
         ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col,

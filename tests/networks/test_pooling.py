@@ -1,0 +1,152 @@
+"""Which max-pools are done with the sums of the convolution before them, and that tuning and
+building agree about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import networks
+from networks import artefact
+from networks.accelerator import Accelerator
+from networks.integer.pooling import with_pools
+from networks.pooling import pooled, together
+from networks.rewrites import padded
+from targets.capabilities import Blocks
+from targets.layer import Layer
+from targets.registry import make_target
+from targets.workload import Pool, Workload, canonical, parse_workload
+from tuning.building import BuildOptions, integer_network
+from tuning.picks import pool_rule
+
+BLOCKS = Blocks(1, 16, 16)
+USUAL = "bias, >> 8, min 127, max 0"
+CONVOLUTION = parse_workload("conv2d:n=1,c=32,h=28,w=28,o=64,k=3,s=1,p=1", USUAL)
+POOL = parse_workload("max_pool:n=1,c=64,h=28,w=28,k=3,s=2,p=1")
+BOTH = replace(CONVOLUTION, pool=Pool(3, 3, 2, 2, 1, 1, 1, 1))
+
+
+def taking(one: float, two: float) -> Accelerator:
+    """An accelerator whose estimates say so of what is pooled, and of two layers."""
+
+    def estimate(workload: Workload) -> float:
+        return one if workload.pool is not None else two / 2
+
+    return Accelerator(BLOCKS, estimate=estimate)
+
+
+def test_what_is_sooner_by_the_estimates_is_taken() -> None:
+    assert pooled(CONVOLUTION, POOL, taking(9, 10)) == BOTH
+    assert pooled(CONVOLUTION, POOL, taking(10, 10)) is None
+    assert pooled(CONVOLUTION, POOL, Accelerator(BLOCKS)) is None
+
+
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        "bias, >> 8",  # what is stored is cut off
+        "bias, >> 8, min 300, max 0",
+        "bias, residual 4, >> 8, min 127, max 0",
+        "<< 1, min 127, max 0",  # sums may overflow
+        "bias, min 127, max 0, >> 1, + 200",
+    ],
+)
+def test_only_what_keeps_the_order_of_sums_is_pooled_before(epilogue: str) -> None:
+    assert together(CONVOLUTION.with_epilogue(epilogue), POOL) is None
+
+
+def test_only_a_pool_of_the_whole_image_is_part_of_a_convolution() -> None:
+    assert together(CONVOLUTION, replace(POOL, height=27)) is None
+    assert together(BOTH, replace(POOL, height=14, width=14)) is None
+    huge = replace(CONVOLUTION, in_channels=1 << 14)
+    assert together(huge, POOL) is None  # its sums may overflow
+    clipped = together(CONVOLUTION, POOL.with_epilogue("max 3"))
+    assert clipped is not None
+    assert [str(op) for op in clipped.epilogue] == ["bias", ">> 8", "min 127", "max 0", "max 3"]
+
+
+def layers() -> list[Layer]:
+    first = Layer("conv", ("conv", "relu"), "Conv", CONVOLUTION, "x", "a")
+    return [first, Layer("pool", ("pool",), "MaxPool", POOL, "a", "b")]
+
+
+def always(convolution: Workload, pool: Workload) -> Workload | None:
+    return together(convolution, pool)
+
+
+def never(convolution: Workload, pool: Workload) -> Workload | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("rule", "readers", "results", "merged"),
+    [
+        (always, {}, {"b"}, True),
+        (never, {}, {"b"}, False),
+        (always, {}, {"a", "b"}, False),
+        (always, {"c": {"a"}}, {"b", "c"}, False),
+    ],
+)
+def test_what_others_read_stays_a_layer(
+    rule: Callable[[Workload, Workload], Workload | None],
+    readers: dict[str, set[str]],
+    results: set[str],
+    merged: bool,
+) -> None:
+    reads = {"a": {"x"}, "b": {"a"}} | readers
+    found = with_pools(layers(), reads, results, rule)
+    if not merged:
+        assert [layer.output for layer in found] == ["a", "b"]
+        return
+    (layer,) = found
+    assert (layer.name, layer.names) == ("conv", ("conv", "relu", "pool"))
+    assert (layer.workload, layer.data, layer.output) == (BOTH, "x", "b")
+
+
+def test_a_bias_beside_which_sums_overflow_keeps_them_apart() -> None:
+    first, pool = layers()
+    far = replace(first, bias=np.full(64, np.iinfo(np.int32).max, np.int32))
+    assert len(with_pools([far, pool], {"a": {"x"}, "b": {"a"}}, {"b"}, always)) == 2
+
+
+@pytest.mark.slow(seconds=15)
+@pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
+def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
+    target = make_target("vta-pynq")
+    tuned = networks.load(name).workloads_on(Accelerator.of(target))
+    assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
+    graph, _, _ = integer_network(BuildOptions(name, tmp_path / "art"), target)
+    built = artefact.canonical_workloads(graph)
+    of_both = [
+        {canonical(padded(workload, graph.blocks)) for workload in found if workload.pool}
+        for found in ([workload for workload, _, _ in tuned], built)
+    ]
+    assert of_both[0] == of_both[1]
+
+
+def test_the_report_says_where_the_pool_went() -> None:
+    report = networks.load("resnet18").report_on(Accelerator.of(make_target("vta-pynq")))
+    rows = {row.op_type: row for row in report.operators}
+    pool = rows["MaxPool"]
+    assert (pool.status, pool.workload) == ("offloaded", None)
+    assert pool.reason == "of the sums of 'conv1'"
+
+
+def test_a_tuned_folder_decides_where_it_is_given(tmp_path: Path) -> None:
+    """One of an earlier version has both layers, each by itself."""
+    target = make_target("vta-pynq")
+    for texts, expected in (((CONVOLUTION, POOL), None), ((BOTH,), BOTH)):
+        rows = ", ".join(
+            f'{{"workload": "{w}", "epilogue": "{", ".join(map(str, w.epilogue))}", '
+            '"space": "extended", "config": [0]}'
+            for w in texts
+        )
+        (tmp_path / "schedules.json").write_text(
+            '{"version": 1, "network": "n", "target": {"name": "vta-pynq"}, "schedules": ['
+            + rows + "]}"
+        )  # fmt: skip
+        assert pool_rule(tmp_path, target)(CONVOLUTION, POOL) == expected

@@ -1,0 +1,264 @@
+"""Convolutions whose sums are pooled: right numbers on every shape, sound streams, a true bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from targets.errors import WorkloadError
+from targets.reference import reference
+from targets.titles import shape
+from targets.vta.bounds import bounds
+from targets.vta.lowering import emit
+from targets.vta.lowering.batch import Lowering
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.vta.verify import mismatches
+from targets.workload import Pool, Workload, canonical, parse_epilogue, parse_workload
+from tests.targets.test_lowering_numbers import SPECS, complaints
+
+PYNQ = VtaSpec.load("vta-pynq")
+EPILOGUES = [
+    "bias, >> 8, min 127, max 0",
+    "bias 32, >> 9, min 127, max -128",
+    "bias, >> channel 6, min 127, max 0",
+    ">> channel, min 127, max 0",
+    "+ 128, >> 8, min 127, max 0, max 3",
+    "",
+    "<< 1, >> 9, max -128, min 127",
+]
+
+
+@st.composite
+def pooled(draw: st.DrawFn) -> tuple[Workload, Pool]:
+    """Windows at and above the stride, asymmetric pads in front of and behind the sums, odd sizes,
+    groups, batches."""
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    dilation = draw(st.sampled_from([1, 1, 1, 2]))
+    groups = draw(st.sampled_from([1, 1, 1, 2]))
+    window = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    stride = tuple(draw(st.integers(1, size)) for size in window)
+    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
+    behind = draw(st.tuples(*[st.integers(0, window[a % 2] - 1) for a in range(4)]))
+    reach = [(k - 1) * dilation + 1 for k in kernel]
+    # as many sums as a window has, at least
+    least = [reach[0] + window[0] - 1, reach[1] + window[1] - 1]
+    height = draw(st.integers(least[0], least[0] + 12))
+    width = draw(st.integers(least[1], least[1] + 12))
+    return Workload(
+        "conv2d", draw(st.integers(1, 2)), draw(st.integers(1, 40)) * groups, height, width,
+        draw(st.integers(1, 40)) * groups, *kernel,
+        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, dilation, dilation, groups,
+        parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+    ), Pool(*window, *stride, *behind)  # fmt: skip
+
+
+def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
+    """Knob values, (n, 10), of random configs that lower."""
+    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
+    values = lowering.space.values(lowering.space.unravel(flat))
+    codes, _ = lowering.counts(values)
+    return values[codes == 0]
+
+
+def with_pool(convolution: Workload, pool: Pool) -> Workload:
+    """One of them; strides may leave fewer sums than a window has."""
+    try:
+        return replace(convolution, pool=pool)
+    except WorkloadError:
+        assume(False)
+        raise
+
+
+@settings(max_examples=150)
+@given(drawn=pooled(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
+def test_accepted_schedules_compute_the_integer_reference(
+    drawn: tuple[Workload, Pool], spec: VtaSpec, seed: int
+) -> None:
+    lowering = Lowering.of(with_pool(*drawn), spec, "extended")
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000) == 0
+    assert complaints(lowering, values[0]) == []
+
+
+@settings(max_examples=60)
+@given(drawn=pooled(), seed=st.integers(0, 2**32 - 1))
+def test_schedules_mean_the_same_to_the_hardware(drawn: tuple[Workload, Pool], seed: int) -> None:
+    """Hazards of the ALU, which the functional simulator passes over, would show here."""
+    lowering = Lowering.of(with_pool(*drawn), PYNQ, "extended")
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000, "chisel") == 0
+
+
+@settings(max_examples=40)
+@given(drawn=pooled(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**31))
+def test_no_schedule_beats_the_bound(
+    drawn: tuple[Workload, Pool], spec: VtaSpec, seed: int
+) -> None:
+    workload, target = with_pool(*drawn), VtaTarget(spec)
+    space = target.space(workload)
+    flat = np.random.default_rng(seed).integers(0, space.size, 16)
+    measured = target.measure(target.lower(workload, space.unravel(flat)))
+    assume(measured.valid.any())
+    assert (measured.valid | (measured.status == "compile_error")).all()
+    assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
+
+
+@settings(max_examples=60)
+@given(drawn=pooled(), seed=st.integers(0, 2**31))
+def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed: int) -> None:
+    """A maximum in front of shift and clips is one behind them."""
+    convolution, pool = drawn
+    epilogue = parse_epilogue("bias, >> 7, min 127, max 0")
+    both = with_pool(replace(convolution, epilogue=epilogue), pool)
+    first = replace(both, pool=None)
+    second = Workload(
+        "max_pool", first.batch, first.out_channels, first.out_height, first.out_width,
+        first.out_channels, pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w,
+        pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right, groups=first.out_channels,
+        epilogue=(),
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    tensors = {
+        "data": rng.integers(-128, 128, (both.batch, both.in_channels, both.height, both.width)),
+        "weight": rng.integers(
+            -128, 128,
+            (both.out_channels, both.in_channels // both.groups, both.kernel_h, both.kernel_w),
+        ),
+        "bias": rng.integers(-9999, 9999, both.out_channels),
+    }  # fmt: skip
+    apart = reference(second, {"data": reference(first, tensors)})
+    together = reference(both, tensors)
+    assert together.shape == (both.batch, both.out_channels, both.out_height, both.out_width)
+    assert (together == apart).all()
+
+
+@pytest.mark.parametrize("pads", ["0", "1", "1x0x1x2", "0x1"])
+def test_its_text_is_read_back(pads: str) -> None:
+    text = f"conv2d:n=1,c=64,h=57,w=56,o=64,k=3,s=1,p=1,mk=3,ms=2,mp={pads}"
+    workload = parse_workload(text)
+    assert str(workload) == text
+    assert Workload.from_json(workload.to_json()) == workload
+    assert canonical(workload).pool == workload.pool
+    assert workload.id != replace(workload, pool=None).id
+    assert parse_workload(text.replace("ms=2", "ms=2x2")) == workload
+
+
+def test_workloads_without_a_pool_are_what_they_were() -> None:
+    """Ledgers, tables and tuned folders name them by these."""
+    plain = parse_workload("conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1")
+    assert plain.id == "29cab8787af4"
+    assert "pool" not in plain.to_json()
+    assert Workload.from_json(plain.to_json()) == plain
+
+
+RESNET = "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,mk=3,ms=2,mp=1"
+USUAL = "bias, >> 8, min 127, max 0"
+
+
+def test_the_bound_counts_sums_and_maxima() -> None:
+    """ResNet's first layer: 112² sums of 16 taps, each reset; maxima of 3×3/2 windows, of two
+    cycles each; four operations on what they leave."""
+    first = parse_workload(RESNET, USUAL)
+    assert bounds(first, PYNQ) == {
+        "compute": 4 * (112 * 112 * 17 + 2 * (2 * 56 * 112 + 2 * 56 * 56) + 4 * 56 * 56),
+        "read": (115 * 115 * 16 + 4 * 16 * 256 + 4 * 64) // 8, "write": 4 * 56 * 56 * 16 // 8,
+    }  # fmt: skip
+    assert first.macs == replace(first, pool=None).macs
+
+
+def config(lowering: Lowering, **knobs: int) -> np.ndarray:
+    """Knob values, (1, 10)."""
+    return np.array([[knobs[knob.name] for knob in lowering.space.knobs]])
+
+
+ROWS = {
+    "tile_h": 2, "tile_co": 1, "tile_ci": 1, "order": 0, "inp_slots": 2,
+    "wgt_slots": 0, "acc_slots": 2, "head": 1, "ramp": 2,
+}  # fmt: skip
+
+
+SMALLER = "conv2d:n=1,c=16,h=58,w=58,o=64,k=3,s=1"
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize(
+    ("text", "cols", "sums"),
+    [
+        (RESNET, 56, 112 * 112 * 16),  # reads the line where it is
+        (SMALLER + ",mk=4,ms=2,mp=1x1x2x2", 28, 56 * 56 * 9),  # copies two of them
+        (SMALLER + ",mk=2,ms=1,mp=0x0x1x1", 56, 56 * 56 * 9),
+    ],
+)
+def test_tiles_of_whole_rows_take_over_what_they_share(
+    text: str, cols: int, sums: int, slots: int
+) -> None:
+    """With two slots no sum is computed twice."""
+    lowering = Lowering.of(parse_workload(text, USUAL), PYNQ, "extended")
+    values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
+    codes, states = lowering.counts(values)
+    assert codes.tolist() == [0]
+    assert (states[0, emit.GEMM_ITERATIONS] == 4 * sums) == (slots == 2)
+    assert mismatches(lowering, values[0], 1) == 0
+    assert complaints(lowering, values[0]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RESNET,
+        "conv2d:n=1,c=64,h=28,w=28,o=128,k=3,s=1,p=1,mk=2,ms=2",
+        "conv2d:n=1,c=256,h=13,w=13,o=256,k=3,s=1,p=1,mk=3,ms=2",
+    ],
+)
+def test_estimates_rank_schedules(text: str) -> None:
+    target, workload = VtaTarget(PYNQ), parse_workload(text, USUAL)
+    space = target.space(workload)
+    flat = np.random.default_rng(0).choice(space.size, 600, replace=False)
+    lowered = target.lower(workload, space.unravel(flat))
+    measured = target.measure(lowered)
+    estimated = target.estimate(workload, lowered.configs[measured.valid]).of_meaning("latency")
+    cycles = measured.cycles[measured.valid]
+    assert spearmanr(estimated[:, 0], cycles).statistic > 0.8
+    assert 0.9 < np.median(estimated[:, 0] / cycles) < 1.1
+
+
+def test_the_untuned_schedule_is_the_one_of_lowest_estimate() -> None:
+    target, workload = VtaTarget(PYNQ), parse_workload(RESNET, USUAL)
+    found = target.baseline(workload)
+    assert (found.source, found.space.name) == ("estimate", "extended")
+    assert found.latency.cycles < 1.1 * target.bound(workload).cycles
+    assert (target.verify(found.lowered) == 0).all()
+    rule = target.fallback(workload)
+    assert rule.source == "fallback"
+    assert rule.space.describe(rule.config)["tile_h"] == 1
+    assert rule.latency.cycles > found.latency.cycles
+
+
+def test_its_title_names_the_pool() -> None:
+    assert shape(parse_workload(RESNET)) == "4×4/1 16→64 @115 max 3×3/2"
+
+
+def test_what_has_no_lowering_is_refused_with_the_reason() -> None:
+    text = "conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=1,p=1"
+    with pytest.raises(WorkloadError, match="only the extended space pools"):
+        Lowering.of(parse_workload(text + ",mk=2,ms=2"), PYNQ, "template")
+    with pytest.raises(WorkloadError, match="windows leave sums out"):
+        Lowering.of(parse_workload(text + ",mk=2,ms=3"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="'add' adds a tensor"):
+        Lowering.of(parse_workload(text + ",mk=2,ms=2", "add"), PYNQ, "extended")
+    with pytest.raises(WorkloadError, match="only the sums of a conv2d"):
+        replace(parse_workload("dense:n=1,c=16,o=16"), pool=Pool(1, 1))
+    with pytest.raises(WorkloadError, match="smaller than its window"):
+        parse_workload(text + ",mk=2,mp=2")
+    with pytest.raises(WorkloadError, match="lacks mk"):
+        parse_workload(text + ",ms=2")
+    with pytest.raises(WorkloadError, match="unknown key mk"):
+        parse_workload("max_pool:c=32,h=9,w=9,k=3,mk=3")
