@@ -96,7 +96,10 @@ def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Wo
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
         both = together(convolution, pool)
-        return both if both is not None and _same_kinds(both, blocks) in tuned else None
+        if both is None:
+            return None
+        forms = {_same_kinds(form, blocks) for form in (both, _by_channel(both))}
+        return both if forms & tuned else None
 
     return rule
 

@@ -20,7 +20,7 @@ from tuning.events import Event, RoundDone, WorkloadTuned
 from tuning.study import Study
 
 ROOT = Path(__file__).parents[2]
-LAYERS = ["conv2", "maxpool", "fc"]
+LAYERS = ["conv2", "conv3", "fc"]
 RUN = {"model": "digits_cnn", "layers": LAYERS, "tuner": "ml2tuner", "trials": 24, "batch": 8,
        "seed": 3}  # fmt: skip
 COMMAND = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials",
