@@ -22,7 +22,7 @@ from targets.base import Target
 from targets.errors import TilewrightError, UnknownName
 from targets.files import Json
 
-BUILT_IN = ("targets.vta.kind:KIND", "targets.vta.replay_kind:KIND")
+BUILT_IN = ("targets.vta.kind:KIND", "targets.vta.replay_kind:KIND", "targets.cpu.kind:KIND")
 ENTRY_POINTS = "tilewright.targets"
 
 

@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from targets.errors import WorkloadError
 
-Operator = Literal["conv2d", "dense", "max_pool"]
+Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
+DType = Literal["int8", "float32"]
 EpilogueKind = Literal[
     "bias", "add", "shr", "min", "max", "shl", "residual", "offset", "shr_channel"
 ]
@@ -80,11 +81,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Workload:
-    """An operator with static shapes. Sizes in elements, NCHW/OIHW; int8 in, int32 sums, int8 out.
+    """An operator with static shapes. Sizes in elements, NCHW/OIHW.
 
-    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A `max_pool`
-    takes the maximum of each window of a channel; pixels in the padding do not count. Of a `conv2d`
-    with a `pool` the sums are pooled first; the epilogue is of what is left. Raises
+    Of `dtype` int8 it takes int8, sums in int32 and gives int8; of float32 all is float32, and its
+    epilogue adds a `bias` or a `residual` (of value 0) and clips (`min`, `max`). A `dense` is a
+    `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A `batch_matmul` multiplies
+    `batch` pairs of matrices, `height` × `in_channels` by `in_channels` × `out_channels`. A
+    `max_pool` takes the maximum of each window of a channel; pixels in the padding do not count. Of
+    a `conv2d` with a `pool` the sums are pooled first; the epilogue is of what is left. Raises
     `WorkloadError` for sizes that make no sense.
     """
 
@@ -107,6 +111,7 @@ class Workload:
     groups: int = 1
     epilogue: tuple[EpilogueOp, ...] = field(default=DEFAULT_EPILOGUE)
     pool: Pool | None = None
+    dtype: DType = "int8"
 
     def __post_init__(self) -> None:
         for name in (
@@ -128,6 +133,10 @@ class Workload:
             _check_windows(self)
         if self.pool is not None:
             self._check_pool(self.pool)
+        if self.operator == "batch_matmul" and self.width != 1:
+            raise WorkloadError("a batch_matmul has rows (height) and no width")
+        if self.dtype == "float32":
+            self._check_float_epilogue()
         if self.sums_height < 1 or self.sums_width < 1:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
@@ -144,6 +153,17 @@ class Workload:
         if min(pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right) < 0:
             raise WorkloadError("padding must not be negative")
         _check_windows(pool)
+
+    def _check_float_epilogue(self) -> None:
+        """Raises `WorkloadError` for steps that only integers have."""
+        for step in self.epilogue:
+            if step.kind not in ("bias", "residual", "min", "max") or (
+                step.kind in ("bias", "residual") and step.value
+            ):
+                raise WorkloadError(
+                    f"the epilogue step '{step}' is of integers; in float32 there are bias, "
+                    "residual 0, min N, max N and relu"
+                )
 
     @property
     def sums_height(self) -> int:
@@ -190,10 +210,12 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads: with a `pool` where there is one."""
+        """What `from_json` reads: with a `pool` where there is one; int8 goes without saying."""
         values = asdict(self)
         if self.pool is None:
             del values["pool"]
+        if self.dtype == "int8":
+            del values["dtype"]
         return values
 
     @staticmethod
@@ -214,8 +236,14 @@ class Workload:
             f"n={self.batch},c={self.in_channels},h={self.height},w={self.width}"
             f",o={self.out_channels}"
         )
+        kind = "" if self.dtype == "int8" else f",dtype={self.dtype}"
         if self.operator == "dense":
-            return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}"
+            return f"dense:n={self.batch},c={self.in_channels},o={self.out_channels}{kind}"
+        if self.operator == "batch_matmul":
+            return (
+                f"batch_matmul:n={self.batch},h={self.height},c={self.in_channels}"
+                f",o={self.out_channels}{kind}"
+            )
         pads = _pads(self.pad_top, self.pad_left, self.pad_bottom, self.pad_right)
         if self.operator == "max_pool":
             sizes = sizes.rpartition(",")[0]
@@ -227,7 +255,7 @@ class Workload:
             text += f",d={_pair(self.dilation_h, self.dilation_w)}"
         grouped = self.groups > 1 and self.operator != "max_pool"
         text += f",g={self.groups}" if grouped else ""
-        return text if self.pool is None else f"{text},{self.pool}"
+        return (text if self.pool is None else f"{text},{self.pool}") + kind
 
 
 def _check_windows(windows: Workload | Pool) -> None:
@@ -242,6 +270,7 @@ _KEYS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("c h w o k", "n s p d g mk ms mp"),
     "dense": ("c o", "n"),
     "max_pool": ("c h w k", "n s p d"),
+    "batch_matmul": ("h c o", "n"),
 }
 """By operator what its text must have and may have."""
 
@@ -253,13 +282,15 @@ _USUAL_IMMEDIATE: Mapping[str, tuple[EpilogueKind, int]] = {
 
 
 def canonical(workload: Workload) -> Workload:
-    """The workload with the usual immediates in its epilogue: those of equal canonical form have
+    """The workload with the usual immediates in its integer epilogue: those of equal canonical form have
     the same schedules, programs that differ in immediates alone, and equal cycles.
 
     A left shift is a right shift by a negative amount. Of a residual's scale it matters only
     whether 2^scale fits one weight (at most 6), or two (7); of a right shift, whether it leaves
     room for a `bias` near zero beside the sums (`NEAR_SHIFTS`), also of a channel's own.
     """
+    if workload.dtype != "int8":
+        return workload
     return replace(workload, epilogue=tuple(map(_usual, workload.epilogue)))
 
 
@@ -285,14 +316,19 @@ def _pads(top: int, left: int, bottom: int, right: int) -> str:
 def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
     right; `d` dilation, `g` groups; `mk`, `ms`, `mp` window, stride and padding of a max-pool of
-    its sums), `dense:n=1,c=512,o=1000` or `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`. Raises
+    its sums), `dense:n=1,c=512,o=1000`, `batch_matmul:n=3,h=64,c=64,o=64` or
+    `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`; with `dtype=float32` in floating point. Raises
     `WorkloadError`."""
     operator, _, body = text.partition(":")
     if operator not in _KEYS:
-        raise WorkloadError(f"'{text}' must begin with conv2d:, dense: or max_pool:")
+        raise WorkloadError(f"'{text}' must begin with one of {', '.join(_KEYS)}, and a colon")
     values: dict[str, list[int]] = {}
+    dtype: DType = "int8"
     for item in body.split(","):
         key, _, value = item.strip().partition("=")
+        if key == "dtype" and value in get_args(DType):
+            dtype = cast(DType, value)
+            continue
         if not re.fullmatch(r"\d+(x\d+){0,3}", value) or key in values:
             raise WorkloadError(
                 f"cannot read '{item}' in '{text}'; write for example c=64 or k=3x5"
@@ -322,6 +358,7 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     kernel, stride, dilation = two("k", 1), two("s", 1), two("d", 1)
     top, left, bottom, right = four("p")
     pool = operator == "max_pool"
+    plain = () if pool or dtype != "int8" else DEFAULT_EPILOGUE
     return Workload(
         operator=cast(Operator, operator),
         batch=one("n", 1),
@@ -340,10 +377,9 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         dilation_h=dilation[0],
         dilation_w=dilation[1],
         groups=one("c" if pool else "g", 1),
-        epilogue=(() if pool else DEFAULT_EPILOGUE)
-        if epilogue is None
-        else parse_epilogue(epilogue),
+        epilogue=plain if epilogue is None else parse_epilogue(epilogue),
         pool=Pool(*two("mk", 1), *two("ms", 1), *four("mp")) if "mk" in values else None,
+        dtype=dtype,
     )
 
 

@@ -1,0 +1,1 @@
+"""The processor this runs on: TensorIR kernels compiled by LLVM and timed for real."""

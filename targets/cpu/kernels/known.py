@@ -1,0 +1,21 @@
+"""Which kernels there are. A further one is a file beside this and a name below."""
+
+from __future__ import annotations
+
+from targets.cpu.kernels.conv2d import DirectConvolution
+from targets.cpu.kernels.kernel import Kernel
+from targets.errors import WorkloadError
+from targets.workload import Workload
+
+KERNELS: tuple[Kernel, ...] = (DirectConvolution(),)
+
+
+def kernel_for(workload: Workload) -> Kernel:
+    """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
+    for kernel in KERNELS:
+        if kernel.serves(workload):
+            return kernel
+    raise WorkloadError(
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d in "
+        "float32"
+    )

@@ -1,0 +1,83 @@
+"""What of this processor is used: threads, vector width, instruction set."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from targets.errors import SpecError
+from targets.files import Json
+
+LANES = (4, 8, 16)
+"""Float32 numbers in a vector of 128, 256 or 512 bits."""
+
+
+@dataclass(frozen=True)
+class CpuSpec:
+    """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
+    `mcpu` ("" for the one of this machine). `model` is what the operating system calls it."""
+
+    threads: int
+    lanes: int
+    mcpu: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """What a user calls it: `cpu`, with what differs from this machine's own."""
+        own = this_machine()
+        said = [
+            f"{key}={mine}"
+            for key, mine, usual in (
+                ("threads", self.threads, own.threads), ("lanes", self.lanes, own.lanes),
+            )
+            if mine != usual
+        ]  # fmt: skip
+        return f"cpu:{','.join(said)}" if said else "cpu"
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def parse(text: str) -> CpuSpec:
+        """`threads=1,lanes=8`, both optional. Raises `SpecError` for what this machine lacks."""
+        own = this_machine()
+        given: dict[str, int] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            found = re.fullmatch(r"(threads|lanes)=(\d+)", item)
+            if not found or found[1] in given:
+                raise SpecError(f"cannot read '{item}' of cpu:{text}; write cpu:threads=1,lanes=8")
+            given[found[1]] = int(found[2])
+        threads, lanes = given.get("threads", own.threads), given.get("lanes", own.lanes)
+        if not 1 <= threads <= own.threads:
+            raise SpecError(
+                f"cpu:threads={threads}: this process may use {own.threads} cores; name 1 to "
+                f"{own.threads}"
+            )
+        if lanes not in LANES or lanes > own.lanes:
+            known = [str(n) for n in LANES if n <= own.lanes]
+            raise SpecError(
+                f"cpu:lanes={lanes}: vectors of this processor hold {' or '.join(known)} float32"
+            )
+        narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
+        mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
+        return CpuSpec(threads, lanes, mcpu, own.model)
+
+
+@cache
+def this_machine() -> CpuSpec:
+    """All of it that this process may use."""
+    said = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", said, re.MULTILINE)
+    flags = re.search(r"^flags\s*:\s*(.+)$", said, re.MULTILINE)
+    known = set(flags[1].split()) if flags else set()
+    lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return CpuSpec(usable, lanes, "", model[1] if model else platform.processor())
