@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from targets.base import Knob
 from targets.cpu.kernels.kernel import DoesNotApply, Values
+from targets.cpu.kernels.shared import divisors, with_epilogue
 from targets.cpu.layouts import channel_block, pack_filters
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -40,10 +41,10 @@ class DirectConvolution:
         rows, columns = _pixels(workload)
         out_blocks = workload.out_channels // channel_block(workload.out_channels, spec.lanes)
         return (
-            Knob("tile_ow", _divisors(columns, REGISTERS - 2)),
-            Knob("tile_oc", _divisors(out_blocks, 8)),
-            Knob("rows", _divisors(rows, rows)),
-            Knob("columns", _divisors(columns, columns)),
+            Knob("tile_ow", divisors(columns, REGISTERS - 2)),
+            Knob("tile_oc", divisors(out_blocks, 8)),
+            Knob("rows", divisors(rows, rows)),
+            Knob("columns", divisors(columns, columns)),
             Knob("channels_first", (0, 1)),
             Knob("unroll_kernel", (0, 1, 2)),
             Knob("unroll_channels", (0, 1)),
@@ -99,7 +100,7 @@ class DirectConvolution:
             return te.sum(source[n, c, row, column, i] * weight, axis=[c, kh, kw, i])
 
         sums = te.compute(shape, product, name="sums")
-        inputs, result = _epilogue(w, sums, shape, ob)
+        inputs, result = with_epilogue(w, sums, shape, ob)
         return te.create_prim_func([data, weights, *inputs, result])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
@@ -161,31 +162,6 @@ class DirectConvolution:
         return pack_filters(weights, ib, values["tile_oc"] * ob)
 
 
-def _epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tuple[list[Any], Any]:
-    """The bias and the residual as placeholders, and the result of all steps."""
-    from tvm import te, tirx
-
-    inputs: dict[str, Any] = {}
-    if any(step.kind == "bias" for step in w.epilogue):
-        inputs["bias"] = te.placeholder((w.out_channels // ob, ob), name="bias")
-    if any(step.kind == "residual" for step in w.epilogue):
-        inputs["residual"] = te.placeholder(shape, name="residual")
-
-    def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
-        found = sums[n, o, y, x, b]
-        for step in w.epilogue:
-            if step.kind == "bias":
-                found = found + inputs["bias"][o, b]
-            elif step.kind == "residual":
-                found = found + inputs["residual"][n, o, y, x, b]
-            else:
-                clip = tirx.max if step.kind == "max" else tirx.min
-                found = clip(found, tirx.const(float(step.value), "float32"))
-        return found
-
-    return list(inputs.values()), te.compute(shape, value, name="out")
-
-
 def _pixels(w: Workload) -> tuple[int, int]:
     if is_pointwise(w):
         return 1, w.out_height * w.out_width
@@ -194,7 +170,3 @@ def _pixels(w: Workload) -> tuple[int, int]:
 
 def _padded(w: Workload) -> bool:
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
-
-
-def _divisors(number: int, at_most: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, min(number, at_most) + 1) if number % d == 0)
