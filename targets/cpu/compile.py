@@ -60,7 +60,7 @@ def compile_config(workload: Workload, spec: CpuSpec, values: Values) -> Compile
     try:
         function = scheduled(workload, spec, values)
     except DoesNotApply as error:
-        return Compiled(failure="schedule", reason=f"schedule: {error}")
+        return Compiled(failure=error.failure, reason=f"schedule: {error}")
     try:
         module = tvm.compile(
             tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)}),

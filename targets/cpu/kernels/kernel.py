@@ -16,7 +16,12 @@ Values = Mapping[str, int]
 
 
 class DoesNotApply(Exception):
-    """A schedule that the kernel cannot have; the message names the knob."""
+    """A schedule that the kernel cannot have; the message names the knob. `failure` is the class
+    of the failure: `schedule`, or `code_too_large` for one that would unroll too much."""
+
+    def __init__(self, reason: str, failure: str = "schedule") -> None:
+        super().__init__(reason)
+        self.failure = failure
 
 
 class Kernel(Protocol):
