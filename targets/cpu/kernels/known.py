@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from targets.cpu.kernels.conv2d import DirectConvolution
+from targets.cpu.kernels.conv2d import Convolution
 from targets.cpu.kernels.kernel import Kernel
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
-KERNELS: tuple[Kernel, ...] = (DirectConvolution(),)
+KERNELS: tuple[Kernel, ...] = (Convolution(),)
 
 
 def kernel_for(workload: Workload) -> Kernel:

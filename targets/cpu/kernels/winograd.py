@@ -1,0 +1,254 @@
+"""Winograd's convolution F(m×m, 3×3) of stride 1: fewer multiplications, for transforms of tiles.
+
+    input transform      patches of m + 2 pixels a side → as many products' left sides
+    products             (m + 2)² of them: tiles of pixels × channels, register tiles as in `direct`
+    inverse transform    → m × m pixels, with bias, residual and clip
+
+All three a chunk of image rows (`stages` 0), or each over the whole image (1). The weights are
+transformed when they are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
+from targets.cpu.kernels.tiling import Tiling, check_unrolled, packed_shape
+from targets.cpu.spec import CpuSpec
+from targets.workload import Workload
+
+SIZES = (2, 4)
+"""Pixels a side that one tile gives (m)."""
+
+_Matrix = tuple[tuple[float, ...], ...]
+
+_DATA: dict[int, _Matrix] = {
+    2: ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+    4: (
+        (4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
+        (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1),
+    ),
+}  # fmt: skip
+_FILTER: dict[int, _Matrix] = {
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    4: (
+        (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
+    ),
+}  # fmt: skip
+_INVERSE: dict[int, _Matrix] = {
+    2: ((1, 1, 1, 0), (0, 1, -1, -1)),
+    4: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+}
+
+
+def serves(workload: Workload) -> bool:
+    """Whether the algorithm computes it: 3×3, stride 1, no dilation."""
+    w = workload
+    rest = (w.stride_h, w.stride_w, w.dilation_h, w.dilation_w)
+    return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
+
+
+def _tiling(w: Workload, spec: CpuSpec, values: Values) -> Tiling:
+    m = values["algorithm"]
+    return Tiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
+
+
+def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
+    """The convolution as a TensorIR function; weights as `pack` lays them."""
+    from tvm import te, tirx
+
+    m, t = values["algorithm"], _tiling(w, spec, values)
+    a = m + 2
+    blocks = t.tile[0]
+    rows, columns = t.covered
+    in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
+    n, in_blocks = in_shape[:2]
+    data = te.placeholder(in_shape, name="data")
+    weights = te.placeholder(
+        (t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights"
+    )
+    source = _bordered(w, data, (rows * m + 2, columns * m + 2))
+    patch = te.compute(
+        (n, in_blocks, rows, columns, a, a, t.ib),
+        lambda n, c, y, x, p, q, i: source[n, c, y * m + p, x * m + q, i],
+        name="patch",
+    )
+    half = te.compute(
+        (n, in_blocks, rows, columns, a, a, t.ib),
+        lambda n, c, y, x, p, q, i: _row_of(
+            _DATA[m], p, lambda k: patch[n, c, y, x, k, q, i]
+        ),
+        name="half",
+    )
+    left = te.compute(
+        (n, a, a, in_blocks, rows, columns, t.ib),
+        lambda n, p, q, c, y, x, i: _row_of(_DATA[m], q, lambda k: half[n, c, y, x, p, k, i]),
+        name="left",
+    )
+    c = te.reduce_axis((0, in_blocks), "c")
+    i = te.reduce_axis((0, t.ib), "i")
+    part = te.compute(
+        (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob),
+        lambda n, p, q, o, y, x, b: te.sum(
+            left[n, p, q, c, y, x, i]
+            * weights[
+                tirx.indexdiv(o, blocks), p, q, c, i, tirx.indexmod(o, blocks) * t.ob + b
+            ],
+            axis=[c, i],
+        ),
+        name="part",
+    )
+    back = te.compute(
+        (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
+        lambda n, o, y, x, p, q, b: _row_of(
+            _INVERSE[m], p, lambda k: part[n, k, q, o, y, x, b]
+        ),
+        name="back",
+    )
+    square = te.compute(
+        (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
+        lambda n, o, y, x, p, q, b: _row_of(
+            _INVERSE[m], q, lambda k: back[n, o, y, x, p, k, b]
+        ),
+        name="square",
+    )
+    inputs = epilogue_inputs(w, out_shape, t.ob)
+
+    def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+        div, mod = tirx.indexdiv, tirx.indexmod
+        found = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]
+        return epilogue_value(w, inputs, found, (n, o, y, x, b))
+
+    out = te.compute(out_shape, value, name="out")
+    return te.create_prim_func([data, weights, *inputs.values(), out])
+
+
+def _row_of(matrix: _Matrix, row: Any, at: Any) -> Any:
+    """The sum of the numbers `at`(column), weighed by a row of `matrix`."""
+    from tvm import tirx
+
+    found = None
+    for number in reversed(range(len(matrix))):
+        total: Any = None
+        for column, factor in enumerate(matrix[number]):
+            if factor:
+                term = at(column) if factor == 1 else at(column) * tirx.const(factor, "float32")
+                total = term if total is None else total + term
+        found = total if found is None else tirx.Select(row == number, total, found)
+    return found
+
+
+def _bordered(w: Workload, data: Any, size: tuple[int, int]) -> Any:
+    from tvm import te, tirx
+
+    n, blocks, height, width, ib = (int(length) for length in data.shape)
+
+    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        row, column = y - w.pad_top, x - w.pad_left
+        within = tirx.all(row >= 0, row < height, column >= 0, column < width)
+        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, "float32"))
+
+    return te.compute((n, blocks, *size, ib), inside, name="padded")
+
+
+def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
+    """The scheduled function. Raises `DoesNotApply`."""
+    import tvm
+    from tvm.s_tir import Schedule
+
+    m, t = values["algorithm"], _tiling(w, spec, values)
+    check_unrolled(t, values, (1, 1))
+    sch = Schedule(tvm.IRModule({"main": function}))
+    names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
+    padded, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
+    *_, o, y, x, p, q, b = sch.get_loops(square)
+    sizes = [[None, t.chunk[0], t.tile[0]], *([None, each * tile] for each, tile in zip(t.chunk[1:], t.tile[1:], strict=True))]
+    (oc, ot, oi), (yc, yt), (xc, xt) = (
+        sch.split(loop, size) for loop, size in zip((o, y, x), sizes, strict=True)
+    )
+    chunks = [yc, xc, oc] if values["chunks_first"] else [oc, yc, xc]
+    sch.reorder(*chunks, ot, yt, xt, oi, p, q, b)
+    chunk = sch.fuse(*sch.get_loops(square)[:4])
+    if values["parallel"]:
+        sch.parallel(chunk)
+    sch.reverse_compute_at(out, oi, preserve_unit_loops=True)
+    sch.compute_at(back, oi, preserve_unit_loops=True)
+    for block in (back, square, out):
+        _unrolled(sch, block, 2)
+    for block in (back, square):
+        sch.set_scope(block, 0, "local")
+    sch.compute_at(part, ot, preserve_unit_loops=True)
+    _products(sch, part, t, values)
+    _input(sch, w, values, chunk, (padded, patch, half, left))
+    return sch.mod["main"]
+
+
+def _products(sch: Any, part: Any, t: Tiling, values: Values) -> None:
+    """Register tiles of the products of a chunk."""
+    p, q, o, y, x, b, c, i = sch.get_loops(part)[-8:]
+    yt, yi = sch.split(y, [None, t.tile[1]])
+    xt, xi = sch.split(x, [None, t.tile[2]])
+    io, ii = sch.split(i, [None, values["unroll_channels"]])
+    tiles = [yt, xt, p, q] if values["tiles_first"] else [p, q, yt, xt]
+    inner = [yi, xi, o] if values["pixels_first"] else [o, yi, xi]
+    sch.reorder(*tiles, c, io, ii, *inner, b)
+    place = tiles[-1]
+    copy = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(copy, place, preserve_unit_loops=True)
+    _unrolled(sch, copy, 3)
+    for loop in (ii, *inner):
+        sch.unroll(loop)
+    sch.vectorize(b)
+    _unrolled(sch, sch.decompose_reduction(part, c), 3)
+
+
+def _input(sch: Any, w: Workload, values: Values, chunk: Any, blocks: tuple[Any, ...]) -> None:
+    """The transform of the data: of a chunk, or of the whole image before."""
+    padded, patch, half, left = blocks
+    if not values["stages"]:
+        sch.compute_at(left, chunk, preserve_unit_loops=True)
+    *outer, p, q, c, y, x, i = sch.get_loops(left)
+    sch.reorder(c, y, x, p, q, i)
+    first = chunk
+    if values["stages"]:
+        first = sch.fuse(*outer, c, y)
+        if values["parallel"]:
+            sch.parallel(first)
+    for block in (half, patch):
+        sch.compute_at(block, x, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "local")
+    for block in (left, half, patch):
+        _unrolled(sch, block, 2)
+    if values["copy"] == 0:
+        sch.compute_inline(padded)
+        return
+    if values["copy"] == 1:
+        sch.compute_at(padded, first, preserve_unit_loops=True)
+    elif values["parallel"]:
+        sch.parallel(sch.fuse(*sch.get_loops(padded)[:3]))
+    sch.vectorize(sch.get_loops(padded)[-1])
+
+
+def _unrolled(sch: Any, block: Any, count: int) -> None:
+    """Vectorises the innermost loop and unrolls `count` around it."""
+    *loops, lanes = sch.get_loops(block)
+    for loop in loops[-count:]:
+        sch.unroll(loop)
+    sch.vectorize(lanes)
+
+
+def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: Values) -> NDArray[Any]:
+    """(o, c, 3, 3) → transformed, (o / tile, m + 2, m + 2, c / ib, ib, tile)."""
+    t = _tiling(w, spec, values)
+    matrix = np.asarray(_FILTER[values["algorithm"]])
+    found = matrix @ weights.astype(np.float64) @ matrix.T  # (o, c, a, a)
+    tile = t.tile[0] * t.ob
+    o, c, a, _ = found.shape
+    blocked = found.reshape(o // tile, tile, c // t.ib, t.ib, a, a)
+    return np.ascontiguousarray(blocked.transpose(0, 4, 5, 2, 3, 1), dtype=np.float32)
