@@ -17,19 +17,20 @@ from targets.workload import Workload
 
 
 class Tensors:
-    """Of one workload; made once and shared by all its configs."""
+    """Of one workload; made once and shared by all its configs. Everything as a model has it: data
+    and residual (n, c, h, w), (rows, channels) or (batch, rows, depth), weights (o, c, kh, kw),
+    (out, in) or (batch, depth, columns), bias (out channels,)."""
 
     def __init__(self, workload: Workload, spec: CpuSpec, space: Space) -> None:
         w = workload
         rng = np.random.default_rng(0)
         self.workload, self.spec, self.space = workload, spec, space
-        self.data = _normal(rng, (w.batch, w.in_channels, w.height, w.width))
+        data, weights, out = plain_shapes(w)
+        self.data = _normal(rng, data)
         fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
-        self.weights = _normal(
-            rng, (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w)
-        ) / np.float32(np.sqrt(fan_in))
+        self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
         self.bias = _normal(rng, (w.out_channels,))
-        self.residual = _normal(rng, (w.batch, w.out_channels, w.out_height, w.out_width))
+        self.residual = _normal(rng, out)
         self.expected = reference(w, self.data, self.weights, self.bias, self.residual)
 
     def values_of(self, configs: Configs) -> list[dict[str, int]]:
@@ -41,24 +42,58 @@ class Tensors:
         import tvm
 
         w, kernel = self.workload, kernel_for(self.workload)
-        ib = channel_block(w.in_channels, self.spec.lanes)
-        ob = channel_block(w.out_channels, self.spec.lanes)
         shape = kernel.out_shape(w, self.spec)
         arrays = [
-            pack_channels(self.data, ib).reshape(kernel.data_shape(w, self.spec)),
+            self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
             kernel.pack_weights(self.weights, w, self.spec, values),
         ]
         if any(step.kind == "bias" for step in w.epilogue):
-            arrays.append(self.bias.reshape(-1, ob))
+            block = channel_block(w.out_channels, self.spec.lanes)
+            arrays.append(self.bias.reshape(-1, block) if self._blocked else self.bias)
         if any(step.kind == "residual" for step in w.epilogue):
-            arrays.append(pack_channels(self.residual, ob).reshape(shape))
-        arrays.append(np.zeros(shape, np.float32))
+            arrays.append(self._packed(self.residual, w.out_channels).reshape(shape))
+        arrays.append(np.full(shape, np.nan, np.float32))
         return [tvm.runtime.tensor(array) for array in arrays]
 
     def error(self, packed: NDArray[np.float32]) -> float:
-        """Largest difference from the reference, on the scale of its largest value."""
-        result = unpack_channels(packed.reshape(pack_channels(self.expected, packed.shape[-1]).shape))
-        return float(np.abs(result - self.expected).max() / np.abs(self.expected).max())
+        """Largest difference from the reference, on the scale of its largest value; infinite where
+        a number was never written."""
+        result = packed
+        if self._blocked:
+            like = pack_channels(self.expected, packed.shape[-1]).shape
+            result = unpack_channels(packed.reshape(like))
+        if not np.isfinite(result).all():
+            return float("inf")
+        scale = max(float(np.abs(self.expected).max()), 1e-30)
+        return float(np.abs(result - self.expected).max()) / scale
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether channels lie in blocks between its kernels."""
+        return self.workload.operator == "conv2d"
+
+    def _packed(self, tensor: NDArray[np.float32], channels: int) -> NDArray[np.float32]:
+        if not self._blocked:
+            return tensor
+        return pack_channels(tensor, channel_block(channels, self.spec.lanes))
+
+
+def plain_shapes(w: Workload) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Of data, weights and output, as a model has them."""
+    if w.operator == "dense":
+        weights = w.out_channels, w.in_channels
+        return (w.batch, w.in_channels), weights, (w.batch, w.out_channels)
+    if w.operator == "batch_matmul":
+        return (
+            (w.batch, w.height, w.in_channels),
+            (w.batch, w.in_channels, w.out_channels),
+            (w.batch, w.height, w.out_channels),
+        )
+    return (
+        (w.batch, w.in_channels, w.height, w.width),
+        (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w),
+        (w.batch, w.out_channels, w.out_height, w.out_width),
+    )
 
 
 def reference(
@@ -68,31 +103,46 @@ def reference(
     bias: NDArray[np.float32],
     residual: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """The convolution in NCHW by numpy, with its epilogue."""
-    pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
-    padded = np.pad(data, pads)
-    reach_h = w.dilation_h * (w.kernel_h - 1) + 1
-    reach_w = w.dilation_w * (w.kernel_w - 1) + 1
-    windows = sliding_window_view(padded, (reach_h, reach_w), (2, 3))
-    windows = windows[
-        :, :, :: w.stride_h, :: w.stride_w, :: w.dilation_h, :: w.dilation_w
-    ]  # (n, c, oh, ow, kh, kw)
-    groups = []
-    each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
-    for g in range(w.groups):
-        part = windows[:, g * each_in : (g + 1) * each_in]
-        kernel = weights[g * each_out : (g + 1) * each_out]
-        groups.append(np.tensordot(part, kernel, axes=((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2))
-    found = np.concatenate(groups, axis=1)
+    """The operator by numpy, with its epilogue; tensors as a model has them."""
+    if w.operator == "dense":
+        found = data @ weights.T
+    elif w.operator == "batch_matmul":
+        found = data @ weights
+    else:
+        found = _convolution(w, data, weights)
+        bias = bias[:, None, None]
     for step in w.epilogue:
         if step.kind == "bias":
-            found = found + bias[:, None, None]
+            found = found + bias
         elif step.kind == "residual":
             found = found + residual
         else:
             clip = np.maximum if step.kind == "max" else np.minimum
             found = clip(found, np.float32(step.value))
     return np.ascontiguousarray(found, dtype=np.float32)
+
+
+def _convolution(
+    w: Workload, data: NDArray[np.float32], weights: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """(n, c, h, w) and (o, c / groups, kh, kw) → (n, o, oh, ow)."""
+    pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
+    reach_h = w.dilation_h * (w.kernel_h - 1) + 1
+    reach_w = w.dilation_w * (w.kernel_w - 1) + 1
+    windows = sliding_window_view(np.pad(data, pads), (reach_h, reach_w), (2, 3))
+    windows = windows[
+        :, :, :: w.stride_h, :: w.stride_w, :: w.dilation_h, :: w.dilation_w
+    ]  # (n, c, oh, ow, kh, kw)
+    n, _, height, width, kh, kw = windows.shape
+    by_group = windows.reshape(n, w.groups, -1, height, width, kh, kw)
+    kernels = weights.reshape(w.groups, -1, *weights.shape[1:])
+    if w.groups == w.in_channels == w.out_channels:  # one image a channel: no product of matrices
+        return np.einsum("ngyxkl,gkl->ngyx", by_group[:, :, 0], kernels[:, 0, 0], optimize=True)
+    parts = [
+        np.tensordot(by_group[:, g], kernels[g], axes=((1, 4, 5), (1, 2, 3)))
+        for g in range(w.groups)
+    ]
+    return np.concatenate(parts, axis=-1).transpose(0, 3, 1, 2)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:

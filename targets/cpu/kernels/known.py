@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from targets.cpu.kernels.batch_matmul import BatchMatmul
 from targets.cpu.kernels.conv2d import Convolution
+from targets.cpu.kernels.dense import Dense
 from targets.cpu.kernels.kernel import Kernel
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
-KERNELS: tuple[Kernel, ...] = (Convolution(),)
+KERNELS: tuple[Kernel, ...] = (Convolution(), Dense(), BatchMatmul())
 
 
 def kernel_for(workload: Workload) -> Kernel:
@@ -16,6 +18,6 @@ def kernel_for(workload: Workload) -> Kernel:
         if kernel.serves(workload):
             return kernel
     raise WorkloadError(
-        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d in "
-        "float32"
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d, dense "
+        "and batch_matmul in float32"
     )

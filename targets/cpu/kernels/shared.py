@@ -58,6 +58,31 @@ def vectors(block: int, lanes: int) -> int:
     return block // lanes + (block % lanes).bit_count()
 
 
+def clipped(w: Workload, sums: Any, bias: tuple[int, ...]) -> tuple[list[Any], Any]:
+    """What `with_epilogue` does, on `sums` whose last axes are those of the bias."""
+    from tvm import te, tirx
+
+    inputs: dict[str, Any] = {}
+    if any(step.kind == "bias" for step in w.epilogue):
+        inputs["bias"] = te.placeholder(bias, name="bias")
+    if any(step.kind == "residual" for step in w.epilogue):
+        inputs["residual"] = te.placeholder(sums.shape, name="residual")
+
+    def value(*place: Any) -> Any:
+        found = sums[place]
+        for step in w.epilogue:
+            if step.kind == "bias":
+                found = found + inputs["bias"][place[-len(bias) :]]
+            elif step.kind == "residual":
+                found = found + inputs["residual"][place]
+            else:
+                clip = tirx.max if step.kind == "max" else tirx.min
+                found = clip(found, tirx.const(float(step.value), "float32"))
+        return found
+
+    return list(inputs.values()), te.compute(sums.shape, value, name="out")
+
+
 def divisors(number: int, at_most: int) -> tuple[int, ...]:
     """Of `number`, rising, none above `at_most`."""
     return tuple(d for d in range(1, min(number, at_most) + 1) if number % d == 0)

@@ -1,0 +1,128 @@
+"""Loops of TensorIR, written out by kernels whose tiles overlap or whose borders are special.
+
+A tile that would reach beyond the last row begins earlier and computes some rows twice, so that any
+tile serves any size without a guard. A tile at the border leaves out what falls into the padding.
+Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from targets.cpu.kernels.kernel import DoesNotApply
+from targets.workload import Workload
+
+MAX_ACCUMULATORS = 64
+"""Vectors a register tile may have: twice the registers, beyond that all is spills."""
+MAX_UNROLLED = 1024
+"""Multiply-adds written out one by one: more compile for seconds."""
+
+
+def check_tile(accumulators: int, unrolled: int) -> None:
+    """Raises `DoesNotApply` for register tiles and unrolled code beyond our limits."""
+    if accumulators > MAX_ACCUMULATORS:
+        raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
+    if unrolled > MAX_UNROLLED:
+        raise DoesNotApply(f"{unrolled} unrolled multiply-adds, over {MAX_UNROLLED}")
+
+
+def tiles(size: int, tile: int) -> int:
+    """How many tiles cover `size`."""
+    return -(-size // tile)
+
+
+def tile_start(index: Any, size: int, tile: int) -> Any:
+    """Where tile number `index` of `size` begins: the last one earlier where it would reach beyond
+    the end."""
+    from tvm import tirx
+
+    return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
+
+
+def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
+    """Begin and end of part `index` of `whole` things divided evenly into `parts`."""
+    from tvm import tirx
+
+    if whole % parts == 0:
+        return index * (whole // parts), (index + 1) * (whole // parts)
+    return tirx.indexdiv(index * whole, parts), tirx.indexdiv((index + 1) * whole, parts)
+
+
+def split_index(index: Any, *sizes: int) -> list[Any]:
+    """The indices that one fused index stands for, the last fastest."""
+    from tvm import tirx
+
+    found = []
+    for size in reversed(sizes):
+        found.append(tirx.indexmod(index, size) if size > 1 else 0)
+        index = tirx.indexdiv(index, size)
+    return found[::-1]
+
+
+class Nest:
+    """`with Nest.unrolled(3, 4) as (i, j)`: several loops at once."""
+
+    def __init__(self, frames: Sequence[Any]) -> None:
+        self._frames, self._stack = frames, ExitStack()
+
+    @classmethod
+    def unrolled(cls, *extents: int) -> Nest:
+        """Loops that are written out."""
+        from tvm.script.ir_builder import tirx as T
+
+        return cls([T.unroll(0, extent) for extent in extents])
+
+    @classmethod
+    def tile(cls, *extents: int) -> Nest:
+        """Unrolled loops around a vector, whose lanes are the last extent."""
+        from tvm.script.ir_builder import tirx as T
+
+        loops = [T.unroll(0, extent) for extent in extents[:-1]]
+        return cls([*loops, T.vectorized(0, extents[-1])])
+
+    def __enter__(self) -> tuple[Any, ...]:
+        return tuple(self._stack.enter_context(frame) for frame in self._frames)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+class Arguments:
+    """A kernel's parameters while its function is being written, in the order they are passed."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        data: tuple[int, ...],
+        weights: tuple[int, ...],
+        bias: tuple[int, ...],
+        out: tuple[int, ...],
+    ) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        def argument(name: str, shape: tuple[int, ...]) -> Any:
+            return T.arg(name, T.buffer(shape, "float32"))
+
+        kinds = {step.kind for step in workload.epilogue}
+        self._steps = workload.epilogue
+        self.data, self.weights = argument("data", data), argument("weights", weights)
+        self._bias = argument("bias", bias) if "bias" in kinds else None
+        self._residual = argument("residual", out) if "residual" in kinds else None
+        self.out = argument("out", out)
+
+    def finish(self, value: Any, place: list[Any], channel: list[Any]) -> None:
+        """Stores `value` at `place` of the output after the epilogue; `channel` indexes the bias."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        for step in self._steps:
+            if step.kind == "bias":
+                value = value + self._bias[tuple(channel)]
+            elif step.kind == "residual":
+                value = value + self._residual[tuple(place)]
+            else:
+                clip = tirx.max if step.kind == "max" else tirx.min
+                value = clip(value, tirx.const(float(step.value), "float32"))
+        T.buffer_store(self.out, value, place)

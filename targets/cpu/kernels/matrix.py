@@ -1,0 +1,302 @@
+"""Products of matrices, rows × depth by depth × columns, in register tiles of rows × vectors.
+
+    parallel (batch, shares of the rows, shares of the columns)
+      data and weights of the share packed   if asked for
+      depth in tiles                         partial sums kept beside
+        tiles of columns, tiles of rows      or the other way round
+          depth, unrolled
+            rows × vectors                   one broadcast number, one vector, an instruction
+          bias, residual, clip
+
+Tiles overlap at the end, see `targets.cpu.kernels.loops`. A single row keeps several sums of a
+number apart (`chains`), since one multiply-add has to wait for the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from targets.base import Knob
+from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.loops import (
+    Arguments,
+    Nest,
+    check_tile,
+    share,
+    split_index,
+    tile_start,
+    tiles,
+)
+from targets.cpu.kernels.shared import divisors
+from targets.cpu.spec import CpuSpec
+from targets.workload import Workload
+
+TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+TILE_VECTORS = (1, 2, 3, 4, 6, 8)
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` products of `rows` × `depth` by `depth` × `columns`; `lanes` numbers a vector."""
+
+    batch: int
+    rows: int
+    depth: int
+    columns: int
+    lanes: int
+
+    @classmethod
+    def of(cls, w: Workload, spec: CpuSpec) -> Product:
+        """What a dense or a batch_matmul computes. The rows of a dense are its batch."""
+        batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
+        return cls(batch, rows, w.in_channels, w.out_channels, min(spec.lanes, w.out_channels))
+
+    def width(self, values: Values) -> int:
+        """Columns of a register tile."""
+        return values["tile_vectors"] * self.lanes
+
+    def knobs(self, packed: bool) -> tuple[Knob, ...]:
+        """The schedule's decisions; `packed`: whether weights come in tiles already."""
+        most = tiles(self.columns, 3 * self.lanes)
+        fits = tuple(v for v in TILE_VECTORS if v * self.lanes <= self.columns)
+        rows = tuple(r for r in TILE_ROWS if r <= self.rows)
+        depth = [d for d in divisors(self.depth, self.depth) if d >= 32][-6:] or [self.depth]
+        return (
+            Knob("tile_rows", rows),
+            Knob("tile_vectors", fits),
+            Knob("row_shares", tuple(s for s in SHARES if s <= tiles(self.rows, rows[-1]))),
+            Knob("column_shares", tuple(s for s in SHARES if s <= most)),
+            Knob("columns_first", (0, 1)),
+            Knob("rows_inside", (0, 1)),
+            Knob("tile_depth", tuple(depth)),
+            Knob("unroll_depth", (1, 2, 4, 8)),
+            Knob("chains", (1, 2, 4, 8) if self.rows <= 4 else (1,)),
+            Knob("pack_data", (0, 1) if self.rows > 1 else (0,)),
+            Knob("pack_weights", (0,) if packed else (0, 1)),
+        )
+
+    def default_values(self, spec: CpuSpec, packed: bool) -> dict[str, int]:
+        """A schedule that is good without having been tuned: of the tiles that fit 30 registers the
+        one that computes least twice and loads least, a share a thread or more."""
+        knobs = {knob.name: knob.values for knob in self.knobs(packed)}
+
+        def cost(tile: tuple[int, int]) -> float:
+            rows, vectors = tile
+            done = tiles(self.rows, rows) * rows * tiles(self.columns, vectors * self.lanes) * vectors
+            loads = 1 / rows + 1 / (4 * vectors)
+            return done * (1 + loads) * (1 + 3 / (rows * vectors))
+
+        rows, vectors = min(
+            (
+                (rows, vectors)
+                for rows in knobs["tile_rows"]
+                for vectors in knobs["tile_vectors"]
+                if rows * vectors <= 28
+            ),
+            key=cost,
+        )
+        across = max(self.batch // spec.threads, 1)
+        shares = 1 if across > 1 else spec.threads
+
+        def near(name: str, wanted: int) -> int:
+            return max(v for v in knobs[name] if v <= max(wanted, 1))
+
+        by_rows = near("row_shares", 2 * shares if shares > 1 else 1)
+        by_columns = near("column_shares", shares if by_rows == 1 else 1)
+        return {
+            "tile_rows": rows, "tile_vectors": vectors, "row_shares": by_rows,
+            "column_shares": by_columns, "columns_first": 0, "rows_inside": 1,
+            "tile_depth": self.depth, "unroll_depth": 4,
+            "chains": near("chains", 8 // (rows * vectors)), "pack_data": 0,
+            "pack_weights": max(knobs["pack_weights"]) if self.rows >= 64 else 0,
+        }  # fmt: skip
+
+
+def multiply(w: Workload, product: Product, values: Values, packed: bool) -> Any:
+    """The function that computes `product`, as a schedule says. Raises `DoesNotApply`."""
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    p, v = product, values
+    check_tile(
+        v["tile_rows"] * v["tile_vectors"] * v["chains"],
+        v["tile_rows"] * v["tile_vectors"] * v["chains"] * v["unroll_depth"],
+    )
+    lead = (p.batch,) if w.operator == "batch_matmul" else ()
+    weights = (tiles(p.columns, p.width(v)), p.depth, p.width(v)) if packed else (p.depth, p.columns)
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            arguments = Arguments(
+                w, (*lead, p.rows, p.depth), (*lead, *weights), (p.columns,),
+                (*lead, p.rows, p.columns),
+            )  # fmt: skip
+            by_rows, by_columns = v["row_shares"], v["column_shares"]
+            with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
+                if v["columns_first"]:
+                    batch, column, row = split_index(chunk, p.batch, by_columns, by_rows)
+                else:
+                    batch, row, column = split_index(chunk, p.batch, by_rows, by_columns)
+                _Share(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
+        function = builder.get()
+    return function
+
+
+class _Share:
+    """What one task of the parallel loop does, written into the function that is being built."""
+
+    def __init__(
+        self, arguments: Arguments, p: Product, v: Values, lead: list[Any], row: Any, column: Any
+    ) -> None:
+        self.a, self.p, self.v, self.lead = arguments, p, v, lead
+        self.row_tiles = tiles(p.rows, v["tile_rows"])
+        self.column_tiles = tiles(p.columns, p.width(v))
+        self.rows = share(row, v["row_shares"], self.row_tiles)
+        self.columns = share(column, v["column_shares"], self.column_tiles)
+
+    def write(self, packed: bool) -> None:
+        """The whole task."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        p, v = self.p, self.v
+        self.height, self.width = v["tile_rows"], p.width(v)
+        self.most_rows = tiles(self.row_tiles, v["row_shares"])
+        self.most_columns = tiles(self.column_tiles, v["column_shares"])
+        self.packed_weights = packed
+        self.data = self._pack_data() if v["pack_data"] else None
+        self.weights = self._pack_weights() if v["pack_weights"] else None
+        steps = p.depth // v["tile_depth"]
+        if steps == 1:
+            with self._tiles() as (row, column):
+                sums = self._sums()
+                self._zero(sums)
+                self._depth(sums, row, column, 0, p.depth)
+                self._finish(sums, row, column)
+            return
+        shape = (self.most_rows, self.most_columns, self.height, self.width)
+        partial = T.alloc_buffer(shape, "float32")
+        with T.serial(0, steps) as step, self._tiles() as (row, column):
+            sums = self._sums()
+            place = row - self.rows[0], column - self.columns[0]
+            with Nest.tile(self.height, v["tile_vectors"], p.lanes) as (r, c, i):
+                before = partial[(*place, r, c * p.lanes + i)]
+                before = tirx.if_then_else(step > 0, before, tirx.const(0, "float32"))
+                T.buffer_store(sums, before, [0, r, c * p.lanes + i])
+            self._zero(sums, first=1)
+            self._depth(sums, row, column, step * v["tile_depth"], v["tile_depth"])
+            with T.If(step < steps - 1):
+                with T.Then(), Nest.tile(self.height, v["tile_vectors"], p.lanes) as (r, c, i):
+                    value = self._total(sums, r, c * p.lanes + i)
+                    T.buffer_store(partial, value, [*place, r, c * p.lanes + i])
+                with T.Else():
+                    self._finish(sums, row, column)
+
+    def _tiles(self) -> Nest:
+        """Loops over the share's tiles: the indices of a row tile and of a column tile."""
+        from tvm.script.ir_builder import tirx as T
+
+        rows, columns = T.serial(*self.rows), T.serial(*self.columns)
+        if self.v["rows_inside"]:
+            return _Swapped([columns, rows])
+        return Nest([rows, columns])
+
+    def _sums(self) -> Any:
+        from tvm.script.ir_builder import tirx as T
+
+        shape = (self.v["chains"], self.height, self.width)
+        return T.alloc_buffer(shape, "float32", scope="local")
+
+    def _zero(self, sums: Any, first: int = 0) -> None:
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        if self.v["chains"] == first:
+            return
+        extents = self.v["chains"] - first, self.height, self.v["tile_vectors"], self.p.lanes
+        with Nest.tile(*extents) as (chain, r, c, i):
+            place = [first + chain, r, c * self.p.lanes + i]
+            T.buffer_store(sums, tirx.const(0, "float32"), place)
+
+    def _depth(self, sums: Any, row: Any, column: Any, begin: Any, depth: int) -> None:
+        """Multiply-adds of one register tile over a part of the depth."""
+        from tvm.script.ir_builder import tirx as T
+
+        stride = self.v["chains"] * self.v["unroll_depth"]
+        whole = depth // stride
+        if whole:
+            with T.serial(0, whole) as outer, T.unroll(0, stride) as inner:
+                self._add(sums, row, column, begin + outer * stride + inner, inner)
+        if depth % stride:
+            with T.unroll(0, depth % stride) as inner:
+                self._add(sums, row, column, begin + whole * stride + inner, inner)
+
+    def _add(self, sums: Any, row: Any, column: Any, k: Any, inner: Any) -> None:
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        p, lanes, chains = self.p, self.p.lanes, self.v["chains"]
+        chain = tirx.indexmod(inner, chains) if chains > 1 else 0
+        with Nest.tile(self.height, self.v["tile_vectors"], lanes) as (r, c, i):
+            if self.data is not None:
+                left = self.data[row - self.rows[0], k, r]
+            else:
+                left = self.a.data[(*self.lead, self._row(row) + r, k)]
+            if self.weights is not None:
+                right = self.weights[column - self.columns[0], k, c * lanes + i]
+            elif self.packed_weights:
+                right = self.a.weights[column, k, c * lanes + i]
+            else:
+                start = tile_start(column, p.columns, self.width)
+                right = self.a.weights[(*self.lead, k, start + c * lanes + i)]
+            place = chain, r, c * lanes + i
+            T.buffer_store(sums, sums[place] + left * right, list(place))
+
+    def _finish(self, sums: Any, row: Any, column: Any) -> None:
+        lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
+        with Nest.tile(self.height, self.v["tile_vectors"], lanes) as (r, c, i):
+            value = self._total(sums, r, c * lanes + i)
+            channel = start + c * lanes + i
+            self.a.finish(value, [*self.lead, self._row(row) + r, channel], [channel])
+
+    def _total(self, sums: Any, r: Any, c: Any) -> Any:
+        total = sums[0, r, c]
+        for chain in range(1, self.v["chains"]):
+            total = total + sums[chain, r, c]
+        return total
+
+    def _row(self, row: Any) -> Any:
+        return tile_start(row, self.p.rows, self.height)
+
+    def _pack_data(self) -> Any:
+        """The rows of the share, one number of each row of a tile beside the other."""
+        from tvm.script.ir_builder import tirx as T
+
+        packed = T.alloc_buffer((self.most_rows, self.p.depth, self.height), "float32")
+        with T.serial(*self.rows) as row, T.serial(0, self.p.depth) as k:
+            with T.unroll(0, self.height) as r:
+                value = self.a.data[(*self.lead, self._row(row) + r, k)]
+                T.buffer_store(packed, value, [row - self.rows[0], k, r])
+        return packed
+
+    def _pack_weights(self) -> Any:
+        """The columns of the share, tile behind tile."""
+        from tvm.script.ir_builder import tirx as T
+
+        packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
+        lanes = self.p.lanes
+        with T.serial(*self.columns) as column, T.serial(0, self.p.depth) as k:
+            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
+                start = tile_start(column, self.p.columns, self.width)
+                value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
+                T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
+        return packed
+
+
+class _Swapped(Nest):
+    """Gives the indices of two loops the other way round."""
+
+    def __enter__(self) -> tuple[Any, ...]:
+        return super().__enter__()[::-1]
