@@ -1,0 +1,166 @@
+"""Tuning for this processor: layers against MetaSchedule and random search, networks against
+onnxruntime, untuned TVM and MetaSchedule's kernels. Everything is really measured, here.
+
+    python -m benchmarks.cpu --json built/cpu.json --quick    # ten minutes: fewer layers and seeds
+    python -m benchmarks.cpu --json built/cpu.json            # a night
+
+Every tuner gets the same number of measurements of the same TensorIR functions by the same
+instrument (`targets.cpu.measure`); runs of different tuners alternate, so that a drift of the
+machine meets all of them. When all tuners of a layer are done, their best programs are measured
+afresh, in turns, so that none profits from its luckiest measurement (`final_seconds`). Networks are
+timed in turns with their rivals, an inference each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.__init__ import make_explorer
+from search.loop import tune
+from targets.base import Lowered, Ragged, Target
+from targets.features import Features
+from targets.registry import make_target
+from targets.workload import Workload, parse_workload
+
+_RELU6 = "bias, relu, min 6"
+LAYERS: Mapping[str, tuple[str, str]] = {
+    "resnet18 3x3 64": ("conv2d:n=1,c=64,h=56,w=56,o=64,k=3,p=1", "bias, relu"),
+    "resnet18 3x3 128": ("conv2d:n=1,c=128,h=28,w=28,o=128,k=3,p=1", "bias, residual 0, relu"),
+    "resnet18 3x3 256": ("conv2d:n=1,c=256,h=14,w=14,o=256,k=3,p=1", "bias, relu"),
+    "resnet18 3x3 512": ("conv2d:n=1,c=512,h=7,w=7,o=512,k=3,p=1", "bias, residual 0, relu"),
+    "resnet18 7x7/2": ("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3", "bias, relu"),
+    "resnet18 3x3/2 256": ("conv2d:n=1,c=128,h=28,w=28,o=256,k=3,s=2,p=1", "bias, relu"),
+    "mobilenet_v2 1x1 16-96": ("conv2d:n=1,c=16,h=112,w=112,o=96,k=1", _RELU6),
+    "mobilenet_v2 1x1 192-64": ("conv2d:n=1,c=192,h=14,w=14,o=64,k=1", "bias"),
+    "mobilenet_v2 1x1 960-320": ("conv2d:n=1,c=960,h=7,w=7,o=320,k=1", "bias"),
+    "mobilenet_v2 dw 144": ("conv2d:n=1,c=144,h=56,w=56,o=144,k=3,p=1,g=144", _RELU6),
+    "mobilenet_v2 dw/2 96": ("conv2d:n=1,c=96,h=112,w=112,o=96,k=3,s=2,p=1,g=96", _RELU6),
+    "vit_tiny qkv": ("dense:n=197,c=192,o=576", "bias"),
+    "vit_tiny mlp": ("dense:n=197,c=768,o=192", "bias, residual 0"),
+    "vit_tiny scores": ("batch_matmul:n=3,h=197,c=64,o=197", ""),
+}  # fmt: skip
+QUICK = ("resnet18 3x3 128", "mobilenet_v2 1x1 192-64", "mobilenet_v2 dw 144")
+TUNERS = ("default", "random", "metaschedule")
+NETWORKS = ("resnet18", "mobilenet_v2")
+
+
+def main() -> None:
+    """Measure, write the JSON file after every run, print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--layers", default="", help="names, separated by commas")
+    parser.add_argument("--networks", default=None, help="names, separated by commas")
+    options = parser.parse_args()
+    trials = options.trials or (24 if options.quick else 200)
+    seeds = options.seeds or (1 if options.quick else 5)
+    names = options.layers.split(",") if options.layers else QUICK if options.quick else LAYERS
+    found: dict[str, list[dict[str, Any]]] = {"layers": [], "networks": []}
+    target = make_target(options.target)
+    for row in layers(target, list(names), trials, seeds):
+        found["layers"].append(row)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=1))
+    print(summary(found["layers"]))
+
+
+def workload_of(layer: str) -> Workload:
+    """One of `LAYERS` in float32."""
+    text, epilogue = LAYERS[layer]
+    return parse_workload(f"{text},dtype=float32", epilogue)
+
+
+def layers(
+    target: Target, names: Sequence[str], trials: int, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """A row a layer, seed and tuner; tuners in another order with every seed."""
+    for seed in range(seeds):
+        for name in names:
+            order = [*TUNERS[seed % len(TUNERS) :], *TUNERS[: seed % len(TUNERS)]]
+            runs = {tuner: run(target, workload_of(name), tuner, trials, seed) for tuner in order}
+            fresh = again(target, workload_of(name), [runs[tuner].pop("best") for tuner in order])
+            for tuner, seconds in zip(order, fresh, strict=True):
+                yield {
+                    "layer": name, "tuner": tuner, "seed": seed, "final_seconds": seconds,
+                    **runs[tuner],
+                }  # fmt: skip
+
+
+def run(target: Target, workload: Workload, tuner: str, trials: int, seed: int) -> dict[str, Any]:
+    """One tuner's run: its trace, and under `best` its fastest program as a batch of one."""
+    if tuner == "metaschedule":
+        from benchmarks import metaschedule
+
+        done = metaschedule.tune(target, workload, trials, seed)
+        return _row(done.seconds, done.elapsed) | {"best": done.best}
+    begin = time.perf_counter()
+    seconds: list[float] = []
+    elapsed: list[float] = []
+    best = None
+    for found in tune(target, workload, make_explorer(tuner, {}), trials=trials, seed=seed):
+        seconds += list(map(float, found.measured.seconds))
+        elapsed += [time.perf_counter() - begin] * len(found.configs)
+        best = found.best_config
+    assert best is not None
+    return _row(seconds, elapsed) | {"best": target.lower(workload, best[None])}
+
+
+def again(target: Target, workload: Workload, best: Sequence[Lowered]) -> list[float]:
+    """The seconds of some programs, measured in turns: medians of three."""
+    joined = Lowered(
+        workload,
+        np.concatenate([each.configs for each in best]),
+        np.concatenate([each.failures for each in best]),
+        np.concatenate([each.reasons for each in best]),
+        Features.none(len(best)),
+        {"library": Ragged.of([each.programs["library"][0] for each in best])},
+    )
+    rounds = [target.measure(joined).seconds for _ in range(3)]
+    return [float(seconds) for seconds in np.median(rounds, axis=0)]
+
+
+def _row(seconds: Sequence[float], elapsed: Sequence[float]) -> dict[str, Any]:
+    so_far = np.fmin.accumulate(np.asarray(seconds))
+    return {
+        "best_seconds": [None if np.isnan(best) else float(best) for best in so_far],
+        "elapsed": [float(at) for at in elapsed],
+        "measurements": len(seconds),
+        "invalid": int(np.isnan(seconds).sum()),
+        "wall_seconds": float(elapsed[-1]),
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a tuner: geometric means over layers of the final seconds relative to MetaSchedule's
+    with the same seed, and the share of its measurements after which a run was as good."""
+    by = {(row["layer"], row["seed"], row["tuner"]): row for row in rows}
+    lines = []
+    for tuner in TUNERS:
+        ratios, shares = [], []
+        for (layer, seed, who), row in by.items():
+            rival = by.get((layer, seed, "metaschedule"))
+            if who != tuner or rival is None:
+                continue
+            ratios.append(row["final_seconds"] / rival["final_seconds"])
+            goal = rival["best_seconds"][-1]
+            reached = [k for k, best in enumerate(row["best_seconds"]) if best and best <= goal]
+            shares.append((reached[0] + 1) / rival["measurements"] if reached else np.inf)
+        lines.append(
+            f"{tuner:14} {np.exp(np.mean(np.log(ratios))):.3f} x MetaSchedule's latency, "
+            f"its best after {np.median(shares):.0%} of its measurements (median)"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

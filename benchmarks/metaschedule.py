@@ -1,0 +1,170 @@
+"""TVM's own tuner, MetaSchedule, on a kernel's TensorIR function: its design space, evolutionary
+search and boosted trees as they come, its parallel builder; programs are measured by the target, so
+that every tuner's seconds are the same seconds.
+
+The function it gets is the one our schedules start from, with its data and weights already packed
+in blocks as in the kernel's untuned config; a program is checked against the same reference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Configs, Lowered, Measurements, Ragged, Target
+from targets.cpu.compile import FUNCTION, llvm_target
+from targets.cpu.kernels.known import kernel_for
+from targets.cpu.spec import CpuSpec
+from targets.features import Features
+from targets.workload import Workload
+
+BUILD_SECONDS = 60.0
+TRIALS_A_ROUND = 64  # MetaSchedule's own default
+
+
+class Trials:
+    """What MetaSchedule measured, in order; `seconds` is NaN where a program was not valid,
+    `elapsed` since the search began."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+        self.seconds: list[float] = []
+        self.elapsed: list[float] = []
+        self._best: Lowered | None = None
+
+    @property
+    def best(self) -> Lowered:
+        """The fastest program, a batch of one. Raises `ValueError` if nothing was valid."""
+        if self._best is None:
+            raise ValueError("MetaSchedule measured nothing valid")
+        return self._best
+
+    def add(self, lowered: Lowered, measured: Measurements) -> None:
+        """Note a batch."""
+        for row, seconds in enumerate(measured.seconds):
+            if seconds < np.nanmin([*self.seconds, np.inf]):
+                self._best = lowered.rows(np.array([row]))
+            self.seconds.append(float(seconds))
+            self.elapsed.append(time.perf_counter() - self.begin)
+
+
+def few_intrinsics() -> None:
+    """Keeps a process from importing all of `tvm.s_tir.tensor_intrin`, which takes a quarter of a
+    minute of it: only those of x86, which MetaSchedule asks for."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    package = types.ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[name] = package
+    importlib.import_module(f"{name}.x86")
+
+
+def build(mod: Any, target: Any, params: Any) -> Any:
+    """`default_build` of MetaSchedule, with the name that our libraries' function has."""
+    import tvm
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
+    function = mod["main"].with_attr("global_symbol", FUNCTION)
+    return tvm.compile(tvm.IRModule({FUNCTION: function}), target=target).mod
+
+
+def export(module: Any) -> str:
+    """The path of a shared library."""
+    path = Path(tempfile.mkdtemp()) / "kernel.so"
+    module.export_library(str(path))
+    return str(path)
+
+
+def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
+    """MetaSchedule with so many measurements of one workload on a CPU target. Raises
+    `WorkloadError` where the target has no kernel."""
+    spec = CpuSpec.parse(target.name.partition(":")[2])
+    few_intrinsics()
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.builder import LocalBuilder
+
+    kernel = kernel_for(workload)
+    values = kernel.default_values(workload, spec)
+    space = target.space(workload)
+    config = np.array(
+        [[knob.values.index(values[knob.name]) for knob in space.knobs]], dtype=np.int32
+    )
+    function = kernel.define(workload, spec, values)
+    found = Trials()
+    with tempfile.TemporaryDirectory() as folder:
+        ms.tune_tir(
+            tvm.IRModule({"main": function.with_attr("global_symbol", "main")}),
+            llvm_target(spec),
+            folder,
+            trials,
+            num_trials_per_iter=min(TRIALS_A_ROUND, trials),
+            builder=LocalBuilder(
+                max_workers=spec.threads, timeout_sec=BUILD_SECONDS, f_build=build, f_export=export,
+                initializer=few_intrinsics,
+            ),
+            runner=_runner(target, workload, config, found),
+            measure_callbacks=ms.MeasureCallback.create("default")[1:],
+            database="memory",
+            num_tuning_cores=1,
+            seed=seed,
+        )  # fmt: skip
+    return found
+
+
+def _runner(target: Target, workload: Workload, config: Configs, found: Trials) -> Any:
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
+
+    @derived_object
+    class Future(PyRunnerFuture):
+        def __init__(self, result: Any) -> None:
+            super().__init__()
+            self._result = result
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> Any:
+            return self._result
+
+    @derived_object
+    class Runner(PyRunner):
+        def run(self, runner_inputs: Any) -> Any:
+            libraries = [Path(str(each.artifact_path)).read_bytes() for each in runner_inputs]
+            lowered = _lowered(workload, config, libraries)
+            measured = target.measure(lowered)
+            found.add(lowered, measured)
+            results = []
+            for row in range(len(libraries)):
+                if measured.valid[row]:
+                    results.append(RunnerResult([float(measured.seconds[row])], None))
+                else:
+                    results.append(RunnerResult(None, str(measured.reason[row])))
+            return [Future(result) for result in results]
+
+    return Runner()
+
+
+def _lowered(workload: Workload, config: Configs, libraries: Sequence[bytes]) -> Lowered:
+    n = len(libraries)
+    nothing: NDArray[np.object_] = np.full(n, "", dtype=object)
+    programs = [np.frombuffer(library, np.uint8) for library in libraries]
+    return Lowered(
+        workload, np.repeat(config, n, axis=0), nothing, nothing.copy(), Features.none(n),
+        {"library": Ragged.of(programs)},
+    )  # fmt: skip
