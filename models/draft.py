@@ -138,6 +138,7 @@ def _slopes(
     total, share, slowest = _total(rows, prices, module, p)
     powers = share**p
     sums = powers.sum(axis=0)
+    sums[sums == 0.0] = 1.0  # of a program that keeps no module busy, nothing depends on prices
     weight = np.ones((4, len(rows)))
     weight[:3] = sums ** (1.0 / p - 1.0) * share ** (p - 1.0)
     by_price = weight[module].T * rows * prices
