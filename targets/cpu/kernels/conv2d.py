@@ -11,6 +11,7 @@ from targets.cpu.kernels import direct, winograd
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.shared import divisors, even_parts, registers, vectors
 from targets.cpu.kernels.tiling import packed_shape, pixels
+from targets.cpu.kernels.untuned import default_values
 from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -32,21 +33,25 @@ class Convolution:
         return (
             Knob("algorithm", (0, *winograd.SIZES) if winograd.serves(w) else (0,)),
             Knob("tile_ow", _parts(columns, room)),
-            Knob("tile_oh", _parts(rows, min(room, 8))),
+            Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
             Knob("tile_oc", divisors(out_blocks, min(8, room))),
             Knob("parts_oc", divisors(out_blocks, out_blocks)),
             Knob("parts_oh", _counts(rows)),
-            Knob("parts_ow", _counts(columns)),
+            Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
             Knob("parts_ic", divisors(in_blocks, in_blocks)),
             Knob("chunks_first", (0, 1)),
             Knob("tiles_first", (0, 1)),
             Knob("pixels_first", (0, 1)),
             Knob("unroll_kernel", (0, 1, 2) if w.kernel_h * w.kernel_w > 1 else (0,)),
-            Knob("unroll_channels", divisors(ib, 16)),
+            Knob("unroll_channels", divisors(ib, 8)),
             Knob("copy", (0, 1, 2)),
             Knob("stages", (0, 1) if winograd.serves(w) else (0,)),
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),
         )
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config without any measurement."""
+        return default_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec)
@@ -78,8 +83,6 @@ def _parts(length: int, at_most: int) -> tuple[int, ...]:
 
 
 def _counts(length: int) -> tuple[int, ...]:
-    """Into how many parts a length may be cut: small numbers, and further by a half more."""
-    found = [1]
-    while found[-1] < length:
-        found.append(min(length, max(found[-1] + 1, found[-1] * 3 // 2)))
-    return tuple(found)
+    """Into how many parts a length may be cut: up to four, then doubling."""
+    doubled = (1 << power for power in range(3, length.bit_length()))
+    return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))

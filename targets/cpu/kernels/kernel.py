@@ -39,6 +39,10 @@ class Kernel(Protocol):
         """The schedule's decisions."""
         ...
 
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config of these knobs without any measurement: the untuned baseline."""
+        ...
+
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Of the data as the kernel takes them: those of `pack_channels`, maybe seen with other
         axes. The values lie in the same order."""

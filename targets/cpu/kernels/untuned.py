@@ -1,0 +1,100 @@
+"""A good config of a convolution without any measurement: what the untuned baseline runs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from targets.base import Knob
+from targets.cpu.kernels import winograd
+from targets.cpu.kernels.shared import even_parts, registers, vectors
+from targets.cpu.kernels.tiling import has_padding, pixels
+from targets.cpu.layouts import channel_block
+from targets.cpu.spec import CpuSpec
+from targets.workload import Workload
+
+CACHE = 1 << 19
+"""Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+NEAR = 1 << 15
+"""The same of the first level."""
+
+
+def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
+    """Values by the names of `knobs`, the space of a convolution without groups: the register tile
+    with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
+    its transforms pay."""
+    m = _algorithm(w)
+    rows, columns = pixels(w)
+    if m:
+        rows, columns = -(-w.out_height // m), -(-w.out_width // m)
+    ob = channel_block(w.out_channels, spec.lanes)
+    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, ob, spec)
+    area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
+    weights = 4 * w.out_channels * w.in_channels * area
+    pixels_each = 4 * w.in_channels * (area if m else w.stride_h * w.stride_w)
+    few = rows * columns * pixels_each < weights
+    wanted = {
+        "algorithm": m,
+        "tile_ow": tile_w,
+        "tile_oh": tile_h,
+        "tile_oc": blocks,
+        "parts_oc": 1,
+        "parts_oh": 1,
+        "parts_ow": 1,
+        "parts_ic": 1,
+        "chunks_first": 1,
+        "pixels_first": 1,
+        "unroll_kernel": 0 if m else 1,
+        "unroll_channels": 1,
+        "copy": 1 if has_padding(w) else 0,
+        "stages": 1 if m and few else 0,
+        "parallel": 1 if spec.threads > 1 else 0,
+    }
+    grain = 4 * spec.threads
+    if few:  # each thread its own weights, read once
+        wanted["parts_oc"] = max(grain, weights // CACHE)
+        if not m:
+            wanted["copy"] = 0
+            wanted["parts_ic"] = 4 * blocks * ob * w.in_channels * area // NEAR
+    else:
+        pieces = max(grain, rows * columns * pixels_each // CACHE)
+        wanted["parts_oh"] = min(rows, pieces)
+        wanted["parts_ow"] = -(-pieces // wanted["parts_oh"])
+        wanted["parts_oc"] = weights // CACHE
+    return {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
+
+
+def _algorithm(w: Workload) -> int:
+    """Of Winograd's sizes the one that pays: products must outnumber transforms."""
+    if not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+        return 0
+    return 4 if min(w.out_height, w.out_width) > 8 else 0
+
+
+def _tile(blocks: int, rows: int, columns: int, ob: int, spec: CpuSpec) -> tuple[int, int, int]:
+    """Channel blocks, rows and columns of a register tile."""
+    room = registers(spec) - 2
+    wide = vectors(ob, spec.lanes)
+
+    def worth(tile: tuple[int, int, int]) -> tuple[float, int]:
+        each, high, long = tile
+        adds, loads = each * wide * high * long, each * wide + high * long
+        covered = -(-rows // high) * high * -(-columns // long) * long
+        return adds / max(adds, loads, 8) * rows * columns / covered, adds
+
+    found = [
+        (each, even_parts(rows, high), even_parts(columns, long))
+        for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
+        if blocks % each == 0 and each * wide * high * long <= room
+    ]
+    return max(found, key=lambda tile: (round(worth(tile)[0], 2), worth(tile)[1]), default=(1, 1, 1))
+
+
+def _nearest(knob: Knob, wanted: int) -> int:
+    """The knob's value nearest to what is wanted, by factor."""
+
+    def apart(value: int) -> float:
+        return max((value + 1) / (wanted + 1), (wanted + 1) / (value + 1))
+
+    return min(knob.values, key=apart)
+
+

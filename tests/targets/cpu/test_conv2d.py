@@ -1,0 +1,152 @@
+"""Compiled convolutions give the reference's numbers, whatever the schedule; and what is not
+compiled says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from targets.cpu.compile import compile_config
+from targets.cpu.kernels import winograd
+from targets.cpu.kernels.conv2d import Convolution
+from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
+from targets.cpu.kernels.tiling import MAX_UNROLLED, Tiling, pixels
+from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
+from targets.cpu.measure import TOLERANCE, load
+from targets.cpu.problem import Tensors
+from targets.cpu.spec import CpuSpec, this_machine
+from targets.cpu.target import CpuTarget
+from targets.workload import Workload, parse_epilogue, parse_workload
+
+KERNEL = Convolution()
+EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 6", "max -1, bias")
+LAYERS = (
+    "conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3",
+    "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,p=1",
+    "conv2d:n=1,c=512,h=7,w=7,o=512,k=3,p=1",
+    "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2",
+    "conv2d:n=1,c=24,h=56,w=56,o=144,k=1",
+    "conv2d:n=1,c=64,h=149,w=149,o=96,k=3",
+    "conv2d:n=1,c=192,h=35,w=35,o=48,k=1",
+    "conv2d:n=1,c=768,h=17,w=17,o=192,k=1x7,p=0x3",
+    "conv2d:n=1,c=32,h=147,w=147,o=71,k=5,p=2,d=2",
+)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Workload:
+    """Odd sizes, paddings, strides, dilations, channels that fill no vector."""
+    small = st.integers(1, 3)
+    kernel = draw(st.one_of(st.just((3, 3)), st.just((1, 1)), st.tuples(small, small)))
+    stride = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2)]))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1)]))
+    pads = draw(st.one_of(st.just((1, 1, 1, 1)), st.tuples(*[st.integers(0, 2)] * 4)))
+    if kernel == (1, 1):
+        pads = (0, 0, 0, 0)
+    channels = st.sampled_from([1, 3, 7, 16, 24, 32, 48, 64])
+    return Workload(
+        "conv2d", draw(st.integers(1, 2)), draw(channels), draw(st.integers(6, 19)),
+        draw(st.integers(6, 19)), draw(channels), *kernel, *stride, *pads, *dilation,
+        epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))), dtype="float32",
+    )  # fmt: skip
+
+
+def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Path) -> float:
+    """Of the compiled kernel, on the scale of the largest right number."""
+    compiled = compile_config(workload, spec, values)
+    assert not compiled.failure, compiled.reason
+    path = folder / f"{len(list(folder.iterdir()))}.so"
+    function = load(np.frombuffer(compiled.library, np.uint8), path)
+    tensors = Tensors(workload, spec, CpuTarget(spec).space(workload))
+    arguments = tensors.arguments(values)
+    function(*arguments)
+    return tensors.error(arguments[-1].numpy())
+
+
+@pytest.mark.slow
+@given(workload=convolutions(), data=st.data())
+@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+def test_any_schedule_gives_the_right_numbers(
+    workload: Workload, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    spec = this_machine()
+    values = {
+        knob.name: data.draw(st.sampled_from(knob.values), knob.name)
+        for knob in KERNEL.knobs(workload, spec)
+    }
+    values["unroll_channels"] = min(values["unroll_channels"], 2)
+    values["unroll_kernel"] = min(values["unroll_kernel"], 1)
+    assert error(workload, spec, values, tmp_path_factory.mktemp("made")) <= TOLERANCE
+
+
+@pytest.mark.parametrize("size", [0, *winograd.SIZES])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_every_algorithm_on_a_size_that_no_tile_divides(
+    size: int, narrow: bool, tmp_path: Path
+) -> None:
+    workload = parse_workload("conv2d:n=1,c=32,h=13,w=17,o=48,k=3,p=1,dtype=float32", "bias, relu")
+    own = this_machine()
+    spec = CpuSpec(own.threads, 4, own.mcpu, own.model) if narrow else own
+    values = {**KERNEL.default_values(workload, spec), "algorithm": size, "parts_oh": 2}
+    assert error(workload, spec, values, tmp_path) <= TOLERANCE
+
+
+def test_winograd_keeps_its_error_small_with_many_channels(tmp_path: Path) -> None:
+    workload = parse_workload("conv2d:n=1,c=512,h=8,w=8,o=32,k=3,p=1,dtype=float32", "")
+    spec = this_machine()
+    values = {**KERNEL.default_values(workload, spec), "algorithm": 4, "stages": 1}
+    assert error(workload, spec, values, tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_the_space_is_finite_and_the_untuned_config_lies_in_it(text: str) -> None:
+    workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()
+    space = CpuTarget(spec).space(workload)
+    assert 1e4 <= space.size <= 1e9
+    values = KERNEL.default_values(workload, spec)
+    assert [values[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
+    tiling = Tiling.of(workload, spec, values, pixels(workload))
+    assert registers(spec) // 2 <= tiling.accumulators <= registers(spec) - 2
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_tiles_cover_the_output_and_chunks_divide_them(text: str) -> None:
+    workload, spec = parse_workload(f"{text},dtype=float32", "bias"), this_machine()
+    space = CpuTarget(spec).space(workload)
+    rng = np.random.default_rng(1)
+    for config in space.unravel(rng.integers(0, space.size, 200)):
+        t = Tiling.of(workload, spec, space.describe(config), pixels(workload))
+        rows, columns = pixels(workload)
+        assert rows <= t.covered[0] < rows + t.tile[1]
+        assert columns <= t.covered[1] < columns + t.tile[2]
+        assert all(tiles % chunk == 0 for tiles, chunk in zip(t.tiles, t.chunk, strict=True))
+
+
+def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
+    workload, spec = parse_workload(f"{LAYERS[1]},dtype=float32", "bias"), this_machine()
+    values = {
+        knob.name: knob.values[-1] if "unroll" in knob.name else knob.values[0]
+        for knob in KERNEL.knobs(workload, spec)
+    } | {"tile_ow": 28}  # fmt: skip
+    compiled = compile_config(workload, spec, values)
+    assert compiled.failure == "code_too_large"
+    assert "unroll_channels" in compiled.reason and str(MAX_UNROLLED) in compiled.reason
+
+
+@given(length=st.integers(1, 300), wanted=st.integers(1, 300))
+def test_parts_and_divisors(length: int, wanted: int) -> None:
+    part = even_parts(length, wanted)
+    assert 1 <= part <= wanted and -(-length // part) == -(-length // min(wanted, length))
+    divisor = nearest_divisor(length, wanted)
+    assert length % divisor == 0
+
+
+@given(channels=st.integers(1, 200), lanes=st.sampled_from([4, 8, 16]))
+def test_packing_channels_is_undone(channels: int, lanes: int) -> None:
+    tensor = np.arange(channels * 6, dtype=np.float32).reshape(1, channels, 2, 3)
+    packed = pack_channels(tensor, channel_block(channels, lanes))
+    np.testing.assert_array_equal(unpack_channels(packed), tensor)
