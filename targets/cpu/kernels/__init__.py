@@ -1,1 +1,1 @@
-"""One file a way to compute an operator: its knobs, its TensorIR, and the schedule that they say."""
+"""One file a way to compute an operator: knobs, TensorIR, and the schedule that the knobs say."""

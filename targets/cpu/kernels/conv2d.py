@@ -67,14 +67,11 @@ class Convolution:
         way = winograd if values["algorithm"] else direct
         return way.schedule(function, workload, spec, values)
 
-    def default_values(self, workload, spec):
-        return {k.name: k.values[0] for k in self.knobs(workload, spec)}
-
     def pack_weights(
         self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
     ) -> NDArray[Any]:
-        way = winograd if values["algorithm"] else direct
-        return way.pack(weights, workload, spec, values)
+        pack = winograd.pack if values["algorithm"] else direct.pack
+        return pack(weights, workload, spec, values)
 
 
 def _parts(length: int, at_most: int) -> tuple[int, ...]:

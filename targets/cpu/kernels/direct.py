@@ -59,14 +59,10 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
         rounds = te.reduce_axis((0, in_blocks // t.channels), "rounds")
         part = te.compute(
             (in_blocks // t.channels, *shape),
-            lambda r, *at: te.sum(
-                product(r * t.channels + c, kh, kw, i, at), axis=[c, kh, kw, i]
-            ),
+            lambda r, *at: te.sum(product(r * t.channels + c, kh, kw, i, at), axis=[c, kh, kw, i]),
             name="part",
         )
-        sums = te.compute(
-            shape, lambda *at: te.sum(part[(rounds, *at)], axis=rounds), name="sums"
-        )
+        sums = te.compute(shape, lambda *at: te.sum(part[(rounds, *at)], axis=rounds), name="sums")
     inputs, result = with_epilogue(w, sums, out_shape, t.ob)
     return te.create_prim_func([data, weights, *inputs, result])
 
@@ -129,9 +125,7 @@ def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: Values) -> N
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
-def _border(
-    sch: Any, w: Workload, values: Values, t: Tiling, at: tuple[Any, Any]
-) -> None:
+def _border(sch: Any, w: Workload, values: Values, t: Tiling, at: tuple[Any, Any]) -> None:
     if not (_needs_copy(w, t) or values["copy"]):
         return
     padded = sch.get_sblock("padded")

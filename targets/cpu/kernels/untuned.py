@@ -86,7 +86,9 @@ def _tile(blocks: int, rows: int, columns: int, ob: int, spec: CpuSpec) -> tuple
         for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
         if blocks % each == 0 and each * wide * high * long <= room
     ]
-    return max(found, key=lambda tile: (round(worth(tile)[0], 2), worth(tile)[1]), default=(1, 1, 1))
+    return max(
+        found, key=lambda tile: (round(worth(tile)[0], 2), worth(tile)[1]), default=(1, 1, 1)
+    )
 
 
 def _nearest(knob: Knob, wanted: int) -> int:
@@ -96,5 +98,3 @@ def _nearest(knob: Knob, wanted: int) -> int:
         return max((value + 1) / (wanted + 1), (wanted + 1) / (value + 1))
 
     return min(knob.values, key=apart)
-
-

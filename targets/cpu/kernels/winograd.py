@@ -10,7 +10,6 @@ transformed when they are packed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,9 +69,7 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
     n, in_blocks = in_shape[:2]
     data = te.placeholder(in_shape, name="data")
-    weights = te.placeholder(
-        (t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights"
-    )
+    weights = te.placeholder((t.tiles[0], a, a, in_blocks, t.ib, blocks * t.ob), name="weights")
     source = _bordered(w, data, (rows * m + 2, columns * m + 2))
     patch = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
@@ -81,9 +78,7 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     )
     half = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
-        lambda n, c, y, x, p, q, i: _row_of(
-            _DATA[m], p, lambda k: patch[n, c, y, x, k, q, i]
-        ),
+        lambda n, c, y, x, p, q, i: _row_of(_DATA[m], p, lambda k: patch[n, c, y, x, k, q, i]),
         name="half",
     )
     left = te.compute(
@@ -97,25 +92,19 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
         (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob),
         lambda n, p, q, o, y, x, b: te.sum(
             left[n, p, q, c, y, x, i]
-            * weights[
-                tirx.indexdiv(o, blocks), p, q, c, i, tirx.indexmod(o, blocks) * t.ob + b
-            ],
+            * weights[tirx.indexdiv(o, blocks), p, q, c, i, tirx.indexmod(o, blocks) * t.ob + b],
             axis=[c, i],
         ),
         name="part",
     )
     back = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
-        lambda n, o, y, x, p, q, b: _row_of(
-            _INVERSE[m], p, lambda k: part[n, k, q, o, y, x, b]
-        ),
+        lambda n, o, y, x, p, q, b: _row_of(_INVERSE[m], p, lambda k: part[n, k, q, o, y, x, b]),
         name="back",
     )
     square = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
-        lambda n, o, y, x, p, q, b: _row_of(
-            _INVERSE[m], q, lambda k: back[n, o, y, x, p, k, b]
-        ),
+        lambda n, o, y, x, p, q, b: _row_of(_INVERSE[m], q, lambda k: back[n, o, y, x, p, k, b]),
         name="square",
     )
     inputs = epilogue_inputs(w, out_shape, t.ob)
@@ -162,13 +151,16 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
     import tvm
     from tvm.s_tir import Schedule
 
-    m, t = values["algorithm"], _tiling(w, spec, values)
+    t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
     sch = Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
     padded, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
     *_, o, y, x, p, q, b = sch.get_loops(square)
-    sizes = [[None, t.chunk[0], t.tile[0]], *([None, each * tile] for each, tile in zip(t.chunk[1:], t.tile[1:], strict=True))]
+    sizes = [
+        [None, t.chunk[0], t.tile[0]],
+        *([None, each * tile] for each, tile in zip(t.chunk[1:], t.tile[1:], strict=True)),
+    ]
     (oc, ot, oi), (yc, yt), (xc, xt) = (
         sch.split(loop, size) for loop, size in zip((o, y, x), sizes, strict=True)
     )

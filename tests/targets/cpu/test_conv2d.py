@@ -49,10 +49,25 @@ def convolutions(draw: st.DrawFn) -> Workload:
         pads = (0, 0, 0, 0)
     channels = st.sampled_from([1, 3, 7, 16, 24, 32, 48, 64])
     return Workload(
-        "conv2d", draw(st.integers(1, 2)), draw(channels), draw(st.integers(6, 19)),
-        draw(st.integers(6, 19)), draw(channels), *kernel, *stride, *pads, *dilation,
-        epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))), dtype="float32",
-    )  # fmt: skip
+        "conv2d",
+        draw(st.integers(1, 2)),
+        draw(channels),
+        draw(st.integers(6, 19)),
+        draw(st.integers(6, 19)),
+        draw(channels),
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
+        stride_h=stride[0],
+        stride_w=stride[1],
+        pad_top=pads[0],
+        pad_left=pads[1],
+        pad_bottom=pads[2],
+        pad_right=pads[3],
+        dilation_h=dilation[0],
+        dilation_w=dilation[1],
+        epilogue=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
+        dtype="float32",
+    )
 
 
 def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Path) -> float:
@@ -67,7 +82,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
     return tensors.error(arguments[-1].numpy())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(15)
 @given(workload=convolutions(), data=st.data())
 @settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
 def test_any_schedule_gives_the_right_numbers(
@@ -134,13 +149,15 @@ def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
     } | {"tile_ow": 28}  # fmt: skip
     compiled = compile_config(workload, spec, values)
     assert compiled.failure == "code_too_large"
-    assert "unroll_channels" in compiled.reason and str(MAX_UNROLLED) in compiled.reason
+    assert "unroll_channels" in compiled.reason
+    assert str(MAX_UNROLLED) in compiled.reason
 
 
 @given(length=st.integers(1, 300), wanted=st.integers(1, 300))
 def test_parts_and_divisors(length: int, wanted: int) -> None:
     part = even_parts(length, wanted)
-    assert 1 <= part <= wanted and -(-length // part) == -(-length // min(wanted, length))
+    assert 1 <= part <= wanted
+    assert -(-length // part) == -(-length // min(wanted, length))
     divisor = nearest_divisor(length, wanted)
     assert length % divisor == 0
 
