@@ -26,7 +26,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     rows, columns = pixels(w)
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
-    ob = channel_block(w.out_channels, spec.lanes)
+    ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, ob, spec)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     weights = 4 * w.out_channels * w.in_channels * area
@@ -43,8 +43,8 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
         "parts_ic": 1,
         "chunks_first": 1,
         "pixels_first": 1,
-        "unroll_kernel": 0 if m else 1,
-        "unroll_channels": 1,
+        "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not m else 0,
+        "unroll_channels": ib if ib < 5 else 1,
         "copy": 1 if has_padding(w) else 0,
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
