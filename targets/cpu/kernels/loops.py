@@ -14,8 +14,12 @@ from typing import Any
 from targets.cpu.kernels.kernel import DoesNotApply
 from targets.workload import Workload
 
+REGISTERS = 32
 MAX_ACCUMULATORS = 64
 """Vectors a register tile may have: twice the registers, beyond that all is spills."""
+STACK_BYTES = 1023
+"""A buffer larger than this TVM does not put on the stack, and only what is there LLVM puts into
+registers: sums are kept in several buffers where they are more."""
 MAX_UNROLLED = 1024
 """Multiply-adds written out one by one: more compile for seconds."""
 

@@ -14,12 +14,14 @@ number apart (`chains`), since one multiply-add has to wait for the one before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.loops import (
+    REGISTERS,
     Arguments,
     Nest,
     check_tile,
@@ -93,7 +95,7 @@ class Product:
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
-                if rows * vectors <= 28
+                if rows * vectors + vectors < REGISTERS
             ),
             key=cost,
         )
@@ -172,25 +174,26 @@ class _Share:
         if steps == 1:
             with self._tiles() as (row, column):
                 sums = self._sums()
-                self._zero(sums)
-                self._depth(sums, row, column, 0, p.depth)
+                self._add_all(sums, row, column, 0, p.depth)
                 self._finish(sums, row, column)
             return
         shape = (self.most_rows, self.most_columns, self.height, self.width)
         partial = T.alloc_buffer(shape, "float32")
         with T.serial(0, steps) as step, self._tiles() as (row, column):
-            sums = self._sums()
             place = row - self.rows[0], column - self.columns[0]
-            with Nest.tile(self.height, v["tile_vectors"], p.lanes) as (r, c, i):
-                before = partial[(*place, r, c * p.lanes + i)]
-                before = tirx.if_then_else(step > 0, before, tirx.const(0, "float32"))
-                T.buffer_store(sums, before, [0, r, c * p.lanes + i])
-            self._zero(sums, first=1)
-            self._depth(sums, row, column, step * v["tile_depth"], v["tile_depth"])
+
+            def before(r: int, c: Any) -> Any:
+                zero = tirx.const(0, "float32")
+                return tirx.if_then_else(step > 0, partial[(*place, r, c)], zero)
+
+            sums = self._sums(before)
+            self._add_all(sums, row, column, step * v["tile_depth"], v["tile_depth"])
             with T.If(step < steps - 1):
-                with T.Then(), Nest.tile(self.height, v["tile_vectors"], p.lanes) as (r, c, i):
-                    value = self._total(sums, r, c * p.lanes + i)
-                    T.buffer_store(partial, value, [*place, r, c * p.lanes + i])
+                with T.Then():
+                    for r in range(self.height):
+                        with Nest.tile(v["tile_vectors"], p.lanes) as (c, i):
+                            at = c * p.lanes + i
+                            T.buffer_store(partial, _total(sums, r, at), [*place, r, at])
                 with T.Else():
                     self._finish(sums, row, column)
 
@@ -203,69 +206,66 @@ class _Share:
             return _Swapped([columns, rows])
         return Nest([rows, columns])
 
-    def _sums(self) -> Any:
-        from tvm.script.ir_builder import tirx as T
-
-        shape = (self.v["chains"], self.height, self.width)
-        return T.alloc_buffer(shape, "float32", scope="local")
-
-    def _zero(self, sums: Any, first: int = 0) -> None:
+    def _sums(self, before: Callable[[int, Any], Any] | None = None) -> list[list[Any]]:
+        """A buffer a chain and row of the tile, from zero or from what was `before` at (row,
+        column): registers, since TVM puts what is below 1024 bytes on the stack, from where LLVM
+        takes them."""
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        if self.v["chains"] == first:
-            return
-        extents = self.v["chains"] - first, self.height, self.v["tile_vectors"], self.p.lanes
-        with Nest.tile(*extents) as (chain, r, c, i):
-            place = [first + chain, r, c * self.p.lanes + i]
-            T.buffer_store(sums, tirx.const(0, "float32"), place)
+        sums = [
+            [T.alloc_buffer((self.width,), "float32") for _ in range(self.height)]
+            for _ in range(self.v["chains"])
+        ]
+        for chain, rows in enumerate(sums):
+            for r, buffer in enumerate(rows):
+                with Nest.tile(self.v["tile_vectors"], self.p.lanes) as (c, i):
+                    at = c * self.p.lanes + i
+                    begin = tirx.const(0, "float32")
+                    T.buffer_store(buffer, before(r, at) if before and not chain else begin, [at])
+        return sums
 
-    def _depth(self, sums: Any, row: Any, column: Any, begin: Any, depth: int) -> None:
+    def _add_all(self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int) -> None:
         """Multiply-adds of one register tile over a part of the depth."""
         from tvm.script.ir_builder import tirx as T
 
-        stride = self.v["chains"] * self.v["unroll_depth"]
-        whole = depth // stride
+        chains, unroll = self.v["chains"], self.v["unroll_depth"]
+        whole = depth // (chains * unroll)
         if whole:
-            with T.serial(0, whole) as outer, T.unroll(0, stride) as inner:
-                self._add(sums, row, column, begin + outer * stride + inner, inner)
-        if depth % stride:
-            with T.unroll(0, depth % stride) as inner:
-                self._add(sums, row, column, begin + whole * stride + inner, inner)
+            with T.serial(0, whole) as outer, T.unroll(0, unroll) as inner:
+                for chain in range(chains):
+                    k = begin + (outer * unroll + inner) * chains + chain
+                    self._add(sums[chain], row, column, k)
+        for k in range(whole * chains * unroll, depth):
+            self._add(sums[k % chains], row, column, begin + k)
 
-    def _add(self, sums: Any, row: Any, column: Any, k: Any, inner: Any) -> None:
-        from tvm import tirx
+    def _add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
         from tvm.script.ir_builder import tirx as T
 
-        p, lanes, chains = self.p, self.p.lanes, self.v["chains"]
-        chain = tirx.indexmod(inner, chains) if chains > 1 else 0
-        with Nest.tile(self.height, self.v["tile_vectors"], lanes) as (r, c, i):
+        lanes = self.p.lanes
+        for r, buffer in enumerate(sums):
             if self.data is not None:
                 left = self.data[row - self.rows[0], k, r]
             else:
                 left = self.a.data[(*self.lead, self._row(row) + r, k)]
-            if self.weights is not None:
-                right = self.weights[column - self.columns[0], k, c * lanes + i]
-            elif self.packed_weights:
-                right = self.a.weights[column, k, c * lanes + i]
-            else:
-                start = tile_start(column, p.columns, self.width)
-                right = self.a.weights[(*self.lead, k, start + c * lanes + i)]
-            place = chain, r, c * lanes + i
-            T.buffer_store(sums, sums[place] + left * right, list(place))
+            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
+                at = c * lanes + i
+                if self.weights is not None:
+                    right = self.weights[column - self.columns[0], k, at]
+                elif self.packed_weights:
+                    right = self.a.weights[column, k, at]
+                else:
+                    start = tile_start(column, self.p.columns, self.width)
+                    right = self.a.weights[(*self.lead, k, start + at)]
+                T.buffer_store(buffer, buffer[at] + left * right, [at])
 
-    def _finish(self, sums: Any, row: Any, column: Any) -> None:
+    def _finish(self, sums: list[list[Any]], row: Any, column: Any) -> None:
         lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
-        with Nest.tile(self.height, self.v["tile_vectors"], lanes) as (r, c, i):
-            value = self._total(sums, r, c * lanes + i)
-            channel = start + c * lanes + i
-            self.a.finish(value, [*self.lead, self._row(row) + r, channel], [channel])
-
-    def _total(self, sums: Any, r: Any, c: Any) -> Any:
-        total = sums[0, r, c]
-        for chain in range(1, self.v["chains"]):
-            total = total + sums[chain, r, c]
-        return total
+        for r in range(self.height):
+            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
+                channel = start + c * lanes + i
+                place = [*self.lead, self._row(row) + r, channel]
+                self.a.finish(_total(sums, r, c * lanes + i), place, [channel])
 
     def _row(self, row: Any) -> Any:
         return tile_start(row, self.p.rows, self.height)
@@ -293,6 +293,13 @@ class _Share:
                 value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
                 T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
         return packed
+
+
+def _total(sums: list[list[Any]], r: int, at: Any) -> Any:
+    total = sums[0][r][at]
+    for chain in sums[1:]:
+        total = total + chain[r][at]
+    return total
 
 
 class _Swapped(Nest):
