@@ -1,0 +1,153 @@
+"""Convolutions of each channel with a kernel of its own: a vector is a block of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.base import Knob
+from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.loops import REGISTERS, Arguments, tiles
+from targets.cpu.kernels.shared import with_epilogue
+from targets.cpu.kernels.windows import (
+    COPY_NOTHING,
+    COPY_SHARE,
+    Source,
+    Windows,
+    is_padded,
+    padded,
+    window_knobs,
+    written,
+)
+from targets.cpu.layouts import channel_block
+from targets.cpu.spec import CpuSpec
+from targets.workload import Workload
+
+MAX_TILE_ROWS = 4
+
+
+@dataclass(frozen=True)
+class _ChannelTaps:
+    """Keeps `targets.cpu.kernels.windows.Taps`."""
+
+    tasks: int
+    block: int
+    blocks: int = 1
+    sums: int = 1
+    unrolled: int = 1
+
+    def first_block(self, task: Any) -> Any:
+        return task
+
+    def add(
+        self,
+        arguments: Arguments,
+        task: Any,
+        source: Source,
+        sums: list[Any],
+        tap: tuple[Any, Any],
+        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        y, column, (first, end) = pixels
+        with T.unroll(first, end) as pixel, T.vectorized(0, self.block) as i:
+            place = pixel * self.block + i
+            value = source.at(0, y, column(pixel), i) * arguments.weights[(task, *tap, i)]
+            T.buffer_store(sums[0], sums[0][place] + value, [place])
+
+
+class Depthwise:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for as many groups as channels, in and out."""
+
+    def serves(self, workload: Workload) -> bool:
+        """One input and one output channel a group."""
+        w = workload
+        kind = w.operator == "conv2d" and w.dtype == "float32"
+        return kind and 1 < w.groups == w.in_channels == w.out_channels
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.windows`."""
+        return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS)
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The schedule of an untuned kernel."""
+        w = workload
+        knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
+        vectors = tiles(_block(w, spec), spec.lanes)
+
+        def cost(tile: tuple[int, int]) -> float:
+            rows, columns = tile
+            done = tiles(w.out_height, rows) * rows * tiles(w.out_width, columns) * columns
+            return done * (1 + 1 / (rows * columns))
+
+        fits = [
+            (rows, columns)
+            for rows in knobs["tile_rows"][:2]
+            for columns in knobs["tile_columns"]
+            if rows * columns * vectors <= REGISTERS // 2
+            and rows * columns * w.kernel_h * w.kernel_w <= 128
+        ] or [(1, 1)]
+        rows, columns = min(fits, key=cost)
+        blocks = w.batch * (w.out_channels // _block(w, spec))
+        wanted = 1 if blocks % spec.threads == 0 else 2 * spec.threads
+        return {
+            "tile_columns": columns, "tile_rows": rows,
+            "row_shares": max(s for s in knobs["row_shares"] if s <= wanted),
+            "channels_first": 1, "rows_inside": 0,
+            "unroll_kernel": 2 if w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1 else 1,
+            "padding": COPY_SHARE if is_padded(w) else COPY_NOTHING,
+        }  # fmt: skip
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, c / block, h, w, block)."""
+        w, block = workload, _block(workload, spec)
+        return w.batch, w.in_channels // block, w.height, w.width, block
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, c / block, oh, ow, block)."""
+        w, block = workload, _block(workload, spec)
+        return w.batch, w.out_channels // block, w.out_height, w.out_width, block
+
+    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+        """The convolution as a tensor expression."""
+        from tvm import te
+
+        w, block = workload, _block(workload, spec)
+        data = te.placeholder(self.data_shape(w, spec), name="data")
+        shape = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
+        weights = te.placeholder(shape, name="weights")
+        kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
+        source = padded(w, data)
+
+        def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+            row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
+            return te.sum(source[n, c, row, column, i] * weights[c, kh, kw, i], axis=[kh, kw])
+
+        shape = self.out_shape(w, spec)
+        inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
+        return te.create_prim_func([data, weights, *inputs, out])
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+        """The loops written out; `function` says what they compute."""
+        w, block = workload, _block(workload, spec)
+        taps = _ChannelTaps(w.out_channels // block, block)
+        windows = Windows(w, values, taps, block, block)
+        weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
+        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+    ) -> NDArray[Any]:
+        """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
+        w, block = workload, _block(workload, spec)
+        blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
+        return np.ascontiguousarray(blocked.transpose(0, 2, 3, 1))
+
+
+def _block(w: Workload, spec: CpuSpec) -> int:
+    return channel_block(w.out_channels, spec.lanes)
