@@ -6,11 +6,12 @@ from targets.cpu.kernels.batch_matmul import BatchMatmul
 from targets.cpu.kernels.conv2d import Convolution
 from targets.cpu.kernels.dense import Dense
 from targets.cpu.kernels.depthwise import Depthwise
+from targets.cpu.kernels.grouped import Grouped
 from targets.cpu.kernels.kernel import Kernel
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
-KERNELS: tuple[Kernel, ...] = (Convolution(), Depthwise(), Dense(), BatchMatmul())
+KERNELS: tuple[Kernel, ...] = (Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul())
 
 
 def kernel_for(workload: Workload) -> Kernel:
