@@ -119,8 +119,8 @@ class Depthwise:
 
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), name="data")
-        shape = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
-        weights = te.placeholder(shape, name="weights")
+        filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
+        weights = te.placeholder(filters, name="weights")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
         source = padded(w, data)
 

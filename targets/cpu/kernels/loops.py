@@ -112,8 +112,8 @@ class Arguments:
         kinds = {step.kind for step in workload.epilogue}
         self._steps = workload.epilogue
         self.data, self.weights = argument("data", data), argument("weights", weights)
-        self._bias = argument("bias", bias) if "bias" in kinds else None
-        self._residual = argument("residual", out) if "residual" in kinds else None
+        self._bias: Any = argument("bias", bias) if "bias" in kinds else None
+        self._residual: Any = argument("residual", out) if "residual" in kinds else None
         self.out = argument("out", out)
 
     def finish(self, value: Any, place: list[Any], channel: list[Any]) -> None:

@@ -86,7 +86,9 @@ class Product:
 
         def cost(tile: tuple[int, int]) -> float:
             rows, vectors = tile
-            done = tiles(self.rows, rows) * rows * tiles(self.columns, vectors * self.lanes) * vectors
+            done = (
+                tiles(self.rows, rows) * rows * tiles(self.columns, vectors * self.lanes) * vectors
+            )
             loads = 1 / rows + 1 / (4 * vectors)
             return done * (1 + loads) * (1 + 3 / (rows * vectors))
 
@@ -127,7 +129,9 @@ def multiply(w: Workload, product: Product, values: Values, packed: bool) -> Any
         v["tile_rows"] * v["tile_vectors"] * v["chains"] * v["unroll_depth"],
     )
     lead = (p.batch,) if w.operator == "batch_matmul" else ()
-    weights = (tiles(p.columns, p.width(v)), p.depth, p.width(v)) if packed else (p.depth, p.columns)
+    weights = (
+        (tiles(p.columns, p.width(v)), p.depth, p.width(v)) if packed else (p.depth, p.columns)
+    )
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
             T.func_name("main")
@@ -225,7 +229,9 @@ class _Share:
                     T.buffer_store(buffer, before(r, at) if before and not chain else begin, [at])
         return sums
 
-    def _add_all(self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int) -> None:
+    def _add_all(
+        self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int
+    ) -> None:
         """Multiply-adds of one register tile over a part of the depth."""
         from tvm.script.ir_builder import tirx as T
 

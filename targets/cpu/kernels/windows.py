@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from targets.base import Knob
@@ -67,14 +68,25 @@ class Source:
 class Taps(Protocol):
     """What differs between kernels."""
 
-    tasks: int
-    """Of output channels."""
-    blocks: int
-    """Of input channels, read by one of them."""
-    sums: int
-    """Vectors of output channels of a tile, a pixel."""
-    unrolled: int
-    """Multiply-adds of a tap and pixel that are written out."""
+    @property
+    def tasks(self) -> int:
+        """Of output channels."""
+        ...
+
+    @property
+    def blocks(self) -> int:
+        """Of input channels, read by one task."""
+        ...
+
+    @property
+    def sums(self) -> int:
+        """Blocks of output channels of a tile, each a vector a pixel."""
+        ...
+
+    @property
+    def unrolled(self) -> int:
+        """Multiply-adds of a tap, pixel and vector that are written out."""
+        ...
 
     def first_block(self, task: Any) -> Any:
         """Of input channels."""
@@ -166,10 +178,11 @@ class Windows:
             def plain(c: Any, y: Any, x: Any, i: Any) -> Any:
                 return arguments.data[n, first + c, y, x, i]
 
-            def padded(c: Any, y: Any, x: Any, i: Any) -> Any:
+            def copied(c: Any, y: Any, x: Any, i: Any) -> Any:
+                assert whole is not None
                 return whole[n, first + c, y + w.pad_top, x + w.pad_left, i]
 
-            source = Source(plain if whole is None else padded)
+            source = Source(plain if whole is None else copied)
             if v["padding"] == COPY_SHARE:
                 source = self._share_copy(n, first, rows)
             self._task(n, task, rows, source)
@@ -200,7 +213,7 @@ class Windows:
         if self.v["rows_inside"]:
             for piece in self.pieces:
                 with columns(piece) as index, T.serial(*rows) as row:
-                    row_of(row, lambda t: tile(row, place(piece, index), piece, t))  # noqa: B023
+                    row_of(row, partial(tile, row, place(piece, index), piece))
             return
         with T.serial(*rows) as row:
 
