@@ -1,15 +1,14 @@
 """One config → the bytes of a shared library, and what compiling it revealed; or a typed failure.
 
-Runs in processes of its own (`targets.cpu.compile_pool`): LLVM is single-threaded a module.
+Runs in processes of their own (`targets.cpu.compile_pool`): LLVM may take long, or end its process.
 """
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from targets.cpu.assembly import LinkFailed, link
 from targets.cpu.hidden import hidden_features
 from targets.cpu.kernels.kernel import DoesNotApply, Values
 from targets.cpu.kernels.known import kernel_for
@@ -53,31 +52,60 @@ def scheduled(workload: Workload, spec: CpuSpec, values: Values) -> Any:
         raise DoesNotApply(str(error).strip().splitlines()[0]) from None
 
 
-def compile_config(workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
-    """Never raises for a config that cannot be compiled."""
+def assembly_of(function: Any, target: Any) -> str:
+    """LLVM's text of a scheduled function, which is called `FUNCTION` there. LLVM generates code
+    once, here. Raises what TVM raises."""
     import tvm
 
+    module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
+    return str(tvm.compile(module, target=target).mod.inspect_source("asm"))
+
+
+class Compiler:
+    """Of one process. Schedules that are the same, from whatever configs, are compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[Any, Compiled]]] = {}
+
+    def compile(self, workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+        """Never raises for a config that cannot be compiled."""
+        import tvm_ffi
+
+        try:
+            function = scheduled(workload, spec, values)
+        except DoesNotApply as error:
+            return Compiled(failure=error.failure, reason=f"schedule: {error}")
+        except Exception as error:  # TVM raises many kinds
+            return Compiled(failure="schedule", reason=f"schedule: {_first_line(error)}")
+        same = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
+        for known, compiled in same:
+            if tvm_ffi.structural_equal(known, function):
+                return compiled
+        found = compile_function(function, spec)
+        same.append((function, found))
+        return found
+
+
+def compile_config(workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+    """In this process, without any memory. Never raises for a config that cannot be compiled."""
+    return Compiler().compile(workload, spec, values)
+
+
+def compile_function(function: Any, spec: CpuSpec) -> Compiled:
+    """Of a scheduled TensorIR function. Never raises for one that cannot be compiled."""
+    target = llvm_target(spec)
     try:
-        function = scheduled(workload, spec, values)
-    except DoesNotApply as error:
-        return Compiled(failure=error.failure, reason=f"schedule: {error}")
-    try:
-        module = tvm.compile(
-            tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)}),
-            target=llvm_target(spec),
-        ).mod
-        assembly = module.inspect_source("asm")
+        assembly = assembly_of(function, target)
     except Exception as error:  # TVM raises many kinds
         return Compiled(failure="compile", reason=f"compile: {_first_line(error)}")
-    hidden = hidden_features(function, assembly)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.so"
-        module.export_library(str(path), options=["-s", "-Wl,--build-id=none"])
-        library = path.read_bytes()
+    try:
+        library = link(assembly)
+    except LinkFailed as error:
+        return Compiled(failure="link", reason=f"link: {error}")
     if len(library) > MAX_CODE_BYTES:
         reason = f"link: {len(library)} bytes of code, at most {MAX_CODE_BYTES} are tried"
         return Compiled(failure="code_too_large", reason=reason)
-    return Compiled(library, hidden)
+    return Compiled(library, hidden_features(function, target, assembly, len(library)))
 
 
 def _first_line(error: Exception) -> str:

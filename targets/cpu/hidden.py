@@ -1,42 +1,41 @@
-"""What compiling reveals of a kernel: LLVM's instruction mix, spills and code size."""
+"""What compiling reveals of a kernel: what its loops touch, and what LLVM made of them."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from targets.cpu.assembly import mix_of
+from targets.cpu.stores import STORE_COLUMNS, store_features
 from targets.features import Feature
 
-COLUMNS = (
-    Feature("fused_multiply_adds", "work", "compute", "vector multiply-adds in the code"),
-    Feature("broadcasts", "instructions", "load", "broadcasts of one number into a vector"),
-    Feature("vector_loads", "instructions", "load", "vector moves from memory"),
-    Feature("spills", "waiting", "", "vector moves to and from the stack"),
-    Feature("wide_share", "", "", "share of vector instructions on the widest registers"),
-    Feature("instructions", "instructions", "", "instructions of the whole function"),
-    Feature("branches", "", "", "jumps and calls"),
+CODE_COLUMNS = (
+    Feature("fused_share", "", "compute", "vector multiply-adds, of all vector instructions"),
+    Feature("broadcast_share", "", "load", "numbers copied into all of a vector, likewise"),
+    Feature("load_share", "", "load", "vector moves from memory, likewise"),
+    Feature("store_share", "", "store", "vector moves to memory, likewise"),
+    Feature("spill_share", "", "", "vector moves to and from the stack, likewise"),
+    Feature("wide_share", "", "", "those on the widest registers in use, likewise"),
+    Feature("instructions", "", "", "in the text of the functions that compute"),
+    Feature("branches", "", "", "jumps and calls in the text"),
+    Feature("spills", "", "", "vector moves to and from the stack in the text"),
+    Feature("stack_bytes", "", "", "of the functions' frames"),
+    Feature("code_bytes", "", "", "of the library"),
 )
+COLUMNS = (*STORE_COLUMNS, *CODE_COLUMNS)
+"""None has a meaning that models sum up: counts in a program's text are not counts of what runs,
+and sums over stores leave out what the caches do. Models see each column by itself."""
 
-_LINE = re.compile(r"^\t([a-z]\w*)\t?(.*)$", re.MULTILINE)
 
-
-def hidden_features(function: Any, assembly: str) -> tuple[float, ...]:
+def hidden_features(
+    function: Any, target: Any, assembly: str, code_bytes: int
+) -> tuple[float, ...]:
     """A number a column of `COLUMNS`, from the scheduled TensorIR function and LLVM's assembly."""
-    fma = broadcast = loads = spills = wide = vectors = total = branches = 0
-    for op, operands in _LINE.findall(assembly):
-        total += 1
-        if op.startswith("j") or op.startswith("call"):
-            branches += 1
-        if not op.startswith("v"):
-            continue
-        vectors += 1
-        wide += "%zmm" in operands
-        fma += "fmadd" in op or "fmla" in op
-        broadcast += "broadcast" in op or "{1to" in operands
-        if op.startswith("vmov"):
-            if "(%rsp)" in operands or "(%rbp)" in operands:
-                spills += 1
-            elif "(" in operands.rpartition(",")[0]:
-                loads += 1
-    share = wide / vectors if vectors else 0.0
-    return tuple(map(float, (fma, broadcast, loads, spills, share, total, branches)))
+    mix = mix_of(assembly)
+    vectors = max(mix.vectors, 1)
+    shares = (mix.fused, mix.broadcasts, mix.vector_loads, mix.vector_stores, mix.spills, mix.wide)
+    code = (mix.total, mix.branches, mix.spills, mix.stack_bytes, code_bytes)
+    return (
+        *store_features(function, target),
+        *(share / vectors for share in shares),
+        *map(float, code),
+    )

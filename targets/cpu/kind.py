@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from targets.base import Target
-from targets.cpu.spec import CpuSpec
+from targets.cpu import machine
+from targets.cpu.assembly import c_compiler
+from targets.cpu.spec import CpuSpec, this_machine
+from targets.errors import SpecError
 from targets.files import Json
-from targets.registry import TargetKind
+from targets.registry import Property, TargetKind
+
+BUSY = 0.5
+"""Processes a core, on average over a minute, from which on timings are noisy."""
 
 
 def _make(text: str, space: str) -> Target:
+    return _target(CpuSpec.parse(text))
+
+
+def _target(spec: CpuSpec) -> Target:
     from targets.cpu.target import CpuTarget
 
-    return CpuTarget(CpuSpec.parse(text))
+    return CpuTarget(spec)
 
 
 def _check(text: str) -> None:
     CpuSpec.parse(text)
+    c_compiler()
+
+
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    """Raises `SpecError` for another machine's."""
+    try:
+        spec = CpuSpec(**cast(Any, dict(specification)))
+    except TypeError:
+        raise SpecError("this is no specification of a cpu; tune anew with --target cpu") from None
+    own = this_machine()
+    if spec.model != own.model or spec.threads > own.threads or spec.lanes > own.lanes:
+        raise SpecError(
+            f"these schedules are for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), "
+            f"this machine is {own.model} ({own.threads}, {own.lanes}); tune anew on this machine"
+        )
+    return _target(spec)
+
+
+def _remarks(text: str) -> Sequence[str]:
+    remarks, cores = [], this_machine().threads
+    if machine.load() > BUSY * cores:
+        remarks.append(
+            f"the machine is busy (load {machine.load():.1f} on {cores} cores): timings take longer "
+            "and say less; a quiet machine tunes better"
+        )
+    if machine.governor() not in ("", "performance"):
+        remarks.append(
+            f"the clock is set by the governor '{machine.governor()}'; timings are steadier with "
+            "'performance' (cpupower frequency-set -g performance)"
+        )
+    return remarks
+
+
+def _properties(text: str) -> Sequence[Property]:
+    spec = CpuSpec.parse(text)
+    levels = [
+        Property("caches", f"L{level}", machine.cache_bytes(level), "bytes", "a core's data cache")
+        for level in (1, 2, 3)
+        if machine.cache_bytes(level)
+    ]
+    return [
+        Property("processor", "model", spec.model, "", "what the operating system calls it"),
+        Property("processor", "threads", spec.threads, "", "that run a kernel, a core each"),
+        Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
+        Property("processor", "registers", spec.registers, "", "vector registers"),
+        Property(
+            "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
+        ),
+        Property("processor", "governor", machine.governor(), "", "who sets the clock"),
+        Property("processor", "load", machine.load(), "", "processes a minute's average"),
+        *levels,
+    ]
 
 
 KIND = TargetKind(
@@ -26,4 +88,7 @@ KIND = TargetKind(
     summary="this processor: TensorIR kernels compiled by LLVM, really measured",
     make=_make,
     check=_check,
+    remarks=_remarks,
+    properties=_properties,
+    rebuild=_rebuild,
 )

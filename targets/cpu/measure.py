@@ -1,55 +1,188 @@
-"""Times compiled kernels in this process; `targets.isolated` puts a watched process around it."""
+"""Times compiled kernels in this process, the child of `targets.cpu.runner`: pinned, checked,
+interleaved with a reference kernel."""
 
 from __future__ import annotations
 
+import os
+import resource
 import tempfile
 import time
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Lowered, Measurements, Ragged
-from targets.cpu.compile import FUNCTION
+from targets.cpu.assembly import link
+from targets.cpu.compile import FUNCTION, assembly_of, llvm_target
+from targets.cpu.kernels.kernel import Values
 from targets.cpu.problem import Tensors
+from targets.cpu.reference_kernel import product, reading
 from targets.cpu.spec import CpuSpec
+from targets.cpu.timing import Repeats, Run, Seconds, Timing, time_kernel
 
-REPEATS = 10
-TOLERANCE = 1e-4
-
-
-def load(library: NDArray[np.uint8], path: Path) -> Any:
-    """The function of a library's bytes, put into a new file: one that is in use must not change
-    under its process."""
-    import tvm
-
-    path.write_bytes(library.tobytes())
-    return tvm.runtime.load_module(str(path))[FUNCTION]
+CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
+"""How often the reference is timed at the start: its fastest turn is that of a quiet machine."""
 
 
-def measure(lowered: Lowered, spec: CpuSpec, tensors: Tensors) -> Measurements:
-    """Every compiled row: checked against the reference, then timed."""
-    found = Measurements.nothing(len(lowered))
-    found.reason[:] = lowered.reasons
-    repeats: list[NDArray[np.float64]] = [np.empty(0)] * len(lowered)
-    space = tensors.values_of(lowered.configs)
-    with tempfile.TemporaryDirectory() as name:
-        for row in np.flatnonzero(lowered.ok):
-            arguments = tensors.arguments(space[row])
-            function = load(lowered.programs["library"][row], Path(name) / f"{row}.so")
+@dataclass(frozen=True)
+class Measured:
+    """`seconds`, shape (repeats,), of a kernel that gives the right numbers; else `status`, one of
+    `targets.base.STATUSES`, and `reason` say what is wrong."""
+
+    seconds: Seconds
+    status: str = "valid"
+    reason: str = ""
+
+
+class Bench:
+    """This process as a place for timing: threads pinned to a core each, the reference at hand."""
+
+    def __init__(self, spec: CpuSpec, timing: Timing) -> None:
+        self.spec, self.timing = spec, timing
+        self._folder = tempfile.TemporaryDirectory()
+        self._numbers = count()
+        pin(spec.threads)
+        function, arrays, self.operations = product(spec)
+        self._module = self._built(function)
+        self._arguments = _tensors(arrays)
+        self.reference = self._run(self._module, self._arguments)
+
+    def load(self, library: NDArray[np.uint8]) -> Any:
+        """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
+        use must not change under its process."""
+        import tvm
+
+        path = Path(self._folder.name) / f"{next(self._numbers)}.so"
+        path.write_bytes(library.tobytes())
+        module = tvm.runtime.load_module(str(path))
+        path.unlink()
+        return module
+
+    def calibrate(self) -> float:
+        """Seconds the reference takes on this machine in quiet: the least median of several turns
+        of some repeats."""
+        once = self._once(self._module, self._arguments)
+        calls = max(1, round(self.timing.repeat / once))
+        turns = [
+            np.median(self.reference(CALIBRATION_REPEATS, calls).usable(1))
+            for _ in range(CALIBRATION_TURNS)
+        ]
+        return float(min(turns))
+
+    def measure(
+        self, library: NDArray[np.uint8], tensors: Tensors, values: Values, quiet_reference: float
+    ) -> Measured:
+        """Of a library's bytes, shape (bytes,): checked against the reference result, timed, and
+        checked once more. `quiet_reference` is what `calibrate` gave, here or elsewhere."""
+        module, arguments = self.load(library), tensors.arguments(values)
+        self._call(module, arguments)
+        if said := self._wrong(tensors, arguments):
+            return Measured(np.empty(0), "wrong_result", said)
+        once = self._once(module, arguments)
+        run = self._run(module, arguments)
+        seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
+        if said := self._wrong(tensors, arguments):
+            return Measured(np.empty(0), "wrong_result", f"{said}, not at the first call")
+        return Measured(seconds)
+
+    def wrong_values(self, library: NDArray[np.uint8], tensors: Tensors, values: Values) -> int:
+        """How many values differ from the reference by more than the tolerance. The library's
+        bytes have shape (bytes,)."""
+        arguments = tensors.arguments(values)
+        self._call(self.load(library), arguments)
+        found = tensors.unpacked(arguments[-1].numpy())
+        apart = np.abs(found - tensors.expected)
+        return int((~(apart <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
+
+    def peak(self) -> float:
+        """Floating-point operations a second of the reference in quiet."""
+        return self.operations / self.calibrate()
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes a second that are read of a piece of `size` bytes again and again, in quiet."""
+        function, arrays, read = reading(self.spec, size)
+        module, arguments = self._built(function), _tensors(arrays)
+        once = self._once(module, arguments)
+        calls = max(1, round(self.timing.repeat / once))
+        return read / float(self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls).seconds.min())
+
+    def _built(self, function: Any) -> Any:
+        assembly = assembly_of(function, llvm_target(self.spec))
+        return self.load(np.frombuffer(link(assembly), np.uint8))
+
+    def _call(self, module: Any, arguments: list[Any]) -> None:
+        """Once, into an output that holds no numbers: what a kernel does not write is wrong."""
+        arguments[-1].copyfrom(np.full(arguments[-1].shape, np.nan, np.float32))
+        module[FUNCTION](*arguments)
+
+    def _wrong(self, tensors: Tensors, arguments: list[Any]) -> str:
+        """What is wrong with an output; "" if nothing is."""
+        error = tensors.error(arguments[-1].numpy())
+        if error <= self.timing.tolerance:  # NaN is not
+            return ""
+        return (
+            f"run: the output differs from the reference by {error:.2g} of its largest value; "
+            f"{self.timing.tolerance:g} is allowed"
+        )
+
+    def _once(self, module: Any, arguments: list[Any]) -> float:
+        """About what a call takes, in seconds, when caches and threads are warm."""
+        function, began, taken = module[FUNCTION], time.perf_counter(), []
+        while not taken or time.perf_counter() - began < self.timing.warm_up:
+            start = time.perf_counter()
             function(*arguments)
-            if tensors.error(arguments[-1].numpy()) > TOLERANCE:
-                found.status[row], found.reason[row] = "wrong_result", "run: wrong numbers"
-                continue
-            taken = []
-            for _ in range(REPEATS):
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    def _run(self, module: Any, arguments: list[Any]) -> Run:
+        """A way to time a kernel. Few calls are timed from here, which adds a microsecond; many are
+        looped over by TVM."""
+        import tvm
+
+        function = module[FUNCTION]
+
+        def timed(calls: int) -> float:
+            if calls == 1 and not self.timing.flush_bytes:
                 start = time.perf_counter()
                 function(*arguments)
-                taken.append(time.perf_counter() - start)
-            repeats[row] = np.array(taken)
-            found.status[row], found.reason[row] = "valid", ""
-            found.seconds[row] = np.median(taken)
-    return Measurements(
-        found.status, found.reason, found.cycles, found.seconds, {}, Ragged.of(repeats)
-    )
+                return time.perf_counter() - start
+            evaluator = module.time_evaluator(
+                FUNCTION, tvm.cpu(), number=calls, cache_flush_bytes=self.timing.flush_bytes
+            )
+            return float(evaluator(*arguments).results[0])
+
+        def run(repeats: int, calls: int) -> Repeats:
+            calls = 1 if self.timing.flush_bytes else calls
+            seconds, quiet = np.empty(repeats), np.empty(repeats, np.bool_)
+            for place in range(repeats):
+                before = _preemptions()
+                seconds[place] = timed(calls)
+                quiet[place] = _preemptions() == before
+            return Repeats(seconds, quiet)
+
+        return run
+
+
+def pin(threads: int) -> None:
+    """Give TVM as many threads, this one among them, and a core to each. TVM starts its threads at
+    the first parallel call, with the cores it was told here."""
+    import tvm
+
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    one_core_each = -2  # tvm::runtime::threading::ThreadGroup::kSpecifyOneCorePerThread
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(one_core_each, threads, [str(core) for core in cores])
+
+
+def _preemptions() -> int:
+    """How often a thread of this process had to leave its core."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _tensors(arrays: list[NDArray[np.float32]]) -> list[Any]:
+    import tvm
+
+    return [tvm.runtime.tensor(array) for array in arrays]

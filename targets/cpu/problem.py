@@ -21,9 +21,9 @@ class Tensors:
     and residual (n, c, h, w), (rows, channels) or (batch, rows, depth), weights (o, c, kh, kw),
     (out, in) or (batch, depth, columns), bias (out channels,)."""
 
-    def __init__(self, workload: Workload, spec: CpuSpec, space: Space) -> None:
+    def __init__(self, workload: Workload, spec: CpuSpec, space: Space, seed: int = 0) -> None:
         w = workload
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         self.workload, self.spec, self.space = workload, spec, space
         data, weights, out = plain_shapes(w)
         self.data = _normal(rng, data)
@@ -55,13 +55,17 @@ class Tensors:
         arrays.append(np.full(shape, np.nan, np.float32))
         return [tvm.runtime.tensor(array) for array in arrays]
 
+    def unpacked(self, packed: NDArray[np.float32]) -> NDArray[np.float32]:
+        """An output in the kernels' layout as the model has it."""
+        if not self._blocked:
+            return packed
+        like = pack_channels(self.expected, packed.shape[-1]).shape
+        return unpack_channels(packed.reshape(like))
+
     def error(self, packed: NDArray[np.float32]) -> float:
         """Largest difference from the reference, on the scale of its largest value; infinite where
         a number was never written."""
-        result = packed
-        if self._blocked:
-            like = pack_channels(self.expected, packed.shape[-1]).shape
-            result = unpack_channels(packed.reshape(like))
+        result = self.unpacked(packed)
         if not np.isfinite(result).all():
             return float("inf")
         scale = max(float(np.abs(self.expected).max()), 1e-30)

@@ -39,6 +39,11 @@ class CpuSpec:
         ]  # fmt: skip
         return f"cpu:{','.join(said)}" if said else "cpu"
 
+    @property
+    def registers(self) -> int:
+        """Vector registers that code for it may use."""
+        return 16 if platform.machine() == "x86_64" and self.lanes < 16 else 32
+
     def to_json(self) -> dict[str, Json]:
         """As JSON."""
         return asdict(self)

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
-from targets.cpu.compile import Compiled, compile_config
+from targets.capabilities import Costs, Latency, UntunedSchedule
+from targets.cpu import machine
+from targets.cpu.bounds import bytes_of, least_operations
+from targets.cpu.compile import Compiled
+from targets.cpu.compile_pool import shared_pool
 from targets.cpu.hidden import COLUMNS
+from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.known import kernel_for
-from targets.cpu.measure import measure
-from targets.cpu.problem import Tensors
+from targets.cpu.runner import Runner, quiet_machine
 from targets.cpu.spec import CpuSpec
+from targets.cpu.timing import Timing
+from targets.cpu.untuned import untuned_values
 from targets.features import Features
+from targets.files import Json
 from targets.workload import Workload
+
+CACHED, MEMORY = 1 << 20, 1 << 28
+"""Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
+COMPILE_SECONDS, MEASURE_SECONDS = 0.5, 0.5
+"""What a config's compile takes of a core, and its measurement: see
+docs/decisions/measuring-on-a-cpu.md."""
 
 
 class CpuTarget:
-    """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM, timed here."""
+    """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM in processes that live on,
+    timed in a watched one. No config can end, block or mislead this process."""
 
     deterministic = False
 
-    def __init__(self, spec: CpuSpec) -> None:
-        self.spec = spec
-        self._tensors = lru_cache(maxsize=2)(self._new_tensors)
+    def __init__(self, spec: CpuSpec, timing: Timing | None = None) -> None:
+        self.spec, self.timing = spec, timing or Timing()
+        self.runner = Runner(spec, self.timing)
+        self.space = lru_cache(maxsize=64)(self._space)
+        self._peak = cache(self.runner.peak)
+        self._bandwidth = cache(self.runner.bandwidth)
 
     @property
     def name(self) -> str:
@@ -35,36 +56,78 @@ class CpuTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Of the processor, TVM's version and the sources of this folder."""
-        from importlib.metadata import version
-
-        content = hashlib.sha256(json.dumps(self.spec.to_json(), sort_keys=True).encode())
-        content.update(version("apache-tvm").encode())
-        for file in sorted(Path(__file__).parent.rglob("*.py")):
-            content.update(file.read_bytes())
-        return content.hexdigest()[:16]
+        """Of the processor and its instruction sets, how it is timed, TVM's version, and the
+        sources of this folder."""
+        about = [self.spec.to_json(), machine.flags(), repr(self.timing), version("apache-tvm")]
+        parts = json.dumps(about, sort_keys=True) + _sources()
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        return {"threads": float(self.spec.threads), "lanes": float(self.spec.lanes)}
-
-    def space(self, workload: Workload) -> Space:
-        return Space("kernels", kernel_for(workload).knobs(workload, self.spec))
+        """Peak and bandwidths are measured, once a process, and rounded to two digits."""
+        return {
+            "threads": float(self.spec.threads),
+            "lanes": float(self.spec.lanes),
+            "registers": float(self.spec.registers),
+            "log2_l1_bytes": _log2(machine.cache_bytes(1)),
+            "log2_l2_bytes": _log2(machine.cache_bytes(2)),
+            "log2_l3_bytes": _log2(machine.cache_bytes(3)),
+            "peak_gflops": _rounded(self._peak() / 1e9),
+            "cache_gbytes_per_second": _rounded(self._bandwidth(CACHED) / 1e9),
+            "memory_gbytes_per_second": _rounded(self._bandwidth(MEMORY) / 1e9),
+        }
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Raises `CompilerMissing`, or `CompilerDown` if TVM cannot be loaded."""
         space = self.space(workload)
-        made = [
-            compile_config(workload, self.spec, space.describe(config)) for config in configs
-        ]
+        batch = [space.describe(config) for config in configs]
+        with quiet_machine(alone=False):
+            made = shared_pool().compile(workload, self.spec, batch) if batch else []
         return _lowered(workload, configs, made)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        return measure(lowered, self.spec, self._tensors(lowered.workload))
+        """See `targets.cpu.timing`. Raises `RunnerDown` if no kernel can be run at all."""
+        return self.runner.measure(lowered, self.space(lowered.workload))
 
-    def _new_tensors(self, workload: Workload) -> Tensors:
-        return Tensors(workload, self.spec, self.space(workload))
+    # -- capabilities ------------------------------------------------------------------------
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """The schedule that the kernel's own rule says, not measured before it is taken."""
+        space = self.space(workload)
+        values = untuned_values(kernel_for(workload), workload, self.spec, space)
+        config = [knob.values.index(values[knob.name]) for knob in space.knobs]
+        lowered = self.lower(workload, np.array([config], np.int32))
+        return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+
+    def roofline(self, workload: Workload) -> Latency:
+        """The larger of the least arithmetic at the measured peak, and each byte once at the
+        measured bandwidth of a piece of memory of that size: tuning keeps data in caches."""
+        size = bytes_of(workload)
+        arithmetic = least_operations(workload) / self._peak()
+        moving = size / self._bandwidth(1 << max(size - 1, 1 << 16).bit_length())
+        return Latency(max(arithmetic, moving))
+
+    def costs(self, workload: Workload) -> Costs:
+        """Compiling shares the cores between configs, measuring has them all."""
+        return Costs(COMPILE_SECONDS / shared_pool().workers, MEASURE_SECONDS)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """In the watched process, against numpy; see `Timing.tolerance`."""
+        return self.runner.verify(lowered, self.space(lowered.workload), seed)
+
+    def within(self, seconds: float) -> CpuTarget:
+        """The same with that limit on a config's run."""
+        return CpuTarget(self.spec, replace(self.timing, hang=seconds))
+
+    @property
+    def specification(self) -> dict[str, Json]:
+        """That of `CpuSpec`."""
+        return self.spec.to_json()
+
+    def _space(self, workload: Workload) -> Space:
+        return Space("kernels", kernel_for(workload).knobs(workload, self.spec))
 
 
-def _lowered(workload: Workload, configs: Configs, made: list[Compiled]) -> Lowered:
+def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:
     hidden = np.full((len(made), len(COLUMNS)), np.nan)
     for row, each in enumerate(made):
         if not each.failure:
@@ -78,3 +141,19 @@ def _lowered(workload: Workload, configs: Configs, made: list[Compiled]) -> Lowe
         Features(hidden, COLUMNS),
         {"library": Ragged.of(libraries)} if made else {},
     )
+
+
+@cache
+def _sources() -> str:
+    content = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def _log2(size: int) -> float:
+    return float(np.log2(max(size, 1)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")

@@ -1,0 +1,67 @@
+"""What the operating system says of this processor: caches, instruction set, governor, load."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+SYSTEM = Path("/sys/devices/system/cpu")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@cache
+def flags() -> tuple[str, ...]:
+    """The instruction sets the processor knows, sorted; empty where nobody says."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return tuple(sorted(found[1].split())) if found else ()
+
+
+@cache
+def model() -> str:
+    """What the operating system calls the processor; "" where nobody says."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+@cache
+def cache_bytes(level: int) -> int:
+    """Of a core's data cache of that level, shared or its own; 0 where nobody says."""
+    for folder in sorted((SYSTEM / "cpu0" / "cache").glob("index*")):
+        kind, size = _said(folder / "type"), _said(folder / "size")
+        if _said(folder / "level") == str(level) and kind in ("Data", "Unified") and size:
+            return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+    return 0
+
+
+def governor() -> str:
+    """Who sets the clock: `performance` holds it high; "" where nobody says."""
+    return _said(SYSTEM / "cpu0" / "cpufreq" / "scaling_governor")
+
+
+def load() -> float:
+    """Processes that ran or waited for a core, on average over the last minute."""
+    return os.getloadavg()[0]
+
+
+@cache
+def llvm_name() -> str:
+    """What LLVM calls this processor; "" where llvmlite is not at hand."""
+    try:
+        from llvmlite import binding
+    except ImportError:
+        return ""
+    return str(binding.get_host_cpu_name())
+
+
+def _said(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def _cpuinfo() -> str:
+    return _said(Path("/proc/cpuinfo"))
