@@ -9,20 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_BLOCK = 64
+ODD = 1.6
+"""What an instruction on a part of a vector costs that is no power of two: such a part is loaded
+and stored in pieces. Measured on convolutions with 12 and 24 channels."""
 
 
 def channel_block(channels: int, lanes: int) -> int:
-    """Channels a block: the divisor of `channels` (at most 64) that takes the fewest vector
-    instructions a channel, where a rest of a vector of `lanes` numbers takes one instruction for
-    each power of two in it; of equal ones the nearest to one vector."""
+    """Channels a block: the divisor of `channels` that fits into a vector of `lanes` numbers and
+    costs least a channel."""
 
-    def cost(block: int) -> tuple[float, int]:
-        instructions = block // lanes + (block % lanes).bit_count()
-        return instructions / block, abs(block - lanes)
+    def cost(block: int) -> float:
+        return (1.0 if block.bit_count() == 1 else ODD) / block
 
-    divisors = [d for d in range(1, min(channels, MAX_BLOCK) + 1) if channels % d == 0]
-    return min(divisors, key=cost)
+    return min((d for d in range(1, min(channels, lanes) + 1) if channels % d == 0), key=cost)
 
 
 def pack_channels(tensor: NDArray[np.float32], block: int) -> NDArray[np.float32]:
