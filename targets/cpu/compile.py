@@ -12,6 +12,7 @@ from targets.cpu.assembly import LinkFailed, link
 from targets.cpu.hidden import hidden_features
 from targets.cpu.kernels.kernel import DoesNotApply, Values
 from targets.cpu.kernels.known import kernel_for
+from targets.cpu.pipeline import lowering
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -58,7 +59,8 @@ def assembly_of(function: Any, target: Any) -> str:
     import tvm
 
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
-    return str(tvm.compile(module, target=target).mod.inspect_source("asm"))
+    compiled = tvm.compile(module, target=target, tir_pipeline=lowering())
+    return str(compiled.mod.inspect_source("asm"))
 
 
 class Compiler:

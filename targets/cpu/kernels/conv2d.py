@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from targets.base import Knob
 from targets.cpu.kernels import direct, winograd
 from targets.cpu.kernels.kernel import Values
-from targets.cpu.kernels.shared import divisors, even_parts, registers, vectors
+from targets.cpu.kernels.shared import divisors, even_parts, registers
 from targets.cpu.kernels.tiling import packed_shape, pixels
 from targets.cpu.kernels.untuned import default_values
 from targets.cpu.layouts import channel_block
@@ -29,7 +29,7 @@ class Convolution:
         rows, columns = pixels(w)
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
         out_blocks, in_blocks = w.out_channels // ob, w.in_channels // ib
-        room = max(1, (registers(spec) - 2) // vectors(ob, spec.lanes))
+        room = registers(spec) - 2
         return (
             Knob("algorithm", (0, *winograd.SIZES) if winograd.serves(w) else (0,)),
             Knob("tile_ow", _parts(columns, room)),

@@ -53,11 +53,6 @@ def registers(spec: CpuSpec) -> int:
     return 32 if spec.lanes == 16 else 16
 
 
-def vectors(block: int, lanes: int) -> int:
-    """Vector registers that `block` numbers take: a rest takes one for each power of two in it."""
-    return block // lanes + (block % lanes).bit_count()
-
-
 def clipped(w: Workload, sums: Any, bias: tuple[int, ...]) -> tuple[list[Any], Any]:
     """What `with_epilogue` does, on `sums` whose last axes are those of the bias."""
     from tvm import te, tirx

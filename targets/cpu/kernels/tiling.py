@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from targets.cpu.kernels.kernel import DoesNotApply, Values
-from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers, vectors
+from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
 from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -64,8 +64,7 @@ class Tiling:
     def of(cls, w: Workload, spec: CpuSpec, values: Values, size: tuple[int, int]) -> Tiling:
         """For an output of `size` (rows, columns)."""
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-        wide = values["tile_oc"] * vectors(ob, spec.lanes)
-        room = (registers(spec) - 2) // wide
+        room = (registers(spec) - 2) // values["tile_oc"]
         columns = even_parts(size[1], max(1, min(values["tile_ow"], room)))
         rows = even_parts(size[0], max(1, min(values["tile_oh"], room // columns)))
         tile = (values["tile_oc"], rows, columns)
@@ -78,7 +77,7 @@ class Tiling:
         )
         blocks = w.in_channels // ib
         channels = nearest_divisor(blocks, max(1, blocks // values["parts_ic"]))
-        return cls(ib, ob, tile, wide * rows * columns, tiles, chunk, channels)  # type: ignore[arg-type]
+        return cls(ib, ob, tile, values["tile_oc"] * rows * columns, tiles, chunk, channels)  # type: ignore[arg-type]
 
     @property
     def covered(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from itertools import product
 
 from targets.base import Knob
 from targets.cpu.kernels import winograd
-from targets.cpu.kernels.shared import even_parts, registers, vectors
+from targets.cpu.kernels.shared import even_parts, registers
 from targets.cpu.kernels.tiling import has_padding, pixels
 from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
@@ -14,8 +14,6 @@ from targets.workload import Workload
 
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
-NEAR = 1 << 15
-"""The same of the first level."""
 
 
 def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
@@ -27,7 +25,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, ob, spec)
+    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, spec)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     weights = 4 * w.out_channels * w.in_channels * area
     pixels_each = 4 * w.in_channels * (area if m else w.stride_h * w.stride_w)
@@ -54,7 +52,6 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
         wanted["parts_oc"] = max(grain, weights // CACHE)
         if not m:
             wanted["copy"] = 0
-            wanted["parts_ic"] = 4 * blocks * ob * w.in_channels * area // NEAR
     else:
         pieces = max(grain, rows * columns * pixels_each // CACHE)
         wanted["parts_oh"] = min(rows, pieces)
@@ -70,21 +67,20 @@ def _algorithm(w: Workload) -> int:
     return 4 if min(w.out_height, w.out_width) > 8 else 0
 
 
-def _tile(blocks: int, rows: int, columns: int, ob: int, spec: CpuSpec) -> tuple[int, int, int]:
+def _tile(blocks: int, rows: int, columns: int, spec: CpuSpec) -> tuple[int, int, int]:
     """Channel blocks, rows and columns of a register tile."""
     room = registers(spec) - 2
-    wide = vectors(ob, spec.lanes)
 
     def worth(tile: tuple[int, int, int]) -> tuple[float, int]:
         each, high, long = tile
-        adds, loads = each * wide * high * long, each * wide + high * long
+        adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
-        return adds / max(adds, loads, 8) * rows * columns / covered, adds
+        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered, adds
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))
         for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
-        if blocks % each == 0 and each * wide * high * long <= room
+        if blocks % each == 0 and each * high * long <= room
     ]
     return max(
         found, key=lambda tile: (round(worth(tile)[0], 2), worth(tile)[1]), default=(1, 1, 1)

@@ -26,13 +26,6 @@ SIZES = (2, 4)
 
 _Matrix = tuple[tuple[float, ...], ...]
 
-_DATA: dict[int, _Matrix] = {
-    2: ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-    4: (
-        (4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
-        (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1),
-    ),
-}  # fmt: skip
 _FILTER: dict[int, _Matrix] = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
     4: (
@@ -40,10 +33,6 @@ _FILTER: dict[int, _Matrix] = {
         (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
     ),
 }  # fmt: skip
-_INVERSE: dict[int, _Matrix] = {
-    2: ((1, 1, 1, 0), (0, 1, -1, -1)),
-    4: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-}
 
 
 def serves(workload: Workload) -> bool:
@@ -78,12 +67,16 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     )
     half = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
-        lambda n, c, y, x, p, q, i: _row_of(_DATA[m], p, lambda k: patch[n, c, y, x, k, q, i]),
+        lambda n, c, y, x, p, q, i: _chosen(
+            p, _transformed(m, [patch[n, c, y, x, k, q, i] for k in range(a)])
+        ),
         name="half",
     )
     left = te.compute(
         (n, a, a, in_blocks, rows, columns, t.ib),
-        lambda n, p, q, c, y, x, i: _row_of(_DATA[m], q, lambda k: half[n, c, y, x, p, k, i]),
+        lambda n, p, q, c, y, x, i: _chosen(
+            q, _transformed(m, [half[n, c, y, x, p, k, i] for k in range(a)])
+        ),
         name="left",
     )
     c = te.reduce_axis((0, in_blocks), "c")
@@ -99,12 +92,16 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     )
     back = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, a, t.ob),
-        lambda n, o, y, x, p, q, b: _row_of(_INVERSE[m], p, lambda k: part[n, k, q, o, y, x, b]),
+        lambda n, o, y, x, p, q, b: _chosen(
+            p, _inverse(m, [part[n, k, q, o, y, x, b] for k in range(a)])
+        ),
         name="back",
     )
     square = te.compute(
         (n, t.tiles[0] * blocks, rows, columns, m, m, t.ob),
-        lambda n, o, y, x, p, q, b: _row_of(_INVERSE[m], q, lambda k: back[n, o, y, x, p, k, b]),
+        lambda n, o, y, x, p, q, b: _chosen(
+            q, _inverse(m, [back[n, o, y, x, p, k, b] for k in range(a)])
+        ),
         name="square",
     )
     inputs = epilogue_inputs(w, out_shape, t.ob)
@@ -118,18 +115,45 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     return te.create_prim_func([data, weights, *inputs.values(), out])
 
 
-def _row_of(matrix: _Matrix, row: Any, at: Any) -> Any:
-    """The sum of the numbers `at`(column), weighed by a row of `matrix`."""
+def _transformed(m: int, d: list[Any]) -> list[Any]:
+    """Sums of the m + 2 numbers `d` of a row of a patch; common parts are written alike, so that
+    LLVM computes them once."""
+    if m == 2:
+        return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+    even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
+    near, far = d[4] - d[2], (d[3] - d[1]) * _number(2)
+    first = d[0] * _number(4) - d[2] * _number(5) + d[4]
+    last = d[1] * _number(4) - d[3] * _number(5) + d[5]
+    return [first, even + odd, even - odd, near + far, near - far, last]
+
+
+def _inverse(m: int, p: list[Any]) -> list[Any]:
+    """The m sums of the m + 2 numbers `p` of a row of products."""
+    if m == 2:
+        return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
+    one, other = p[1] + p[2], p[1] - p[2]
+    two, four = p[3] + p[4], p[3] - p[4]
+    return [
+        p[0] + one + two,
+        other + four * _number(2),
+        one + two * _number(4),
+        other + four * _number(8) + p[5],
+    ]
+
+
+def _number(value: float) -> Any:
     from tvm import tirx
 
-    found = None
-    for number in reversed(range(len(matrix))):
-        total: Any = None
-        for column, factor in enumerate(matrix[number]):
-            if factor:
-                term = at(column) if factor == 1 else at(column) * tirx.const(factor, "float32")
-                total = term if total is None else total + term
-        found = total if found is None else tirx.Select(row == number, total, found)
+    return tirx.const(value, "float32")
+
+
+def _chosen(row: Any, values: list[Any]) -> Any:
+    """The value of that row; a choice that is gone once the loop over rows is unrolled."""
+    from tvm import tirx
+
+    found = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        found = tirx.Select(row == number, values[number], found)
     return found
 
 

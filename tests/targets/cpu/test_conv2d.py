@@ -10,19 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from targets.cpu.compile import compile_config
+from targets.cpu.compile import FUNCTION, compile_config
 from targets.cpu.kernels import winograd
 from targets.cpu.kernels.conv2d import Convolution
 from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
 from targets.cpu.kernels.tiling import MAX_UNROLLED, Tiling, pixels
 from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
-from targets.cpu.measure import TOLERANCE, load
 from targets.cpu.problem import Tensors
 from targets.cpu.spec import CpuSpec, this_machine
 from targets.cpu.target import CpuTarget
 from targets.workload import Workload, parse_epilogue, parse_workload
 
 KERNEL = Convolution()
+TOLERANCE = 1e-4
+"""Of the largest right number."""
 EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 6", "max -1, bias")
 LAYERS = (
     "conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3",
@@ -72,10 +73,13 @@ def convolutions(draw: st.DrawFn) -> Workload:
 
 def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Path) -> float:
     """Of the compiled kernel, on the scale of the largest right number."""
+    import tvm
+
     compiled = compile_config(workload, spec, values)
     assert not compiled.failure, compiled.reason
     path = folder / f"{len(list(folder.iterdir()))}.so"
-    function = load(np.frombuffer(compiled.library, np.uint8), path)
+    path.write_bytes(compiled.library)
+    function = tvm.runtime.load_module(str(path))[FUNCTION]
     tensors = Tensors(workload, spec, CpuTarget(spec).space(workload))
     arguments = tensors.arguments(values)
     function(*arguments)
@@ -124,7 +128,10 @@ def test_the_space_is_finite_and_the_untuned_config_lies_in_it(text: str) -> Non
     assert 1e4 <= space.size <= 1e9
     values = KERNEL.default_values(workload, spec)
     assert [values[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
-    tiling = Tiling.of(workload, spec, values, pixels(workload))
+    size = pixels(workload)
+    if values["algorithm"]:
+        size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
+    tiling = Tiling.of(workload, spec, values, size)
     assert registers(spec) // 2 <= tiling.accumulators <= registers(spec) - 2
 
 
