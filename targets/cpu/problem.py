@@ -141,7 +141,8 @@ def _convolution(
     by_group = windows.reshape(n, w.groups, -1, height, width, kh, kw)
     kernels = weights.reshape(w.groups, -1, *weights.shape[1:])
     if w.groups == w.in_channels == w.out_channels:  # one image a channel: no product of matrices
-        return np.einsum("ngyxkl,gkl->ngyx", by_group[:, :, 0], kernels[:, 0, 0], optimize=True)
+        each = np.einsum("ngyxkl,gkl->ngyx", by_group[:, :, 0], kernels[:, 0, 0], optimize=True)
+        return np.asarray(each, dtype=np.float32)
     parts = [
         np.tensordot(by_group[:, g], kernels[g], axes=((1, 4, 5), (1, 2, 3)))
         for g in range(w.groups)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.matrix import Product, multiply
-from targets.cpu.kernels.shared import clipped
+from targets.cpu.kernels.shared import with_row_epilogue
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -43,10 +43,6 @@ class BatchMatmul:
         """(batch, rows, columns)."""
         return workload.batch, workload.height, workload.out_channels
 
-    def bias_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(columns,)."""
-        return (workload.out_channels,)
-
     def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
         """The product as a tensor expression."""
         from tvm import te
@@ -60,7 +56,7 @@ class BatchMatmul:
             return te.sum(data[batch, row, k] * weights[batch, k, column], axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
-        inputs, out = clipped(w, sums, self.bias_shape(w, spec))
+        inputs, out = with_row_epilogue(w, sums)
         return te.create_prim_func([data, weights, *inputs, out])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:

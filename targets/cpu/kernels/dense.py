@@ -11,7 +11,7 @@ from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.loops import tiles
 from targets.cpu.kernels.matrix import Product, multiply
-from targets.cpu.kernels.shared import clipped
+from targets.cpu.kernels.shared import with_row_epilogue
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -39,10 +39,6 @@ class Dense:
         """(rows, out)."""
         return workload.batch, workload.out_channels
 
-    def bias_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(out,)."""
-        return (workload.out_channels,)
-
     def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
         """Rows times packed columns, as a tensor expression."""
         from tvm import te, tirx
@@ -59,7 +55,7 @@ class Dense:
             return te.sum(data[row, k] * weights[tile, k, inside], axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
-        inputs, out = clipped(w, sums, self.bias_shape(w, spec))
+        inputs, out = with_row_epilogue(w, sums)
         return te.create_prim_func([data, weights, *inputs, out])
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:

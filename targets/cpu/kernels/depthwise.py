@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
-from targets.cpu.kernels.loops import REGISTERS, Arguments, tiles
-from targets.cpu.kernels.shared import with_epilogue
+from targets.cpu.kernels.loops import Arguments, tiles
+from targets.cpu.kernels.shared import registers, vectors, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     COPY_SHARE,
@@ -78,7 +78,7 @@ class Depthwise:
         """The schedule of an untuned kernel."""
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
-        vectors = tiles(_block(w, spec), spec.lanes)
+        each = vectors(_block(w, spec), spec.lanes)
 
         def cost(tile: tuple[int, int]) -> float:
             rows, columns = tile
@@ -89,7 +89,7 @@ class Depthwise:
             (rows, columns)
             for rows in knobs["tile_rows"][:2]
             for columns in knobs["tile_columns"]
-            if rows * columns * vectors <= REGISTERS // 2
+            if rows * columns * each <= registers(spec) // 2
             and rows * columns * w.kernel_h * w.kernel_w <= 128
         ] or [(1, 1)]
         rows, columns = min(fits, key=cost)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
-from targets.cpu.kernels.loops import REGISTERS, Arguments, tiles
-from targets.cpu.kernels.shared import divisors, with_epilogue
+from targets.cpu.kernels.loops import Arguments, Nest, tiles
+from targets.cpu.kernels.shared import divisors, registers, vectors, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     COPY_SHARE,
@@ -147,14 +147,14 @@ class _GroupTaps:
 
         size = block if reach.aligned else reach.span
         outer = reach.span // size
-        with T.serial(0, outer) as b, T.serial(0, size // self.unrolled) as middle:
-            with T.unroll(0, self.unrolled) as inner:
-                at = middle * self.unrolled + inner
-                if reach.aligned:
-                    channel(b * size + at, (b, at))
-                else:
-                    place = offset + at
-                    channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
+        loops = [T.serial(0, outer), T.serial(0, size // self.unrolled), T.unroll(0, self.unrolled)]
+        with Nest(loops) as (b, middle, inner):
+            at = middle * self.unrolled + inner
+            if reach.aligned:
+                channel(b * size + at, (b, at))
+            else:
+                place = offset + at
+                channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
 
 
 class Grouped:
@@ -170,11 +170,11 @@ class Grouped:
         w = workload
         _, ob = _blocks(w, spec)
         each = w.out_channels // w.groups
-        vectors = divisors((each if each % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS)
-        reaches = [_reach(w, spec, v) for v in vectors]
+        blocks = divisors((each if each % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS)
+        reaches = [_reach(w, spec, v) for v in blocks]
         sizes = [r.block if r.aligned else r.span for r in reaches]
         return (
-            Knob("tile_blocks", vectors),
+            Knob("tile_blocks", blocks),
             Knob("unroll_channels", divisors(int(np.gcd.reduce(sizes)), 8)),
             *window_knobs(w, ob, MAX_TILE_ROWS),
         )
@@ -183,24 +183,24 @@ class Grouped:
         """The schedule of an untuned kernel."""
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
-        per_block = tiles(_blocks(w, spec)[1], spec.lanes)
+        per_block = vectors(_blocks(w, spec)[1], spec.lanes)
 
         def cost(tile: tuple[int, int]) -> float:
-            vectors, columns = tile
-            done = tiles(w.out_width, columns) * columns * _reach(w, spec, vectors).span
-            return done * (1 + 1 / columns + 1 / (4 * vectors)) * (1 + 3 / (columns * vectors))
+            blocks, columns = tile
+            done = tiles(w.out_width, columns) * columns * _reach(w, spec, blocks).span
+            return done * (1 + 1 / columns + 1 / (4 * blocks)) * (1 + 3 / (columns * blocks))
 
         fits = [
-            (vectors, columns)
-            for vectors in knobs["tile_blocks"]
+            (blocks, columns)
+            for blocks in knobs["tile_blocks"]
             for columns in knobs["tile_columns"]
-            if per_block * vectors * (columns + 1) < REGISTERS
+            if per_block * blocks * (columns + 1) < registers(spec)
         ] or [(knobs["tile_blocks"][0], 1)]
-        vectors, columns = min(fits, key=cost)
-        tasks = w.batch * _reach(w, spec, vectors).tasks
+        blocks, columns = min(fits, key=cost)
+        tasks = w.batch * _reach(w, spec, blocks).tasks
         wanted = 1 if tasks % spec.threads == 0 else 2 * spec.threads
         return {
-            "tile_blocks": vectors, "unroll_channels": max(
+            "tile_blocks": blocks, "unroll_channels": max(
                 u for u in knobs["unroll_channels"] if u <= 4
             ),
             "tile_columns": columns, "tile_rows": 1,

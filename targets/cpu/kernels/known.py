@@ -20,6 +20,6 @@ def kernel_for(workload: Workload) -> Kernel:
         if kernel.serves(workload):
             return kernel
     raise WorkloadError(
-        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d, dense "
-        "and batch_matmul in float32"
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d, "
+        "dense and batch_matmul in float32"
     )

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from targets.cpu.kernels.kernel import DoesNotApply
+from targets.cpu.kernels.shared import epilogue_value
 from targets.workload import Workload
 
-REGISTERS = 32
 MAX_ACCUMULATORS = 64
 """Vectors a register tile may have: twice the registers, beyond that all is spills."""
 STACK_BYTES = 1023
@@ -29,7 +29,9 @@ def check_tile(accumulators: int, unrolled: int) -> None:
     if accumulators > MAX_ACCUMULATORS:
         raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
     if unrolled > MAX_UNROLLED:
-        raise DoesNotApply(f"{unrolled} unrolled multiply-adds, over {MAX_UNROLLED}")
+        raise DoesNotApply(
+            f"{unrolled} unrolled multiply-adds, over {MAX_UNROLLED}", "code_too_large"
+        )
 
 
 def tiles(size: int, tile: int) -> int:
@@ -110,23 +112,19 @@ class Arguments:
             return T.arg(name, T.buffer(shape, "float32"))
 
         kinds = {step.kind for step in workload.epilogue}
-        self._steps = workload.epilogue
+        self._workload = workload
         self.data, self.weights = argument("data", data), argument("weights", weights)
-        self._bias: Any = argument("bias", bias) if "bias" in kinds else None
-        self._residual: Any = argument("residual", out) if "residual" in kinds else None
+        self._inputs: dict[str, Any] = {}
+        if "bias" in kinds:
+            self._inputs["bias"] = argument("bias", bias)
+        if "residual" in kinds:
+            self._inputs["residual"] = argument("residual", out)
         self.out = argument("out", out)
 
-    def finish(self, value: Any, place: list[Any], channel: list[Any]) -> None:
-        """Stores `value` at `place` of the output after the epilogue; `channel` indexes the bias."""
-        from tvm import tirx
+    def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
+        """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
+        bias."""
         from tvm.script.ir_builder import tirx as T
 
-        for step in self._steps:
-            if step.kind == "bias":
-                value = value + self._bias[tuple(channel)]
-            elif step.kind == "residual":
-                value = value + self._residual[tuple(place)]
-            else:
-                clip = tirx.max if step.kind == "max" else tirx.min
-                value = clip(value, tirx.const(float(step.value), "float32"))
-        T.buffer_store(self.out, value, place)
+        found = epilogue_value(self._workload, self._inputs, value, place, channel)
+        T.buffer_store(self.out, found, list(place))

@@ -21,7 +21,6 @@ from typing import Any
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.loops import (
-    REGISTERS,
     Arguments,
     Nest,
     check_tile,
@@ -30,7 +29,7 @@ from targets.cpu.kernels.loops import (
     tile_start,
     tiles,
 )
-from targets.cpu.kernels.shared import divisors
+from targets.cpu.kernels.shared import divisors, registers
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -97,7 +96,7 @@ class Product:
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
-                if rows * vectors + vectors < REGISTERS
+                if rows * vectors + vectors < registers(spec)
             ),
             key=cost,
         )
@@ -132,22 +131,20 @@ def multiply(w: Workload, product: Product, values: Values, packed: bool) -> Any
     weights = (
         (tiles(p.columns, p.width(v)), p.depth, p.width(v)) if packed else (p.depth, p.columns)
     )
-    with IRBuilder() as builder:
-        with T.prim_func(s_tir=True):
-            T.func_name("main")
-            arguments = Arguments(
-                w, (*lead, p.rows, p.depth), (*lead, *weights), (p.columns,),
-                (*lead, p.rows, p.columns),
-            )  # fmt: skip
-            by_rows, by_columns = v["row_shares"], v["column_shares"]
-            with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
-                if v["columns_first"]:
-                    batch, column, row = split_index(chunk, p.batch, by_columns, by_rows)
-                else:
-                    batch, row, column = split_index(chunk, p.batch, by_rows, by_columns)
-                _Share(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
-        function = builder.get()
-    return function
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        arguments = Arguments(
+            w, (*lead, p.rows, p.depth), (*lead, *weights), (p.columns,),
+            (*lead, p.rows, p.columns),
+        )  # fmt: skip
+        by_rows, by_columns = v["row_shares"], v["column_shares"]
+        with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
+            if v["columns_first"]:
+                batch, column, row = split_index(chunk, p.batch, by_columns, by_rows)
+            else:
+                batch, row, column = split_index(chunk, p.batch, by_rows, by_columns)
+            _Share(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
+    return builder.get()
 
 
 class _Share:
@@ -270,8 +267,8 @@ class _Share:
         for r in range(self.height):
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
                 channel = start + c * lanes + i
-                place = [*self.lead, self._row(row) + r, channel]
-                self.a.finish(_total(sums, r, c * lanes + i), place, [channel])
+                place = *self.lead, self._row(row) + r, channel
+                self.a.finish(_total(sums, r, c * lanes + i), place, (channel,))
 
     def _row(self, row: Any) -> Any:
         return tile_start(row, self.p.rows, self.height)
@@ -281,10 +278,10 @@ class _Share:
         from tvm.script.ir_builder import tirx as T
 
         packed = T.alloc_buffer((self.most_rows, self.p.depth, self.height), "float32")
-        with T.serial(*self.rows) as row, T.serial(0, self.p.depth) as k:
-            with T.unroll(0, self.height) as r:
-                value = self.a.data[(*self.lead, self._row(row) + r, k)]
-                T.buffer_store(packed, value, [row - self.rows[0], k, r])
+        loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
+        with Nest(loops) as (row, k, r):
+            value = self.a.data[(*self.lead, self._row(row) + r, k)]
+            T.buffer_store(packed, value, [row - self.rows[0], k, r])
         return packed
 
     def _pack_weights(self) -> Any:
@@ -293,11 +290,11 @@ class _Share:
 
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
-        with T.serial(*self.columns) as column, T.serial(0, self.p.depth) as k:
-            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
-                start = tile_start(column, self.p.columns, self.width)
-                value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
-                T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
+        tile = Nest.tile(self.v["tile_vectors"], lanes)
+        with T.serial(*self.columns) as column, T.serial(0, self.p.depth) as k, tile as (c, i):
+            start = tile_start(column, self.p.columns, self.width)
+            value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
+            T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
         return packed
 
 

@@ -33,13 +33,20 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, A
     return inputs
 
 
-def epilogue_value(w: Workload, inputs: dict[str, Any], found: Any, at: tuple[Any, ...]) -> Any:
-    """All steps on `found`, the sum at the place `at` (n, channel block, y, x, channel)."""
+def epilogue_value(
+    w: Workload,
+    inputs: dict[str, Any],
+    found: Any,
+    at: tuple[Any, ...],
+    channel: tuple[Any, ...] | None = None,
+) -> Any:
+    """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
+    where `channel`, the place in the bias, is given."""
     from tvm import tirx
 
     for step in w.epilogue:
         if step.kind == "bias":
-            found = found + inputs["bias"][at[1], at[-1]]
+            found = found + inputs["bias"][(at[1], at[-1]) if channel is None else channel]
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
         else:
@@ -53,27 +60,24 @@ def registers(spec: CpuSpec) -> int:
     return 32 if spec.lanes == 16 else 16
 
 
-def clipped(w: Workload, sums: Any, bias: tuple[int, ...]) -> tuple[list[Any], Any]:
-    """What `with_epilogue` does, on `sums` whose last axes are those of the bias."""
-    from tvm import te, tirx
+def vectors(block: int, lanes: int) -> int:
+    """Vector registers that `block` numbers take: a rest takes one for each power of two in it."""
+    return block // lanes + (block % lanes).bit_count()
+
+
+def with_row_epilogue(w: Workload, sums: Any) -> tuple[list[Any], Any]:
+    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
+    bias of shape (channels,)."""
+    from tvm import te
 
     inputs: dict[str, Any] = {}
     if any(step.kind == "bias" for step in w.epilogue):
-        inputs["bias"] = te.placeholder(bias, name="bias")
+        inputs["bias"] = te.placeholder((w.out_channels,), name="bias")
     if any(step.kind == "residual" for step in w.epilogue):
         inputs["residual"] = te.placeholder(sums.shape, name="residual")
 
     def value(*place: Any) -> Any:
-        found = sums[place]
-        for step in w.epilogue:
-            if step.kind == "bias":
-                found = found + inputs["bias"][place[-len(bias) :]]
-            elif step.kind == "residual":
-                found = found + inputs["residual"][place]
-            else:
-                clip = tirx.max if step.kind == "max" else tirx.min
-                found = clip(found, tirx.const(float(step.value), "float32"))
-        return found
+        return epilogue_value(w, inputs, sums[place], place, place[-1:])
 
     return list(inputs.values()), te.compute(sums.shape, value, name="out")
 

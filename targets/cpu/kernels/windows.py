@@ -255,8 +255,8 @@ class Windows:
             for v, buffer in enumerate(buffers):
                 with Nest.tile(self.width, self.out_block) as (x, i):
                     block = task * self.taps.sums + v
-                    where = [n, block, at[0] + r, at[1] + x, i]
-                    self.a.finish(buffer[x * self.out_block + i], where, [block, i])
+                    where = n, block, at[0] + r, at[1] + x, i
+                    self.a.finish(buffer[x * self.out_block + i], where, (block, i))
 
     def _kernel_rows(
         self,
@@ -371,13 +371,11 @@ def written(
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
-    with IRBuilder() as builder:
-        with T.prim_func(s_tir=True):
-            T.func_name("main")
-            bias = (out[1], out[-1])
-            windows.write(Arguments(windows.w, data, weights, bias, out))
-        function = builder.get()
-    return function
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        bias = (out[1], out[-1])
+        windows.write(Arguments(windows.w, data, weights, bias, out))
+    return builder.get()
 
 
 def padded(w: Workload, data: Any) -> Any:

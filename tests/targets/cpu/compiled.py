@@ -1,0 +1,24 @@
+"""Kernels compiled in this process and called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from targets.cpu.compile import llvm_target, scheduled
+from targets.cpu.kernels.kernel import Values
+from targets.cpu.problem import Tensors
+
+
+def called(function: Any, tensors: Tensors, values: Values) -> float:
+    """The error of a TensorIR function on the tensors of a workload, see `Tensors.error`."""
+    import tvm
+
+    module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
+    arguments = tensors.arguments(values)
+    tvm.compile(module, target=llvm_target(tensors.spec))["kernel"](*arguments)
+    return tensors.error(arguments[-1].numpy())
+
+
+def error_of(tensors: Tensors, values: Values) -> float:
+    """The same of a config. Raises `DoesNotApply`."""
+    return called(scheduled(tensors.workload, tensors.spec, values), tensors, values)

@@ -1,0 +1,105 @@
+"""Compiled dense layers and batched products give the reference's numbers, whatever the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from targets.cpu.compile import scheduled
+from targets.cpu.kernels.kernel import DoesNotApply
+from targets.cpu.kernels.known import kernel_for
+from targets.cpu.measure import TOLERANCE
+from targets.cpu.problem import Tensors, reference
+from targets.cpu.spec import this_machine
+from targets.cpu.target import CpuTarget
+from targets.workload import Workload, parse_epilogue, parse_workload
+from tests.targets.cpu.compiled import called, error_of
+
+TARGET = CpuTarget(this_machine())
+EPILOGUES = ("", "bias", "residual 0, relu", "bias, residual 0, relu, min 2")
+LAYERS = (
+    "dense:n=1,c=512,o=1000",
+    "dense:n=1,c=1280,o=1000",
+    "dense:n=197,c=192,o=576",
+    "dense:n=197,c=768,o=192",
+    "dense:n=128,c=512,o=128",
+    "batch_matmul:n=3,h=197,c=64,o=197",
+    "batch_matmul:n=3,h=197,c=197,o=64",
+)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Workload:
+    """Sizes without common divisors, below and above one vector."""
+    rows = draw(st.sampled_from([1, 1, 2, 5, 13, 29]))
+    depth = draw(st.sampled_from([1, 3, 37, 64, 96]))
+    columns = draw(st.sampled_from([1, 7, 16, 20, 37, 100]))
+    if draw(st.booleans()):
+        text = f"dense:n={rows},c={depth},o={columns}"
+    else:
+        text = f"batch_matmul:n={draw(st.integers(1, 3))},h={rows},c={depth},o={columns}"
+    return parse_workload(text + ",dtype=float32", draw(st.sampled_from(EPILOGUES)))
+
+
+@given(products(), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, derandomize=True)
+def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
+    space = TARGET.space(workload)
+    tensors = Tensors(workload, TARGET.spec, space)
+    flat = np.random.default_rng(seed).integers(0, space.size, 1)
+    values = space.describe(space.unravel(flat)[0])
+    try:
+        error = error_of(tensors, values)
+    except DoesNotApply as refused:
+        assert "over" in str(refused)
+        return
+    assert error < TOLERANCE
+
+
+@pytest.mark.parametrize("text", ["dense:n=3,c=24,o=37", "batch_matmul:n=2,h=5,c=24,o=37"])
+def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
+    workload = parse_workload(text + ",dtype=float32", "bias, residual 0, relu")
+    tensors = Tensors(workload, TARGET.spec, TARGET.space(workload))
+    kernel = kernel_for(workload)
+    values = kernel.default_values(workload, TARGET.spec)
+    assert called(kernel.define(workload, TARGET.spec, values), tensors, values) < TOLERANCE
+    assert error_of(tensors, values) < TOLERANCE
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_untuned_schedules_and_most_others_apply(text: str) -> None:
+    workload = parse_workload(text + ",dtype=float32", "bias")
+    space = TARGET.space(workload)
+    default = kernel_for(workload).default_values(workload, TARGET.spec)
+    assert all(default[knob.name] in knob.values for knob in space.knobs)
+    scheduled(workload, TARGET.spec, default)
+    assert space.size > (100_000 if workload.height * workload.batch > 64 else 5_000)
+    refused = 0
+    for config in space.unravel(np.random.default_rng(0).integers(0, space.size, 40)):
+        try:
+            scheduled(workload, TARGET.spec, space.describe(config))
+        except DoesNotApply:
+            refused += 1
+    assert refused < 16
+
+
+def test_too_much_unrolled_code_is_refused_by_name() -> None:
+    workload = parse_workload("dense:n=4,c=512,o=1000,dtype=float32", "")
+    values = dict(kernel_for(workload).default_values(workload, TARGET.spec))
+    values |= {"tile_rows": 4, "tile_vectors": 8, "chains": 8}
+    with pytest.raises(DoesNotApply, match="register tile of 256 vectors"):
+        scheduled(workload, TARGET.spec, values)
+
+
+def test_the_reference_adds_a_bias_by_column_and_a_residual_by_number() -> None:
+    workload = parse_workload("dense:n=2,c=1,o=2,dtype=float32", "bias, residual 0, relu")
+    data, weights = np.array([[1], [2]], np.float32), np.array([[3], [-5]], np.float32)
+    bias, residual = np.array([10, 1], np.float32), np.array([[0, 0], [0, 20]], np.float32)
+    found = reference(workload, data, weights, bias, residual)
+    assert found.tolist() == [[13, 0], [16, 11]]
+    plain = replace(workload, epilogue=parse_epilogue(""))
+    assert reference(plain, data, weights, bias, residual).tolist() == [[3, -5], [6, -10]]
