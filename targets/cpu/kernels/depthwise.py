@@ -27,6 +27,7 @@ from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
+MAX_TAPS = 25
 MAX_TILE_ROWS = 4
 
 
@@ -72,7 +73,7 @@ class Depthwise:
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """See `targets.cpu.kernels.windows`."""
-        return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS)
+        return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """The schedule of an untuned kernel."""

@@ -33,6 +33,7 @@ from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
+MAX_TAPS = 9
 MAX_TILE_ROWS = 3
 MAX_TILE_BLOCKS = 4
 
@@ -176,7 +177,7 @@ class Grouped:
         return (
             Knob("tile_blocks", blocks),
             Knob("unroll_channels", divisors(int(np.gcd.reduce(sizes)), 8)),
-            *window_knobs(w, ob, MAX_TILE_ROWS),
+            *window_knobs(w, ob, MAX_TILE_ROWS, MAX_TAPS),
         )
 
     def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:

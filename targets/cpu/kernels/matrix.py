@@ -29,12 +29,13 @@ from targets.cpu.kernels.loops import (
     tile_start,
     tiles,
 )
-from targets.cpu.kernels.shared import divisors, registers
+from targets.cpu.kernels.shared import registers
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
 TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 TILE_VECTORS = (1, 2, 3, 4, 6, 8)
+TILE_DEPTH = (32, 64, 128, 256, 512)
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -63,7 +64,7 @@ class Product:
         most = tiles(self.columns, 3 * self.lanes)
         fits = tuple(v for v in TILE_VECTORS if v * self.lanes <= self.columns)
         rows = tuple(r for r in TILE_ROWS if r <= self.rows)
-        depth = [d for d in divisors(self.depth, self.depth) if d >= 32][-6:] or [self.depth]
+        depth = [d for d in TILE_DEPTH if d < self.depth] + [self.depth]
         return (
             Knob("tile_rows", rows),
             Knob("tile_vectors", fits),
@@ -171,7 +172,7 @@ class _Share:
         self.packed_weights = packed
         self.data = self._pack_data() if v["pack_data"] else None
         self.weights = self._pack_weights() if v["pack_weights"] else None
-        steps = p.depth // v["tile_depth"]
+        steps = tiles(p.depth, v["tile_depth"])
         if steps == 1:
             with self._tiles() as (row, column):
                 sums = self._sums()
@@ -180,23 +181,28 @@ class _Share:
             return
         shape = (self.most_rows, self.most_columns, self.height, self.width)
         partial = T.alloc_buffer(shape, "float32")
-        with T.serial(0, steps) as step, self._tiles() as (row, column):
-            place = row - self.rows[0], column - self.columns[0]
 
-            def before(r: int, c: Any) -> Any:
-                zero = tirx.const(0, "float32")
-                return tirx.if_then_else(step > 0, partial[(*place, r, c)], zero)
+        def before(step: Any, row: Any, column: Any) -> Callable[[int, Any], Any]:
+            place, zero = self._place(row, column), tirx.const(0, "float32")
+            return lambda r, c: tirx.if_then_else(step > 0, partial[(*place, r, c)], zero)
 
-            sums = self._sums(before)
+        with T.serial(0, steps - 1) as step, self._tiles() as (row, column):
+            sums = self._sums(before(step, row, column))
             self._add_all(sums, row, column, step * v["tile_depth"], v["tile_depth"])
-            with T.If(step < steps - 1):
-                with T.Then():
-                    for r in range(self.height):
-                        with Nest.tile(v["tile_vectors"], p.lanes) as (c, i):
-                            at = c * p.lanes + i
-                            T.buffer_store(partial, _total(sums, r, at), [*place, r, at])
-                with T.Else():
-                    self._finish(sums, row, column)
+            for r in range(self.height):
+                with Nest.tile(v["tile_vectors"], p.lanes) as (c, i):
+                    at = c * p.lanes + i
+                    place = [*self._place(row, column), r, at]
+                    T.buffer_store(partial, _total(sums, r, at), place)
+        done = (steps - 1) * v["tile_depth"]
+        with self._tiles() as (row, column):
+            sums = self._sums(before(tirx.const(1, "int32"), row, column))
+            self._add_all(sums, row, column, done, p.depth - done)
+            self._finish(sums, row, column)
+
+    def _place(self, row: Any, column: Any) -> tuple[Any, Any]:
+        """Of a tile within the share."""
+        return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
         """Loops over the share's tiles: the indices of a row tile and of a column tile."""

@@ -44,8 +44,9 @@ def is_padded(w: Workload) -> bool:
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
-def window_knobs(w: Workload, block: int, rows: int) -> tuple[Knob, ...]:
-    """The decisions that do not depend on what a tap is; tiles of at most `rows` rows."""
+def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
+    """The decisions that do not depend on what a tap is; tiles of at most `rows` rows, and no more
+    than `taps` unrolled."""
     fits = STACK_BYTES // (4 * block)
     return (
         Knob("tile_columns", tuple(t for t in TILE_COLUMNS if t <= min(w.out_width, fits))),
@@ -53,7 +54,7 @@ def window_knobs(w: Workload, block: int, rows: int) -> tuple[Knob, ...]:
         Knob("row_shares", tuple(s for s in SHARES if s <= tiles(w.out_height, 2))),
         Knob("channels_first", (0, 1)),
         Knob("rows_inside", (0, 1)),
-        Knob("unroll_kernel", (0, 1, 2) if w.kernel_h > 1 else (0, 1)),
+        Knob("unroll_kernel", (0, 1, 2) if 1 < w.kernel_h <= taps / w.kernel_w else (0, 1)),
         Knob("padding", (0, 1, 2) if is_padded(w) else (COPY_NOTHING,)),
     )
 
@@ -128,9 +129,11 @@ class Windows:
         v, w = self.v, self.w
         tile = self.height * self.width * self.taps.sums
         kernel = (1, w.kernel_w, w.kernel_h * w.kernel_w)[v["unroll_kernel"]]
-        border = len(self.pieces) - 1
-        written = kernel + border * max(kernel, w.kernel_w)
-        check_tile(tile, tile * self.taps.unrolled * written * (2 if self._tests_rows() else 1))
+        border = sum(end < 0 for _, end in self.pieces)
+        written = kernel * (len(self.pieces) - border) + border * max(kernel, w.kernel_w)
+        if self._tests_rows():
+            written += (w.kernel_w if v["unroll_kernel"] else 1) * len(self.pieces)
+        check_tile(tile, tile * self.taps.unrolled * written)
 
     def _tests_rows(self) -> bool:
         return not self.copies and bool(self.w.pad_top or self._beyond(self.w.out_height - 1, True))
@@ -296,7 +299,7 @@ class Windows:
                 with T.serial(0, w.kernel_w) as kw:
                     column(kh, kw)
 
-        if unroll > 1:
+        if unroll > 1 and not tests:
             for kh in range(w.kernel_h):
                 row(kh)
         else:
