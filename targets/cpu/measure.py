@@ -7,6 +7,7 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -44,10 +45,10 @@ class Bench:
         self.spec, self.timing = spec, timing
         self._folder = tempfile.TemporaryDirectory()
         self._numbers = count()
-        pin(spec.threads)
         function, arrays, self.operations = product(spec)
         self._module = self._built(function)
         self._arguments = _tensors(arrays)
+        pin(spec.threads, lambda: self._module[FUNCTION](*self._arguments))
         self.reference = self._run(self._module, self._arguments)
 
     def load(self, library: NDArray[np.uint8]) -> Any:
@@ -67,7 +68,7 @@ class Bench:
         once = self._once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
         turns = [
-            np.median(self.reference(CALIBRATION_REPEATS, calls).usable(1))
+            np.median(self.reference(CALIBRATION_REPEATS, calls).chosen(True))
             for _ in range(CALIBRATION_TURNS)
         ]
         return float(min(turns))
@@ -131,7 +132,7 @@ class Bench:
     def _once(self, module: Any, arguments: list[Any]) -> float:
         """About what a call takes, in seconds, when caches and threads are warm."""
         function, began, taken = module[FUNCTION], time.perf_counter(), []
-        while not taken or time.perf_counter() - began < self.timing.warm_up:
+        while len(taken) < 3 or time.perf_counter() - began < self.timing.warm_up:
             start = time.perf_counter()
             function(*arguments)
             taken.append(time.perf_counter() - start)
@@ -166,15 +167,21 @@ class Bench:
         return run
 
 
-def pin(threads: int) -> None:
-    """Give TVM as many threads, this one among them, and a core to each. TVM starts its threads at
-    the first parallel call, with the cores it was told here."""
+def pin(threads: int, start: Callable[[], object]) -> None:
+    """Give TVM as many threads, this one among them, and a core to each; `start` makes a parallel
+    call, at whose first TVM starts its threads. TVM's own way leaves them where they are."""
     import tvm
 
+    tasks = Path("/proc/self/task")
     cores = sorted(os.sched_getaffinity(0))[:threads]
     one_core_each = -2  # tvm::runtime::threading::ThreadGroup::kSpecifyOneCorePerThread
     configure = tvm.get_global_func("runtime.config_threadpool")
     configure(one_core_each, threads, [str(core) for core in cores])
+    before = set(os.listdir(tasks))
+    start()
+    ours = [os.getpid(), *sorted(int(task) for task in set(os.listdir(tasks)) - before)]
+    for task, core in zip(ours, cores, strict=False):
+        os.sched_setaffinity(task, {core})
 
 
 def _preemptions() -> int:

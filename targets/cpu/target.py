@@ -30,7 +30,7 @@ from targets.features import Features
 from targets.files import Json
 from targets.workload import Workload
 
-CACHED, MEMORY = 1 << 20, 1 << 28
+CACHED, MEMORY = 1 << 20, 1 << 27
 """Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
 COMPILE_SECONDS, MEASURE_SECONDS = 0.5, 0.5
 """What a config's compile takes of a core, and its measurement: see

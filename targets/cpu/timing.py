@@ -1,19 +1,21 @@
-"""When a kernel has been timed often enough, and what its repeats say: arithmetic alone.
+"""When a kernel has been timed often enough, and what its repeats say.
 
 A repeat during which the operating system took a core away from a thread says nothing of the kernel
-and is set aside, as long as `least` others are left. Between the kernel's repeats a fixed reference
-kernel runs, repeats as long as the kernel's. What slows both down alike (another clock, a neighbour
-on the memory bus, a hypervisor) divides out:
+and is set aside. Between the kernel's repeats a fixed reference kernel runs, repeats as long as the
+kernel's. What slows both down alike (another clock, a neighbour on the memory bus, a hypervisor)
+divides out:
 
     seconds = repeat / median of the reference's repeats nearby × what the reference takes in quiet
 
 A kernel's time is the median of these. It is done when an interval that holds the true median with
-95 % confidence, whatever the distribution, is narrow enough.
+95 % confidence, whatever the distribution, is narrow enough. Where too few repeats of either are
+undisturbed, the fastest quarter of both stands in: those were disturbed least, and alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import comb, inf
@@ -23,28 +25,30 @@ from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
 CONFIDENCE = 0.95
+LONGEST = 0.002
+"""Seconds: repeats of the reference are no longer, however slow a kernel is."""
 
 
 @dataclass(frozen=True)
 class Timing:
     """How kernels are timed. The figures are choices of ours: docs/decisions/measuring-on-a-cpu.md.
 
-    `warm_up` seconds a kernel runs before anything counts; a repeat is as many calls as take
-    `repeat` seconds, at least one. `turn` repeats of the kernel follow as many of the reference.
-    It ends when the interval is narrower than `width` of the median, or after `cap` seconds, but
-    not before `least` repeats; a kernel of which so many take longer than `patience` seconds gets
-    fewer. Before each call `flush_bytes` are read, so that caches are cold; 0 leaves them warm.
-    Outputs may differ from the reference's by `tolerance` of its largest. A config that gives no
-    answer within `hang` seconds is given up.
+    `warm_up` seconds a kernel runs before anything counts. A repeat is as many calls as take
+    `repeat` seconds, at least one; `turn` repeats of the kernel follow as many of the reference. It
+    ends when there are `least` undisturbed repeats and the interval is narrower than `width` of the
+    median, or after `cap` seconds; where fewer are undisturbed, after `patience` seconds. Before
+    each call `flush_bytes` are read, so that caches are cold; 0 leaves them warm. Outputs may
+    differ from the reference's by `tolerance` of its largest. A config that gives no answer within
+    `hang` seconds is given up.
     """
 
-    warm_up: float = 0.005
-    repeat: float = 0.0005
-    turn: int = 4
+    warm_up: float = 0.02
+    repeat: float = 0.0003
+    turn: int = 5
     width: float = 0.02
-    cap: float = 0.6
-    least: int = 6
-    patience: float = 2.0
+    cap: float = 0.5
+    least: int = 10
+    patience: float = 1.5
     flush_bytes: int = 0
     tolerance: float = 1e-4
     hang: float = 20.0
@@ -58,9 +62,19 @@ class Repeats:
     seconds: Seconds
     quiet: NDArray[np.bool_]
 
-    def usable(self, least: int) -> Seconds:
-        """The undisturbed ones if there are `least`, shape (quiet,), else all, shape (n,)."""
-        return self.seconds[self.quiet] if self.quiet.sum() >= least else self.seconds
+    @staticmethod
+    def joined(parts: Sequence[Repeats]) -> Repeats:
+        """One behind the other."""
+        return Repeats(
+            np.concatenate([part.seconds for part in parts]),
+            np.concatenate([part.quiet for part in parts]),
+        )
+
+    def chosen(self, undisturbed: bool) -> Seconds:
+        """The undisturbed ones, shape (quiet,), or the fastest quarter, shape (some,)."""
+        if undisturbed and self.quiet.any():
+            return self.seconds[self.quiet]
+        return np.sort(self.seconds)[: -(-len(self.seconds) // 4)]
 
 
 Run = Callable[[int, int], Repeats]
@@ -69,33 +83,40 @@ Run = Callable[[int, int], Repeats]
 
 @dataclass
 class Record:
-    """What was timed so far of one kernel: turns of it between turns of the reference."""
+    """What was timed so far of one kernel: turns of it, each between two of the reference."""
 
-    least: int
+    timing: Timing
     kernel: list[Repeats] = field(default_factory=list)
     reference: list[Repeats] = field(default_factory=list)
 
+    def undisturbed(self) -> bool:
+        """Whether there are enough undisturbed repeats of both."""
+        found = (sum(int(each.quiet.sum()) for each in of) for of in (self.kernel, self.reference))
+        return min(found) >= self.timing.least
+
     def corrected(self, quiet_reference: float) -> Seconds:
-        """Seconds a call as on a quiet machine, whose reference takes `quiet_reference` seconds,
-        shape (n,): the undisturbed repeats, or all where too few are."""
+        """Seconds a call as on a quiet machine, whose reference takes `quiet_reference` seconds;
+        shape (n,)."""
+        undisturbed = self.undisturbed()
         scaled = [
-            Repeats(each.seconds * (quiet_reference / self._level(turn)), each.quiet)
+            Repeats(
+                each.seconds * (quiet_reference / self._level(turn, undisturbed)), each.quiet
+            )
             for turn, each in enumerate(self.kernel)
         ]
-        joined = Repeats(
-            np.concatenate([each.seconds for each in scaled]),
-            np.concatenate([each.quiet for each in scaled]),
-        )
-        return joined.usable(self.least)
+        return Repeats.joined(scaled).chosen(undisturbed)
 
-    def _level(self, turn: int) -> float:
-        """The reference's time around a turn of the kernel."""
-        around = self.reference[turn : turn + 2]
-        joined = Repeats(
-            np.concatenate([each.seconds for each in around]),
-            np.concatenate([each.quiet for each in around]),
-        )
-        return float(np.median(joined.usable(1)))
+    def fastest(self) -> float:
+        """Seconds of the fastest call so far."""
+        return float(min(each.seconds.min() for each in self.kernel))
+
+    def _level(self, turn: int, undisturbed: bool) -> float:
+        """The reference's time around a turn of the kernel: of two turns before and two after it,
+        or of all where none of these was undisturbed."""
+        around = Repeats.joined(self.reference[max(turn - 1, 0) : turn + 3])
+        if undisturbed and not around.quiet.any():
+            around = Repeats.joined(self.reference)
+        return float(np.median(around.chosen(undisturbed)))
 
 
 def time_kernel(
@@ -103,23 +124,26 @@ def time_kernel(
 ) -> Seconds:
     """Corrected seconds a call, shape (n,). `once` is about what a call takes, `quiet_reference`
     what one of the reference takes on a quiet machine, both in seconds."""
-    calls = max(1, round(timing.repeat / once))
-    beside = max(1, round(calls * once / quiet_reference))
-    turn = max(1, min(timing.turn, int(timing.patience / once / 2)))
-    record, spent = Record(timing.least), 0.0
-    record.reference.append(reference(turn, beside))
+    record, began = Record(timing), time.perf_counter()
     while True:
+        calls = max(1, round(timing.repeat / once))
+        beside = max(1, round(min(calls * once, LONGEST) / quiet_reference))
+        turn = max(1, min(timing.turn, int(timing.cap / once / 4)))
+        if not record.reference:
+            record.reference.append(reference(turn, beside))
         record.kernel.append(kernel(turn, calls))
         record.reference.append(reference(turn, beside))
-        spent += record.kernel[-1].seconds.sum() * calls
-        spent += record.reference[-1].seconds.sum() * beside
+        once = min(once, record.fastest())
         found = record.corrected(quiet_reference)
-        low, high = median_interval(found)
-        if high - low <= timing.width * np.median(found):
+        if _is_done(found, record.undisturbed(), time.perf_counter() - began, timing):
             return found
-        enough = len(found) >= timing.least or spent >= timing.patience
-        if spent >= timing.cap and enough:
-            return found
+
+
+def _is_done(found: Seconds, undisturbed: bool, spent: float, timing: Timing) -> bool:
+    if not undisturbed:
+        return spent >= timing.patience
+    low, high = median_interval(found)
+    return bool(high - low <= timing.width * np.median(found)) or spent >= timing.cap
 
 
 def median_interval(values: Seconds) -> tuple[float, float]:

@@ -1,0 +1,91 @@
+"""A CPU kernel that crashes, hangs or computes wrong numbers costs itself alone; times mean
+something."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from targets.base import Lowered, Ragged
+from targets.conformance import CHECKS
+from targets.cpu.assembly import c_compiler
+from targets.cpu.compile import FUNCTION
+from targets.cpu.spec import CpuSpec
+from targets.cpu.target import CpuTarget
+from targets.cpu.timing import Timing
+from targets.workload import parse_workload
+
+WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
+QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
+SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
+BODIES = {
+    "crash": "*(volatile int *)0 = 1; return 0;",
+    "hang": "for (;;) __asm__ volatile(\"\"); return 0;",
+    "nothing": "return 0;",
+}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[[str], np.ndarray]:
+    """A real library with a function that does what its C says."""
+
+    def made(body: str) -> np.ndarray:
+        source, library = tmp_path / "broken.c", tmp_path / "broken.so"
+        source.write_text(
+            f"int __tvm_ffi_{FUNCTION}(void *self, void *args, int n, void *result) {{ {body} }}"
+        )
+        subprocess.run([c_compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
+        return np.frombuffer(library.read_bytes(), np.uint8)
+
+    return made
+
+
+def _compiled(count: int) -> Lowered:
+    """So many configs that compile."""
+    space = SHARED.space(WORK)
+    flat = np.random.default_rng(0).permutation(space.size)[: 16 * count]
+    lowered = SHARED.lower(WORK, space.unravel(flat))
+    return lowered.rows(np.flatnonzero(lowered.ok)[:count])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_cpu_keeps_the_contract(check: str) -> None:
+    CHECKS[check](lambda: SHARED, WORK)
+
+
+def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray]) -> None:
+    lowered = _compiled(5)
+    libraries = [lowered.programs["library"][row] for row in range(5)]
+    libraries[1], libraries[2] = broken(BODIES["crash"]), broken(BODIES["hang"])
+    libraries[4] = broken(BODIES["nothing"])
+    measured = SHARED.within(3.0).measure(
+        replace(lowered, programs={"library": Ragged.of(libraries)})
+    )
+    assert list(measured.status) == ["valid", "run_error", "timeout", "valid", "wrong_result"]
+    assert "SIGSEGV" in measured.reason[1]
+    assert "3 s" in measured.reason[2]
+
+
+def test_wrong_numbers_say_how_wrong() -> None:
+    lowered = _compiled(1)
+    other = replace(WORK, epilogue=WORK.epilogue[:1])  # the same arguments, without the clip
+    space = SHARED.space(other)
+    wrong = SHARED.lower(other, lowered.configs)
+    assert space == SHARED.space(WORK)
+    measured = SHARED.measure(replace(wrong, workload=WORK))
+    assert list(measured.status) == ["wrong_result"]
+    assert "of its largest value" in measured.reason[0]
+    counted = SHARED.verify(replace(wrong, workload=WORK))
+    assert 0 < counted[0] < WORK.out_channels * 64
+
+
+def test_repeats_are_what_the_median_is_of() -> None:
+    measured = SHARED.measure(_compiled(2))
+    assert measured.repeats is not None
+    for row in range(2):
+        assert measured.seconds[row] == np.median(measured.repeats[row])
