@@ -248,6 +248,16 @@ class PoolsSums(Protocol):
 
 
 @runtime_checkable
+class Watched(Protocol):
+    """Runs programs in a watched process of its own already, so that none can end, block or mislead
+    a session: there is no need for `targets.isolated`."""
+
+    def within(self, seconds: float) -> Target:
+        """The same target with that limit on a run, instead of its own."""
+        ...
+
+
+@runtime_checkable
 class HasSpecification(Protocol):
     """Can be written down and built again (`targets.registry.rebuild`)."""
 

@@ -13,6 +13,7 @@ from models import make_explorer
 from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
 from targets import isolated
 from targets.base import Target
+from targets.capabilities import Watched, capability
 from targets.files import Json, digest
 from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
@@ -139,6 +140,8 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
     here = make_target(name, space)
     if not isolate:
         return here
+    if (watched := capability(here, Watched)) is not None:
+        return watched.within(isolate)
     recipe = {"text": name, "space": space}
     return isolated.IsolatedTarget(isolated.NAMED, recipe, Limits(isolate), beside=here)
 

@@ -5,7 +5,7 @@ and is set aside. Between the kernel's repeats a fixed reference kernel runs, re
 kernel's. What slows both down alike (another clock, a neighbour on the memory bus, a hypervisor)
 divides out:
 
-    seconds = repeat / median of the reference's repeats nearby × what the reference takes in quiet
+    seconds = repeat / median of the reference's repeats beside it × what that takes in quiet
 
 A kernel's time is the median of these. It is done when an interval that holds the true median with
 95 % confidence, whatever the distribution, is narrow enough. Where too few repeats of either are
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
 CONFIDENCE = 0.95
+MOST = 2.0
 LONGEST = 0.002
 """Seconds: repeats of the reference are no longer, however slow a kernel is."""
 
@@ -96,27 +97,17 @@ class Record:
 
     def corrected(self, quiet_reference: float) -> Seconds:
         """Seconds a call as on a quiet machine, whose reference takes `quiet_reference` seconds;
-        shape (n,)."""
+        shape (n,). Of the reference the median counts, over the second that a kernel is timed:
+        ratios turn by turn would add the noise of single turns. A reference more than `MOST` times
+        as slow as in quiet was disturbed, not slowed down."""
         undisturbed = self.undisturbed()
-        scaled = [
-            Repeats(
-                each.seconds * (quiet_reference / self._level(turn, undisturbed)), each.quiet
-            )
-            for turn, each in enumerate(self.kernel)
-        ]
-        return Repeats.joined(scaled).chosen(undisturbed)
+        beside = Repeats.joined(self.reference).chosen(undisturbed)
+        slowdown = min(float(np.median(beside)) / quiet_reference, MOST)
+        return Repeats.joined(self.kernel).chosen(undisturbed) / slowdown
 
     def fastest(self) -> float:
         """Seconds of the fastest call so far."""
         return float(min(each.seconds.min() for each in self.kernel))
-
-    def _level(self, turn: int, undisturbed: bool) -> float:
-        """The reference's time around a turn of the kernel: of two turns before and two after it,
-        or of all where none of these was undisturbed."""
-        around = Repeats.joined(self.reference[max(turn - 1, 0) : turn + 3])
-        if undisturbed and not around.quiet.any():
-            around = Repeats.joined(self.reference)
-        return float(np.median(around.chosen(undisturbed)))
 
 
 def time_kernel(
