@@ -1,5 +1,5 @@
-"""What the networks' side knows of an accelerator: its blocks, how workloads are written for it,
-and what layers take there and on the CPU beside it."""
+"""What the networks' side knows of an accelerator: its blocks, the numbers it computes with, how
+workloads are written for it, and what layers take there and on the CPU beside it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from targets.capabilities import (
     Roofline,
     blocks_of,
     capability,
+    dtypes_of,
 )
 from targets.errors import WorkloadError
 from targets.workload import Workload
@@ -32,12 +33,20 @@ EpilogueMode = Literal["full", "per-channel", "plain"]
 MAX_WASTE = 1.0
 
 
+def _anything(_: Workload) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """Blocks in elements; `epilogue` as in `networks.int8`; a layer is offloaded where at most
     `max_waste` of its multiplications are by zeros. `bound` is what a workload takes at least, None
     where nobody knows, and raises `WorkloadError` for one that cannot run; `slowdown` is that of
-    the CPU beside it (`networks.cpu_costs`)."""
+    the CPU beside it (`networks.cpu_costs`).
+
+    One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
+    is packed or padded for it, and `check`, which raises `WorkloadError` for what it has no kernel
+    of, is all there is to decide."""
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -47,12 +56,16 @@ class Accelerator:
     estimate: Callable[[Workload], float] | None = None
     """What the schedule of a workload takes that its target's estimate thinks best, where the
     target pools sums."""
+    computes_floats: bool = False
+    check: Callable[[Workload], object] = _anything
 
     @classmethod
     def of(
         cls, target: Target, epilogue: EpilogueMode = "full", max_waste: float = MAX_WASTE
     ) -> Accelerator:
         """A target as accelerator."""
+        if "float32" in dtypes_of(target):
+            return cls(Blocks(), epilogue, max_waste, computes_floats=True, check=target.space)
         bound, roofline = capability(target, Bound), capability(target, Roofline)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
         least = None if roofline is None else roofline.roofline

@@ -7,6 +7,8 @@ channels would leave a block nearly empty, the image is unfolded while the host 
 (`networks.rewrites`). A product of two activations is a dense layer a head, whose weights are
 packed at run time. What is no product is one by constants: an average is a depthwise convolution,
 a sum or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
+
+A target that computes in float32 gets the products of a float network as they are.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from networks import int8
-from networks.accelerator import Accelerator
+from networks import float32, int8
+from networks.accelerator import Accelerator, EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall
 from networks.rewrites import best_unfold, image_bytes, padded, waste
 from targets.capabilities import Blocks
+from targets.errors import WorkloadError
 from targets.unfold import Unfold
 from targets.workload import EpilogueOp, Workload, canonical
 
@@ -58,6 +61,8 @@ class ExtractedWorkload(NamedTuple):
 def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> Decision:
     """The call as the accelerator would run it, whatever that costs; `from_host` where its
     data are the network's own, which the CPU packs anyway."""
+    if accelerator.computes_floats:
+        return _in_float(call, accelerator)
     if found := _obstacle(call, accelerator):
         return Decision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
@@ -74,6 +79,29 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
     return Decision(
         call, workload, _calls(call), wasted, _remarks(call, written, unfold, blocks), "", unfold
     )
+
+
+def _in_float(call: FusedCall, accelerator: Accelerator) -> Decision:
+    """The call by a kernel of the target's, if it has one."""
+    if found := float32.obstacle(call):
+        return Decision(call, None, 0, 0.0, *found)
+    workload = float_workload(call, accelerator.epilogue)
+    try:
+        accelerator.check(workload)
+    except WorkloadError as error:
+        return Decision(call, None, 0, 0.0, str(error))
+    return Decision(call, workload, 1)
+
+
+def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
+    """One of its calls in float32, with the model's channels; the heads of a product of two
+    activations are a batch."""
+    if call.operator == "matmul":
+        *heads, rows, inputs = call.data_shape
+        shape = Workload("batch_matmul", math.prod(heads), inputs, rows, 1, call.weight_shape[-1])
+    else:
+        shape = workload_of(call, Blocks())
+    return replace(shape, dtype="float32", epilogue=float32.epilogue(call, mode))
 
 
 def workload_of(call: FusedCall, blocks: Blocks) -> Workload:

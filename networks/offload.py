@@ -36,8 +36,10 @@ def decide(examined: Examined, accelerator: Accelerator) -> list[Decision]:
         for place, call in enumerate(graph.calls)
     ]
     able = [decision.workload is not None for decision in found]
+    if accelerator.bound is None:  # nobody knows what takes how long
+        return found
     borders, on = _Borders(graph, accelerator, found), list(able)
-    while accelerator.bound is not None:
+    while True:
         leaving = [place for place in range(len(on)) if on[place] and borders.gain(place, on) < 0]
         if not leaving:
             break
@@ -201,7 +203,7 @@ class _Borders:
     def decided(self, place: int, on: Sequence[bool]) -> Decision:
         """As it is in the end."""
         decision = self.found[place]
-        if decision.workload is None or self.accelerator.bound is None:
+        if decision.workload is None:
             return decision
         there = self._there(place, on)
         decision = replace(decision, accelerator_seconds=there)

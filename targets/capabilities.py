@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from targets.base import Configs, Lowered, Measurements, Space, Target
 from targets.built import Built, BuiltProgram, LayerGraph, Pick
 from targets.features import Features
 from targets.files import Json
-from targets.workload import Workload
+from targets.kernels import KernelCode
+from targets.workload import DType, Workload
 
 C = TypeVar("C")
 
@@ -203,6 +204,31 @@ class Builds(Protocol):
 
 
 @runtime_checkable
+class CompilesKernels(Protocol):
+    """Runs kernels of TensorIR that can be compiled into a library with a whole network."""
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
+        there is none."""
+        ...
+
+    def code_target(self) -> Any:
+        """What TVM compiles for."""
+        ...
+
+    def use_threads(self) -> None:
+        """Let what was compiled run on as many threads as the target has."""
+        ...
+
+    def kernel_error(
+        self, workload: Workload, config: Sequence[int], function: Callable[..., object]
+    ) -> float:
+        """The largest difference of a compiled kernel's output from the reference on seeded
+        tensors, as a share of the largest value."""
+        ...
+
+
+@runtime_checkable
 class HasArea(Protocol):
     """Knows how large the hardware is."""
 
@@ -225,6 +251,22 @@ def blocks_of(target: Target) -> Blocks:
     """Those of a target; single elements where it has none."""
     offered = capability(target, HasBlocks)
     return Blocks() if offered is None else offered.blocks
+
+
+@runtime_checkable
+class ComputesIn(Protocol):
+    """Says with which numbers it computes."""
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """The element types of the workloads it runs."""
+        ...
+
+
+def dtypes_of(target: Target) -> frozenset[DType]:
+    """Those of a target; int8 where it does not say."""
+    offered = capability(target, ComputesIn)
+    return frozenset[DType](("int8",)) if offered is None else offered.dtypes
 
 
 @runtime_checkable

@@ -50,7 +50,8 @@ def inspect(
     from cli.views.operators import show_report
     from cli.views.terminal import Terminal
 
-    show_report(report, hardware.name, Terminal(), brief=brief)
+    host = not accelerator.computes_floats
+    show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)
 
 
 def zoo(

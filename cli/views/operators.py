@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,22 +15,33 @@ from targets.titles import shape
 from targets.workload import parse_workload
 
 STYLES = {"offloaded": "green", "cpu": "yellow", "unsupported": "bold red"}
-PLACES = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
+OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "unsupported": "none"}
+KERNELS = {"offloaded": "kernel", "cpu": "TVM", "unsupported": "none"}
 
 
-def show_report(report: ModelReport, target: str, console: Console, *, brief: bool = False) -> None:
-    """Print the report. `brief` leaves out operators that only follow another or do no work."""
+def show_report(
+    report: ModelReport,
+    target: str,
+    console: Console,
+    *,
+    brief: bool = False,
+    has_host: bool = True,
+) -> None:
+    """Print the report. `brief` leaves out operators that only follow another or do no work. A
+    target that is the processor itself `has_host` not: nothing is offloaded, and compared."""
     shown = [o for o in report.operators if not brief or _matters(o)]
-    console.print(_operators(shown))
+    console.print(_operators(shown, OFFLOADED if has_host else KERNELS))
     console.print()
     console.print(_workloads(report))
     console.print()
     console.print(
         f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
-        f"offloaded ({percent(report.offloaded_share)}); {_rest(report)}",
+        f"{'offloaded' if has_host else 'by kernels'} ({percent(report.offloaded_share)}); "
+        f"{_rest(report) if has_host else 'TVM compiles the rest'}",
         highlight=False,
     )
-    console.print(_times(report), highlight=False)
+    if has_host:
+        console.print(_times(report), highlight=False)
     for operator in report.by_status("unsupported"):
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
 
@@ -57,9 +70,9 @@ def _matters(operator: OperatorReport) -> bool:
     return done or operator.status == "unsupported" or bool(operator.next_step)
 
 
-def _operators(operators: list[OperatorReport]) -> Table:
+def _operators(operators: list[OperatorReport], places: Mapping[str, str]) -> Table:
     table = ruled_table()
-    figures = ("MMAC", "accel.\nms", "CPU\nms")
+    figures = ("MMAC", "accel.\nms", "CPU\nms") if places is OFFLOADED else ("MMAC",)
     for name in ("operator", "type", "on", *figures, "workload or reason"):
         numbers = name in figures
         table.add_column(
@@ -74,10 +87,11 @@ def _operators(operators: list[OperatorReport]) -> Table:
                 why += f" ({operator.waste:.0%} padding)"
         elif operator.next_step:
             why += f"; {operator.next_step}"
+        times = milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds)
         table.add_row(
             operator.name, operator.op_type,
-            Text(PLACES[operator.status], STYLES[operator.status]), mega(operator.macs),
-            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds), Text(why),
+            Text(places[operator.status], STYLES[operator.status]), mega(operator.macs),
+            *times[: len(figures) - 1], Text(why),
         )  # fmt: skip
     return table
 

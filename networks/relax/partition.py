@@ -64,7 +64,7 @@ def partition(flat: FlatGraph) -> Partition:
             f"TVM fused {_calls(fused)} subgraphs where {len(found)} were found; "
             "please report this model, it should not happen"
         )
-    calls = tuple(_fused_call(flat, match) for match in found)
+    calls = tuple(fused_call(flat, match) for match in found)
     return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))
 
 
@@ -94,7 +94,8 @@ def _calls(module: Any) -> int:
     )
 
 
-def _fused_call(flat: FlatGraph, match: Match) -> FusedCall:
+def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
+    """What a match computes, without its numbers."""
     anchor, operator = match.anchor, match.operator
     weighted = operator in ("conv2d", "dense", "matmul")
     weight = anchor.args[1] if weighted else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 from targets.base import Target
 from targets.cpu import machine
@@ -34,15 +33,11 @@ def _check(text: str) -> None:
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
     """Raises `SpecError` for another machine's."""
-    try:
-        spec = CpuSpec(**cast(Any, dict(specification)))
-    except TypeError:
-        raise SpecError("this is no specification of a cpu; tune anew with --target cpu") from None
-    own = this_machine()
+    spec, own = CpuSpec.from_json(specification), this_machine()
     if spec.model != own.model or spec.threads > own.threads or spec.lanes > own.lanes:
         raise SpecError(
-            f"these schedules are for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), "
-            f"this machine is {own.model} ({own.threads}, {own.lanes}); tune anew on this machine"
+            f"this is for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), this machine "
+            f"is {own.model} ({own.threads}, {own.lanes}); tune and build anew on this machine"
         )
     return _target(spec)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 from targets.errors import SpecError
-from targets.files import Json
+from targets.files import Json, as_int, as_text
 
 LANES = (4, 8, 16)
 """Float32 numbers in a vector of 128, 256 or 512 bits."""
@@ -47,6 +48,20 @@ class CpuSpec:
     def to_json(self) -> dict[str, Json]:
         """As JSON."""
         return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Json]) -> CpuSpec:
+        """What `to_json` gave. Raises `SpecError`."""
+        try:
+            spec = CpuSpec(
+                as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
+                as_text(values["model"]),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            raise SpecError(f"this describes no processor ({error}); tune or build again") from None
+        if spec.threads < 1 or spec.lanes not in LANES or not re.fullmatch(r"[\w.-]*", spec.mcpu):
+            raise SpecError(f"this describes no processor ({spec}); tune or build again")
+        return spec
 
     @staticmethod
     def parse(text: str) -> CpuSpec:

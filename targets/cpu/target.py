@@ -20,8 +20,8 @@ from targets.cpu.bounds import bytes_of, least_operations
 from targets.cpu.compile import Compiled
 from targets.cpu.compile_pool import shared_pool
 from targets.cpu.hidden import COLUMNS
-from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.known import kernel_for
+from targets.cpu.network import NetworkKernels
 from targets.cpu.runner import Runner, quiet_machine
 from targets.cpu.spec import CpuSpec
 from targets.cpu.timing import Timing
@@ -37,7 +37,7 @@ COMPILE_SECONDS, MEASURE_SECONDS = 0.5, 0.5
 docs/decisions/measuring-on-a-cpu.md."""
 
 
-class CpuTarget:
+class CpuTarget(NetworkKernels):
     """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM in processes that live on,
     timed in a watched one. No config can end, block or mislead this process."""
 

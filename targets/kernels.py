@@ -1,0 +1,26 @@
+"""A scheduled kernel on its way into a network's library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCode:
+    """`function` is TensorIR: data, weights, then a bias and a residual if the workload has them,
+    and the output; its parameters have the shapes that it wants them in.
+
+    Channels of an image lie in blocks, (n, c, h, w) as (n, c / block, h, w, block), in this order
+    of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
+    `pack_weights` takes weights as (o, c/groups, kh, kw), or (out, in) of a dense layer.
+    """
+
+    function: Any
+    data_block: int
+    out_block: int
+    pack_weights: Callable[[NDArray[np.float32]], NDArray[np.float32]]
