@@ -23,6 +23,7 @@ from targets.errors import UnknownName
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
+    from networks.whole import Whole
 
 
 class Network:
@@ -41,6 +42,11 @@ class Network:
     def compiled(self) -> CompiledModule:
         """The whole network built for this machine's CPU, in float or as quantised."""
         return self._source.compile()
+
+    @cached_property
+    def whole(self) -> Whole:
+        """All of it with its weights, to be compiled. Raises as `Source.compile`."""
+        return self._source.whole()
 
     def report(
         self,

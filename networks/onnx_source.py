@@ -18,6 +18,7 @@ from networks.weightless import weights_as_inputs, without_operators, without_we
 if TYPE_CHECKING:
     from networks.relax.bindings import FlatGraph
     from networks.relax.execute import CompiledModule
+    from networks.whole import Whole
 
 
 class OnnxSource:
@@ -72,10 +73,24 @@ class OnnxSource:
         """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
         from networks.relax.execute import CompiledModule
 
-        normal, flat = import_whole(self.name, self._weighted(), self._input_shapes)
-        inputs = [info.name for info in data_inputs(normal.model)]
-        outputs = [info.name for info in normal.graph.output]
-        return CompiledModule(flat.module, inputs, outputs)
+        whole = self.whole()
+        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
+
+    def whole(self) -> Whole:
+        """All of it, with onnxruntime as the reference; raises as `import_whole`."""
+        from networks.quantise.session import runs
+        from networks.whole import Whole
+
+        model = self._weighted()
+        normal, flat = import_whole(self.name, model, self._input_shapes)
+        outputs = tuple(info.name for info in normal.graph.output)
+        return Whole(
+            flat,
+            tuple(info.name for info in data_inputs(normal.model)),
+            outputs,
+            lambda arrays: next(runs(model, outputs, [arrays])),
+            "onnxruntime",
+        )
 
 
 def import_whole(

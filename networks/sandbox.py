@@ -32,6 +32,7 @@ from targets.rpc_process import (
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
+    from networks.whole import Whole
 
 READING = Limits(seconds=300.0, memory_bytes=12 << 30)
 """For files of up to 2 GiB, with the importer and its libraries."""
@@ -40,8 +41,8 @@ _LIBRARIES = 1 << 30
 
 
 class SandboxedSource:
-    """A model file that only a child process reads. `compile`, which runs the model on this
-    machine, trusts it: it reads the file here."""
+    """A model file that only a child process reads. `compile` and `whole`, which run the model on
+    this machine, trust it: they read the file here."""
 
     def __init__(self, path: Path, input_shapes: InputShapes, limits: Limits = READING) -> None:
         self.name = str(path)
@@ -101,6 +102,9 @@ class SandboxedSource:
 
     def compile(self) -> CompiledModule:
         return read_source(self._path, self._shapes).compile()
+
+    def whole(self) -> Whole:
+        return read_source(self._path, self._shapes).whole()
 
 
 def _told(name: str, kind: str, message: str) -> TilewrightError:

@@ -13,6 +13,7 @@ from networks.onnx_source import OnnxSource
 
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
+    from networks.whole import Whole
 
 InputShapes = Mapping[str, Sequence[int]]
 
@@ -31,6 +32,9 @@ class Source(Protocol):
     def compile(self) -> CompiledModule:
         """The whole network, built for this machine's CPU. Raises as `examine`, and
         `UnsupportedOperatorError`."""
+
+    def whole(self) -> Whole:
+        """All of it as the importer makes it, weights included. Raises as `compile`."""
 
 
 def read_source(path: Path, input_shapes: InputShapes) -> Source:

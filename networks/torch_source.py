@@ -14,6 +14,7 @@ from networks.torch_file import read_exported
 if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
     from networks.relax.torch_importer import TorchProgram
+    from networks.whole import Whole
 
 
 class TorchSource:
@@ -60,10 +61,25 @@ class TorchSource:
         """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
         from networks.relax.execute import CompiledModule
 
+        whole = self.whole()
+        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
+
+    def whole(self) -> Whole:
+        """All of it, with TVM's own compilation as the reference; raises as `compile`."""
+        from networks.relax.execute import CompiledModule
+        from networks.whole import Whole
+
         program = self._program
         refuse_unsupported(
             self.name,
             {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
         )
         flat = program.flat(weights_as_parameters=False)
-        return CompiledModule(flat.module, list(program.inputs), program.outputs)
+        inputs, outputs = tuple(program.inputs), tuple(program.outputs)
+        return Whole(
+            flat,
+            inputs,
+            outputs,
+            lambda arrays: CompiledModule(flat.module, inputs, outputs)(arrays),
+            "TVM without schedules",
+        )
