@@ -11,7 +11,7 @@ from networks import artefact
 from networks.artefact import ArtefactError
 from networks.errors import ModelFileError
 from targets.base import Target
-from targets.capabilities import Builds, blocks_of, capability
+from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
 from targets.files import Json
 from targets.registry import check_target, kind_of, make_target
 from tuning.checks import check_source
@@ -67,6 +67,10 @@ def build_artefact(
     say = stage or _nothing
     check(options)
     target = make_target(options.target)
+    if capability(target, CompilesKernels) is not None:
+        from tuning.compiling import build_library
+
+        return BuiltArtefact(build_library(options, target, say, progress), ())
     say("quantising")
     graph, notes, warnings = integer_network(options, target)
     artefact.check(graph, target, options.out, bare=options.bare)

@@ -12,19 +12,20 @@ from cli.arguments import InputShape, Model, Target, read_input_shapes
 from targets.errors import TilewrightError
 
 if TYPE_CHECKING:
-    from networks.artefact import Artefact
+    from networks.artefact import Artefact, CompiledArtefact
     from networks.artefact.run import Array
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LIBRARY_KIND = "library"
 TRIALS = 16
 MOST_INPUT_BYTES = 1 << 30
 
 
 def register(app: typer.Typer) -> None:
-    app.command("build", short_help="Make one folder of a network that a board can run.")(build)
-    app.command("run", short_help="Run an artefact on the simulated accelerator.")(run)
-    app.command("verify", short_help="Hold an artefact against plain integer arithmetic.")(verify)
+    app.command("build", short_help="Make one folder of a network that a target can run.")(build)
+    app.command("run", short_help="Run an artefact: on the simulated accelerator, or here.")(run)
+    app.command("verify", short_help="Hold an artefact against plain arithmetic.")(verify)
 
 
 def build(
@@ -65,7 +66,8 @@ def build(
     ] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Make one folder of a network and its schedules: programs, weights, sources for a board."""
+    """Make one folder of a network and its schedules: programs, weights and sources for a board;
+    or, for the target cpu, a library of the float network."""
     from cli.views.artefact import show_built
     from cli.views.building import Building
     from cli.views.terminal import Terminal
@@ -86,6 +88,10 @@ def build(
         typer.echo(f"note: {warning}", err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
+    elif made.manifest.get("kind") == LIBRARY_KIND:
+        from cli.views.library import show_library
+
+        show_library(made.manifest, out, console)
     else:
         show_built(made.manifest, out, console)
 
@@ -107,11 +113,12 @@ def run(
         typer.Option(metavar="FILE", help="Picture of the units' work: .png or .html."),
     ] = None,
 ) -> None:
-    """One inference on the simulated accelerator, bit by bit and cycle by cycle as in hardware."""
+    """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
+    of a library, on this machine. That runs code of the folder: run none of strangers."""
     from cli.interrupts import interruptible
     from cli.views.artefact import profile_json, show_profile, show_run
     from cli.views.terminal import Terminal
-    from networks.artefact import load
+    from networks.artefact import CompiledArtefact, load
     from targets.files import pack_arrays, write_atomically
 
     if timeline is not None and timeline.suffix not in (".png", ".html"):
@@ -120,6 +127,11 @@ def run(
         raise TilewrightError(f"--output {output}: outputs are written as .npz")
     artefact = load(folder)
     arrays = _arrays(inputs, artefact)
+    if isinstance(artefact, CompiledArtefact):
+        if timeline is not None:
+            raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
+        _run_library(artefact, arrays, output, profile=profile, as_json=as_json)
+        return
     outputs, spent = interruptible(lambda: artefact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
@@ -136,14 +148,37 @@ def run(
         show_run(artefact, spent, output, Terminal())
 
 
+def _run_library(
+    artefact: CompiledArtefact, arrays: dict[str, Array], output: Path, *, profile: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """One inference on this machine, and its figures."""
+    from cli.views.library import library_profile_json, show_library_profile, show_library_run
+    from cli.views.terminal import Terminal
+    from targets.files import pack_arrays, write_atomically
+
+    outputs, spent = artefact.run(arrays, layers=profile or as_json)
+    write_atomically(output, pack_arrays(outputs))
+    if as_json:
+        typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
+    elif profile:
+        show_library_profile(artefact, spent, Terminal())
+    else:
+        show_library_run(artefact, spent, output, Terminal())
+
+
 def verify(folder: Folder, as_json: AsJson = False) -> None:
-    """Run every layer on random data and compare it with plain integer arithmetic."""
+    """Run every layer on random data and compare it with plain arithmetic; of a library also the
+    whole network, with what its source model gives."""
     from cli.interrupts import interruptible
     from cli.views.artefact import checks_json, show_checks
     from cli.views.terminal import Terminal
-    from networks.artefact import load
+    from networks.artefact import CompiledArtefact, load
 
     artefact = load(folder)
+    if isinstance(artefact, CompiledArtefact):
+        _verify_library(artefact, as_json=as_json)
+        return
     checks = interruptible(lambda: list(artefact.verify()))
     if as_json:
         typer.echo(json.dumps(checks_json(artefact, checks), indent=2, ensure_ascii=False))
@@ -153,7 +188,21 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _arrays(path: Path, artefact: Artefact) -> dict[str, Array]:
+def _verify_library(artefact: CompiledArtefact, *, as_json: bool) -> None:
+    from cli.views.library import errors_json, show_errors
+    from cli.views.terminal import Terminal
+
+    errors, whole = list(artefact.verify()), artefact.output_error()
+    found = errors_json(artefact, errors, whole)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        show_errors(artefact, errors, whole, Terminal())
+    if not found["right"]:
+        raise typer.Exit(1)
+
+
+def _arrays(path: Path, artefact: Artefact | CompiledArtefact) -> dict[str, Array]:
     """The inputs of an NPZ file. Raises `TilewrightError`."""
     from networks.artefact.run import checked
     from targets.files import unpack_arrays

@@ -8,11 +8,12 @@ outputs, profile = artefact.run({"image": array})
 """
 
 from networks.artefact.build import build, canonical_workloads, check, in_the_way
+from networks.artefact.compiled import CompiledArtefact
 from networks.artefact.errors import ArtefactError
 from networks.artefact.load import Artefact, load
 from networks.artefact.run import LayerTime, Profile
 
 __all__ = [
-    "Artefact", "ArtefactError", "LayerTime", "Profile", "build", "canonical_workloads",
-    "check", "in_the_way", "load",
+    "Artefact", "ArtefactError", "CompiledArtefact", "LayerTime", "Profile", "build",
+    "canonical_workloads", "check", "in_the_way", "load",
 ]  # fmt: skip

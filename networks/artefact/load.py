@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from networks.artefact.build import CPU_LIBRARY
+from networks.artefact.compiled import KIND as LIBRARY_KIND
+from networks.artefact.compiled import CompiledArtefact
 from networks.artefact.errors import ArtefactError
 from networks.artefact.folder import AGAIN, read_files, read_manifest
 from networks.artefact.run import (
@@ -102,7 +104,7 @@ class Artefact:
             return Library.load(path)
 
 
-def load(folder: Path) -> Artefact:
+def load(folder: Path) -> Artefact | CompiledArtefact:
     """Read an artefact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. Raises `ArtefactError`."""
     manifest = read_manifest(folder)
@@ -110,6 +112,8 @@ def load(folder: Path) -> Artefact:
         files = read_files(folder, manifest)
         spec = as_object(manifest["specification"])
         target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        if manifest.get("kind") == LIBRARY_KIND:
+            return CompiledArtefact(manifest, target, files)
         builds = capability(target, Builds)
         if builds is None:
             raise ArtefactError(f"{folder} is for {target.name}, which runs no programs of ours")

@@ -1,0 +1,116 @@
+"""What `tilewright build`, `run` and `verify` show of a network compiled into a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.views.terminal import ruled_table, say
+from networks.artefact.compiled import LIBRARY, TOLERANCE, CompiledArtefact, KernelError
+from networks.artefact.compiled_profile import LibraryProfile
+from reports.figures import mega, milliseconds, percent, plural
+from targets.files import Json, as_int, as_list, as_object, as_text
+
+MEBI = 1 << 20
+
+
+def show_library(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
+    """What a library holds."""
+    macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["kernels"])
+    kernels = {as_text(as_object(row)["function"]) for row in layers}
+    size = (out / LIBRARY).stat().st_size
+    say(console, f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}")
+    say(
+        console,
+        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
+        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
+        f"{mega(total)} MMAC; the rest as TVM compiles it",
+    )
+    say(console, f"  {size / MEBI:.1f} MiB of code and weights")
+
+
+def show_library_run(
+    artefact: CompiledArtefact, spent: LibraryProfile, output: Path, console: Console
+) -> None:
+    """What an inference took."""
+    say(console, f"{_line(artefact, spent)} → {output}")
+
+
+def show_library_profile(
+    artefact: CompiledArtefact, spent: LibraryProfile, console: Console
+) -> None:
+    """Where the time goes: a row a layer, then what lies between them."""
+    table = ruled_table()
+    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("operator", no_wrap=True)
+    for name in ("MMAC", "ms", "share", "GFLOP/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    whole = sum(layer.seconds for layer in spent.layers) + sum(s for _, s in spent.others)
+    for layer in spent.layers:
+        table.add_row(
+            layer.name, layer.operator, mega(layer.macs), milliseconds(layer.seconds),
+            percent(layer.seconds / whole), f"{layer.gflops:.0f}",
+        )  # fmt: skip
+    rest = sum(seconds for _, seconds in spent.others)
+    table.add_row("between the kernels", "", "", milliseconds(rest), percent(rest / whole), "")
+    console.print(table)
+    say(console, _line(artefact, spent))
+
+
+def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, "cycles": None, "milliseconds": 1e3 * layer.seconds,
+            "function": layer.function,
+        }
+        for layer in spent.layers
+    ]  # fmt: skip
+    return {
+        "cycles": None,
+        "milliseconds": spent.milliseconds,
+        "layers": layers,
+        "others": [{"name": name, "milliseconds": 1e3 * s} for name, s in spent.others],
+    }
+
+
+def show_errors(
+    artefact: CompiledArtefact, errors: Sequence[KernelError], whole: float, console: Console
+) -> None:
+    """The layers that are wrong, how many are right, and how the whole compares."""
+    for each in errors:
+        if each.wrong:
+            name = as_text(artefact.rows[each.layer]["name"])
+            say(console, f"{name}: differs from the reference by {each.error:.1e}")
+    right, worst = sum(not each.wrong for each in errors), max(each.error for each in errors)
+    say(
+        console,
+        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artefact.name} agree with "
+        f"the reference, within {worst:.1e} of the largest value",
+    )
+    agrees = "agrees" if whole <= TOLERANCE else "does not agree"
+    say(console, f"the whole network {agrees} with {as_text(artefact.manifest['reference'])}: "
+                 f"{whole:.1e}")  # fmt: skip
+
+
+def errors_json(
+    artefact: CompiledArtefact, errors: Sequence[KernelError], whole: float
+) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {"name": artefact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
+        for each in errors
+    ]
+    right = whole <= TOLERANCE and not any(each.wrong for each in errors)
+    return {"right": right, "output_error": whole, "tolerance": TOLERANCE, "layers": layers}
+
+
+def _line(artefact: CompiledArtefact, spent: LibraryProfile) -> str:
+    return (
+        f"{artefact.name} on {artefact.target}: {milliseconds(spent.seconds)} ms an inference on "
+        "this machine"
+    )

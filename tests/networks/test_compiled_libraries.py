@@ -1,0 +1,219 @@
+"""A float network compiled for this processor: a folder that computes what onnxruntime computes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto
+from onnx_graphs import normal, reference
+
+import networks
+from networks import zoo
+from networks.accelerator import Accelerator
+from networks.artefact import ArtefactError, CompiledArtefact, load
+from networks.artefact.compiled import TOLERANCE
+from networks.artefact.folder import sealed
+from networks.errors import InputError
+from networks.zoo.builder import Builder
+from networks.zoo.transformer import attention, feed_forward
+from targets import make_target
+from targets.files import Json
+from tuning.building import BuildOptions, build_artefact
+
+FILES = {"manifest.json", "network.so", "check.npz"}
+
+
+def small_mobile(net: Builder) -> str:
+    """What MobileNet-v2 is made of, and channels that fill no vector: an odd stem, an inverted
+    residual, a concatenation, pools, a clip that no kernel does."""
+    x = net.relu6(
+        net.conv(net.input, "stem", 24, kernel=3, stride=2, pad=1, bias=True), "stem.clip"
+    )
+    y = net.relu6(net.conv(x, "expand", 48, kernel=1, bias=True), "expand.clip")
+    y = net.relu6(net.conv(y, "depthwise", 48, kernel=3, pad=1, groups=48, bias=True), "dw.clip")
+    x = net.add(net.conv(y, "project", 24, kernel=1, bias=True), x, "residual")
+    pooled = net.average_pool(x, "average", kernel=3, stride=1, pad=1)
+    x = net.concat([net.max_pool(x, "maximum", kernel=3, stride=1, pad=1), pooled], "concat")
+    x = net.relu(net.conv(x, "wide", 32, kernel=3, stride=2, pad=1, bias=True), "wide.relu")
+    x = net.hard_swish(net.conv(x, "rows", 20, kernel=(1, 3), pad=(0, 1)), "swish")
+    return net.dense(net.flatten(net.global_average_pool(x, "pool"), "flatten"), "fc", 7)
+
+
+def small_transformer(net: Builder) -> str:
+    """One layer of a transformer: tokens, products of activations, normalisation."""
+    x = net.layer_norm(net.embedding(net.input, "words", 50, 32), "norm0", 1e-5)
+    x = net.layer_norm(net.add(attention(net, x, "attention", 2), x, "add1"), "norm1", 1e-5)
+    y = net.add(feed_forward(net, x, "ffn", 64), x, "add2")
+    return net.dense(net.take(y, "first", index=0, axis=1), "classifier", 3)
+
+
+def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtefact:
+    """The model's artefact, untuned."""
+    if not isinstance(model, str):
+        path = folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        model = str(path)
+    build_artefact(BuildOptions(model=model, out=folder / "art", target="cpu", trials=0))
+    found = load(folder / "art")
+    assert isinstance(found, CompiledArtefact)
+    return found
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of digits_cnn, which tests only read."""
+    folder = tmp_path_factory.mktemp("digits")
+    built("digits_cnn", folder)
+    return folder / "art"
+
+
+@pytest.fixture
+def copy(digits: Path, tmp_path: Path) -> Path:
+    """One to spoil."""
+    shutil.copytree(digits, tmp_path / "art")
+    return tmp_path / "art"
+
+
+def close(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
+    return float(np.abs(ours - theirs).max()) <= TOLERANCE * float(np.abs(theirs).max())
+
+
+@pytest.mark.slow(seconds=10)
+def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
+    artefact = load(digits)
+    assert isinstance(artefact, CompiledArtefact)
+    assert {path.name for path in digits.iterdir()} == FILES
+    image = normal(1, 1, 8, 8, seed=5)
+    (ours,) = artefact.infer({"input": image}).values()
+    assert close(ours, reference(zoo.build("digits_cnn"), image))
+
+
+@pytest.mark.slow(seconds=10)
+def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) -> None:
+    artefact = load(digits)
+    assert isinstance(artefact, CompiledArtefact)
+    checks = list(artefact.verify())
+    assert len(checks) == len(artefact.rows) >= 3
+    assert not any(check.wrong for check in checks)
+    assert 0 < artefact.output_error() < TOLERANCE
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_profile_has_a_time_for_each_layer(digits: Path) -> None:
+    artefact = load(digits)
+    assert isinstance(artefact, CompiledArtefact)
+    _, profile = artefact.run({"input": normal(1, 1, 8, 8)}, layers=True)
+    assert [layer.name for layer in profile.layers] == [row["name"] for row in artefact.rows]
+    assert all(layer.seconds > 0 for layer in profile.layers)
+    assert profile.seconds > 0
+
+
+@pytest.mark.slow(seconds=25)
+@pytest.mark.parametrize("size", [(17, 19), (32, 32)])
+def test_a_small_mobile_network_gives_what_onnxruntime_gives(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    net = Builder("small", (1, 3, *size), seed=1, weights=True)
+    model = net.model(small_mobile(net))
+    artefact = built(model, tmp_path)
+    names = {name for row in artefact.rows for name in row["names"]}  # type: ignore[union-attr]
+    assert {"stem", "stem.clip", "project", "residual", "wide"} <= names
+    image = normal(1, 3, *size, seed=3)
+    (ours,) = artefact.infer({"input": image}).values()
+    assert close(ours, reference(model, image))
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_transformer_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
+    net = Builder("small", (1, 9), 2, True, "tokens", TensorProto.INT64)
+    model = net.model(small_transformer(net))
+    artefact = built(model, tmp_path)
+    assert "batch_matmul" in {str(row["workload"]).partition(":")[0] for row in artefact.rows}
+    tokens = np.random.default_rng(3).integers(0, 50, (1, 9))
+    (ours,) = artefact.infer({"tokens": tokens}).values()
+    assert close(ours, reference(model, tokens))
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(ArtefactError):
+        load(copy)
+
+
+def spoiled(folder: Path, change: Callable[[dict[str, Json]], None]) -> Path:
+    """The folder with another manifest, which knows its own digest."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sha256"]
+    change(manifest)
+    (folder / "manifest.json").write_bytes(sealed(manifest))
+    return folder
+
+
+def without_library(manifest: dict[str, Any]) -> None:
+    del manifest["files"]["network.so"]
+
+
+def for_no_processor(manifest: dict[str, Any]) -> None:
+    manifest["specification"]["keys"] = {"threads": 0}
+
+
+def without_layers(manifest: dict[str, Any]) -> None:
+    manifest["layers"] = 3
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("change", [without_library, for_no_processor, without_layers])
+def test_a_manifest_that_fits_nothing_is_refused(
+    copy: Path, change: Callable[[dict[str, Json]], None]
+) -> None:
+    with pytest.raises(ArtefactError):
+        load(spoiled(copy, change))
+
+
+def by_another_tvm(manifest: dict[str, Any]) -> None:
+    manifest["tvm"] = "0.1"
+
+
+@pytest.mark.slow(seconds=10)
+def test_what_another_tvm_compiled_does_not_run(copy: Path) -> None:
+    with pytest.raises(ArtefactError, match=r"TVM 0\.1"):
+        load(spoiled(copy, by_another_tvm)).infer({"input": normal(1, 1, 8, 8)})
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("inputs", [{}, {"input": normal(1, 1, 8, 9)}, {"x": normal(1, 1, 8, 8)}])
+def test_arrays_that_do_not_fit_are_refused(
+    digits: Path, inputs: dict[str, NDArray[np.float32]]
+) -> None:
+    with pytest.raises(InputError):
+        load(digits).run(inputs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"calibration": Path(__file__)}, {"keep_float": ("conv1",)}, {"bare": True}],
+)
+def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="int8"):
+        build_artefact(BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options))
+
+
+@pytest.mark.slow(seconds=3)
+def test_a_target_that_computes_in_float_gets_float_workloads_without_padding() -> None:
+    found = networks.load("digits_cnn").workloads_on(Accelerator.of(make_target("cpu")))
+    texts = [(str(w), [str(step) for step in w.epilogue]) for w, _, _ in found]
+    assert texts[0] == ("conv2d:n=1,c=1,h=8,w=8,o=16,k=3,s=1,p=1,dtype=float32", ["bias", "max 0"])
+    assert texts[-1][0] == "dense:n=1,c=128,o=10,dtype=float32"
+    assert all(w.dtype == "float32" for w, _, _ in found)
