@@ -70,7 +70,7 @@ def build_artefact(
     if capability(target, CompilesKernels) is not None:
         from tuning.compiling import build_library
 
-        return BuiltArtefact(build_library(options, target, say, progress), ())
+        return BuiltArtefact(*build_library(options, target, say, progress))
     say("quantising")
     graph, notes, warnings = integer_network(options, target)
     artefact.check(graph, target, options.out, bare=options.bare)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from networks.artefact import ArtefactError
 from targets.base import Target
+from targets.built import Pick
+from targets.errors import WorkloadError
 from targets.files import Json
 from targets.registry import kind_of
+from targets.workload import Workload
 from tuning.picks import Progress, read_picks, tuned_picks
 
 if TYPE_CHECKING:
@@ -21,9 +24,9 @@ def build_library(
     target: Target,
     stage: Callable[[str], None],
     progress: Progress | None = None,
-) -> Mapping[str, Json]:
-    """Compile a network into `options.out` and return the folder's manifest. `stage` is told what
-    begins, `progress` how many of the workloads have a schedule.
+) -> tuple[Mapping[str, Json], tuple[str, ...]]:
+    """Compile a network into `options.out`; the folder's manifest, and doubts about it. `stage` is
+    told what begins, `progress` how many of the workloads have a schedule.
 
     Raises `ArtefactError` for what is asked of integers and where nothing of the network has a
     kernel, `PickError`, what reading the model raises, and as `networks.artefact.compiled.build`.
@@ -50,13 +53,35 @@ def build_library(
         )
     stage("choosing schedules")
     workloads = [layer.workload for layer in layers]
+    warnings: tuple[str, ...] = ()
     if options.schedules is not None:
-        picks = read_picks(options.schedules, workloads, target)
+        picks = dict(zip(workloads, read_picks(options.schedules, workloads, target), strict=True))
     else:
-        picks = tuned_picks(workloads, target, options.trials, options.seed, progress)
+        picks, warnings = _tuned(workloads, target, options, progress)
     stage("compiling")
     macs = sum(network.examined.found.macs.values())
-    return build(
-        whole, layers, picks, target, kind_of(options.target)[0].name, options.out,
-        name=Path(options.model).stem, total_macs=macs,
+    manifest = build(
+        whole, [layer for layer in layers if layer.workload in picks], picks, target,
+        kind_of(options.target)[0].name, options.out, name=Path(options.model).stem,
+        total_macs=macs,
     )  # fmt: skip
+    return manifest, warnings
+
+
+def _tuned(
+    workloads: Sequence[Workload], target: Target, options: BuildOptions, progress: Progress | None
+) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
+    """A schedule of each that any runs of, and words about the others, which TVM compiles."""
+    picks: dict[Workload, Pick] = {}
+    warnings = []
+    different = list(dict.fromkeys(workloads))
+    for done, workload in enumerate(different):
+        if progress is not None:
+            progress(done, len(different))
+        try:
+            (picks[workload],) = tuned_picks([workload], target, options.trials, options.seed)
+        except WorkloadError as error:
+            warnings.append(f"{error}; until then TVM compiles it without a schedule")
+    if not picks:
+        raise ArtefactError(f"no kernel of {options.model} runs: {warnings[0]}")
+    return picks, tuple(warnings)

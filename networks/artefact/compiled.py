@@ -25,7 +25,7 @@ from targets.built import Pick
 from targets.capabilities import CompilesKernels, HasSpecification, capability
 from targets.files import Json, as_int, as_list, as_object, as_text, pack_arrays, unpack_arrays
 from targets.layer import Value
-from targets.workload import parse_workload
+from targets.workload import Workload, parse_workload
 
 if TYPE_CHECKING:
     from networks.compiled.layers import KernelLayer
@@ -55,7 +55,7 @@ class KernelError:
 def build(
     whole: Whole,
     layers: Sequence[KernelLayer],
-    schedules: Sequence[Pick],
+    picks: Mapping[Workload, Pick],
     target: Target,
     target_kind: str,
     out: Path,
@@ -63,7 +63,7 @@ def build(
     name: str,
     total_macs: int,
 ) -> Mapping[str, Json]:
-    """Write a folder to `out` and return its manifest; `schedules` has one for each of `layers`.
+    """Write a folder to `out` and return its manifest; `picks` has a schedule of each workload.
 
     Raises `ArtefactError` for a target that compiles no kernels and a folder with other files,
     `WorkloadError` for a schedule that does not apply, `ImportFailedError` where TVM cannot compile
@@ -73,7 +73,6 @@ def build(
     from networks.compiled.rewrite import rewritten
 
     compiles = compiles_kernels(target)
-    picks = dict(zip((layer.workload for layer in layers), schedules, strict=True))
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
     made = rewritten(whole.flat, layers, kernels)
     library = library_bytes(compiled(made.module, compiles.code_target()))
