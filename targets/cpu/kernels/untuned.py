@@ -14,6 +14,8 @@ from targets.workload import Workload
 
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+COPIED = 0.8
+"""What a tile is worth that needs a copy of the data, as it does not divide the image."""
 
 
 def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
@@ -25,7 +27,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, spec)
+    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, has_padding(w), spec)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     weights = 4 * w.out_channels * w.in_channels * area
     pixels_each = 4 * w.in_channels * (area if m else w.stride_h * w.stride_w)
@@ -67,24 +69,26 @@ def _algorithm(w: Workload) -> int:
     return 4 if min(w.out_height, w.out_width) > 8 else 0
 
 
-def _tile(blocks: int, rows: int, columns: int, spec: CpuSpec) -> tuple[int, int, int]:
-    """Channel blocks, rows and columns of a register tile."""
+def _tile(
+    blocks: int, rows: int, columns: int, bordered: bool, spec: CpuSpec
+) -> tuple[int, int, int]:
+    """Channel blocks, rows and columns of a register tile; of data that are copied anyway if
+    `bordered`."""
     room = registers(spec) - 2
 
-    def worth(tile: tuple[int, int, int]) -> tuple[float, int]:
+    def worth(tile: tuple[int, int, int]) -> float:
         each, high, long = tile
         adds, loads = each * high * long, each + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
-        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered, adds
+        copied = COPIED if covered != rows * columns and not bordered else 1.0
+        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * copied
 
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))
         for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
         if blocks % each == 0 and each * high * long <= room
     ]
-    return max(
-        found, key=lambda tile: (round(worth(tile)[0], 2), worth(tile)[1]), default=(1, 1, 1)
-    )
+    return max(found, key=worth)
 
 
 def _nearest(knob: Knob, wanted: int) -> int:
