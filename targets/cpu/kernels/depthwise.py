@@ -15,10 +15,9 @@ from targets.cpu.kernels.loops import Arguments, tiles
 from targets.cpu.kernels.shared import registers, vectors, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
-    COPY_SHARE,
     Source,
     Windows,
-    is_padded,
+    even_shares,
     padded,
     window_knobs,
     written,
@@ -94,14 +93,13 @@ class Depthwise:
             and rows * columns * w.kernel_h * w.kernel_w <= 128
         ] or [(1, 1)]
         rows, columns = min(fits, key=cost)
-        blocks = w.batch * (w.out_channels // _block(w, spec))
-        wanted = 1 if blocks % spec.threads == 0 else 2 * spec.threads
+        blocks = w.out_channels // _block(w, spec)
         return {
             "tile_columns": columns, "tile_rows": rows,
-            "row_shares": max(s for s in knobs["row_shares"] if s <= wanted),
+            "row_shares": even_shares(w, blocks, spec.threads, knobs["row_shares"]),
             "channels_first": 1, "rows_inside": 0,
             "unroll_kernel": 2 if w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1 else 1,
-            "padding": COPY_SHARE if is_padded(w) else COPY_NOTHING,
+            "padding": COPY_NOTHING,
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:

@@ -21,10 +21,9 @@ from targets.cpu.kernels.loops import Arguments, Nest, tiles
 from targets.cpu.kernels.shared import divisors, registers, vectors, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
-    COPY_SHARE,
     Source,
     Windows,
-    is_padded,
+    even_shares,
     padded,
     window_knobs,
     written,
@@ -189,25 +188,24 @@ class Grouped:
         def cost(tile: tuple[int, int]) -> float:
             blocks, columns = tile
             done = tiles(w.out_width, columns) * columns * _reach(w, spec, blocks).span
-            return done * (1 + 1 / columns + 1 / (4 * blocks)) * (1 + 3 / (columns * blocks))
+            return done * (1 + (1 / columns + 1 / blocks) / 2) * (1 + 3 / (columns * blocks))
 
         fits = [
             (blocks, columns)
             for blocks in knobs["tile_blocks"]
             for columns in knobs["tile_columns"]
-            if per_block * blocks * (columns + 1) < registers(spec)
+            if per_block * blocks * (columns + 1) <= registers(spec)
         ] or [(knobs["tile_blocks"][0], 1)]
         blocks, columns = min(fits, key=cost)
-        tasks = w.batch * _reach(w, spec, blocks).tasks
-        wanted = 1 if tasks % spec.threads == 0 else 2 * spec.threads
+        tasks = _reach(w, spec, blocks).tasks
         return {
             "tile_blocks": blocks, "unroll_channels": max(
                 u for u in knobs["unroll_channels"] if u <= 4
             ),
             "tile_columns": columns, "tile_rows": 1,
-            "row_shares": max(s for s in knobs["row_shares"] if s <= wanted),
+            "row_shares": even_shares(w, tasks, spec.threads, knobs["row_shares"]),
             "channels_first": 1, "rows_inside": 0, "unroll_kernel": 0,
-            "padding": COPY_SHARE if is_padded(w) else COPY_NOTHING,
+            "padding": COPY_NOTHING,
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from targets.base import Knob
@@ -81,7 +82,7 @@ class Product:
 
     def default_values(self, spec: CpuSpec, packed: bool) -> dict[str, int]:
         """A schedule that is good without having been tuned: of the tiles that fit 30 registers the
-        one that computes least twice and loads least, a share a thread or more."""
+        one that computes least twice and loads least, a share a thread."""
         knobs = {knob.name: knob.values for knob in self.knobs(packed)}
 
         def cost(tile: tuple[int, int]) -> float:
@@ -89,7 +90,7 @@ class Product:
             done = (
                 tiles(self.rows, rows) * rows * tiles(self.columns, vectors * self.lanes) * vectors
             )
-            loads = 1 / rows + 1 / (4 * vectors)
+            loads = (1 / rows + 1 / vectors) / 2
             return done * (1 + loads) * (1 + 3 / (rows * vectors))
 
         rows, vectors = min(
@@ -101,20 +102,19 @@ class Product:
             ),
             key=cost,
         )
-        across = max(self.batch // spec.threads, 1)
-        shares = 1 if across > 1 else spec.threads
+        shares = spec.threads // gcd(self.batch, spec.threads)
 
         def near(name: str, wanted: int) -> int:
             return max(v for v in knobs[name] if v <= max(wanted, 1))
 
-        by_rows = near("row_shares", 2 * shares if shares > 1 else 1)
+        by_rows = near("row_shares", shares)
         by_columns = near("column_shares", shares if by_rows == 1 else 1)
         return {
             "tile_rows": rows, "tile_vectors": vectors, "row_shares": by_rows,
             "column_shares": by_columns, "columns_first": 0, "rows_inside": 1,
             "tile_depth": self.depth, "unroll_depth": 4,
             "chains": near("chains", 8 // (rows * vectors)), "pack_data": 0,
-            "pack_weights": max(knobs["pack_weights"]) if self.rows >= 64 else 0,
+            "pack_weights": 0,
         }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Any, Protocol
 
 from targets.base import Knob
@@ -57,6 +58,13 @@ def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, .
         Knob("unroll_kernel", (0, 1, 2) if 1 < w.kernel_h <= taps / w.kernel_w else (0, 1)),
         Knob("padding", (0, 1, 2) if is_padded(w) else (COPY_NOTHING,)),
     )
+
+
+def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...]) -> int:
+    """Of the numbers of shares of the rows `offered` the one that gives all threads equally much,
+    or nearly; the fewest."""
+    wanted = threads // gcd(w.batch * tasks, threads)
+    return max(s for s in offered if s <= wanted)
 
 
 @dataclass(frozen=True)
