@@ -23,9 +23,7 @@ def bytes_of(workload: Workload) -> int:
     w = workload
     out = w.batch * w.out_channels * w.out_height * w.out_width
     matrices = w.batch if w.operator == "batch_matmul" else 1
-    weights = (
-        matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
-    )
+    weights = matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     added = {"bias": w.out_channels, "residual": out}
     numbers = w.batch * w.in_channels * w.height * w.width + weights + out
     return 4 * (numbers + sum(added.get(step.kind, 0) for step in w.epilogue))

@@ -36,9 +36,7 @@ def llvm_target(spec: CpuSpec) -> Any:
     import tvm
 
     host = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return tvm.target.Target(
-        {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
-    )
+    return tvm.target.Target({"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads})
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: Values) -> Any:

@@ -16,7 +16,7 @@ from targets.cpu.hidden import COLUMNS
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.spec import CpuSpec
 from targets.errors import TilewrightError
-from targets.rpc_process import Limits, RpcFailed, RpcNonsense, RpcProcess
+from targets.rpc_process import Header, Limits, RpcFailed, RpcNonsense, RpcProcess
 from targets.workload import Workload
 
 COMPILE_SECONDS = 20.0
@@ -52,9 +52,7 @@ class CompilePool:
         self._known: dict[Key, Compiled] = {}
         self._lock = threading.Lock()
 
-    def compile(
-        self, workload: Workload, spec: CpuSpec, batch: Sequence[Values]
-    ) -> list[Compiled]:
+    def compile(self, workload: Workload, spec: CpuSpec, batch: Sequence[Values]) -> list[Compiled]:
         """One result a config, in their order; equal configs are compiled once. Raises
         `CompilerMissing` or `CompilerDown`."""
         c_compiler()
@@ -98,7 +96,7 @@ class _Process(RpcProcess):
         """Raises `CompilerDown`."""
         if not self.running:
             self._begin()
-        question = {
+        question: Header = {
             "call": "compile", "workload": workload.to_json(), "spec": spec.to_json(),
             "values": dict(values),
         }  # fmt: skip

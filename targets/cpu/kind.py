@@ -46,8 +46,8 @@ def _remarks(text: str) -> Sequence[str]:
     remarks, cores = [], this_machine().threads
     if machine.load() > BUSY * cores:
         remarks.append(
-            f"the machine is busy (load {machine.load():.1f} on {cores} cores): timings take longer "
-            "and say less; a quiet machine tunes better"
+            f"the machine is busy (load {machine.load():.1f} on {cores} cores): timings take "
+            "longer and say less; a quiet machine tunes better"
         )
     if machine.governor() not in ("", "performance"):
         remarks.append(

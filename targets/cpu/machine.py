@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from functools import cache
@@ -49,7 +50,7 @@ def load() -> float:
 def llvm_name() -> str:
     """What LLVM calls this processor; "" where llvmlite is not at hand."""
     try:
-        from llvmlite import binding
+        binding = importlib.import_module("llvmlite.binding")
     except ImportError:
         return ""
     return str(binding.get_host_cpu_name())

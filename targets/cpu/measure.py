@@ -106,9 +106,9 @@ class Bench:
         """Bytes a second that are read of a piece of `size` bytes again and again, in quiet."""
         function, arrays, read = reading(self.spec, size)
         module, arguments = self._built(function), _tensors(arrays)
-        once = self._once(module, arguments)
-        calls = max(1, round(self.timing.repeat / once))
-        return read / float(self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls).seconds.min())
+        calls = max(1, round(self.timing.repeat / self._once(module, arguments)))
+        found = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
+        return read / float(found.seconds.min())
 
     def _built(self, function: Any) -> Any:
         assembly = assembly_of(function, llvm_target(self.spec))
@@ -131,7 +131,8 @@ class Bench:
 
     def _once(self, module: Any, arguments: list[Any]) -> float:
         """About what a call takes, in seconds, when caches and threads are warm."""
-        function, began, taken = module[FUNCTION], time.perf_counter(), []
+        function, began = module[FUNCTION], time.perf_counter()
+        taken: list[float] = []
         while len(taken) < 3 or time.perf_counter() - began < self.timing.warm_up:
             start = time.perf_counter()
             function(*arguments)

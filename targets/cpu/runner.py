@@ -20,7 +20,6 @@ from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_number
 from targets.isolated import STATUS_OF
 from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
-from targets.workload import Workload
 
 START_SECONDS = 120.0
 """For a process to load TVM, compile the reference kernel, and compute a workload's result."""

@@ -25,7 +25,6 @@ from targets.cpu.network import NetworkKernels
 from targets.cpu.runner import Runner, quiet_machine
 from targets.cpu.spec import CpuSpec
 from targets.cpu.timing import Timing
-from targets.cpu.untuned import untuned_values
 from targets.features import Features
 from targets.files import Json
 from targets.workload import Workload
@@ -93,7 +92,7 @@ class CpuTarget(NetworkKernels):
     def baseline(self, workload: Workload) -> UntunedSchedule:
         """The schedule that the kernel's own rule says, not measured before it is taken."""
         space = self.space(workload)
-        values = untuned_values(kernel_for(workload), workload, self.spec, space)
+        values = kernel_for(workload).default_values(workload, self.spec)
         config = [knob.values.index(values[knob.name]) for knob in space.knobs]
         lowered = self.lower(workload, np.array([config], np.int32))
         return UntunedSchedule("rule", space, lowered, self.measure(lowered))

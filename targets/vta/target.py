@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
 from targets.built import Built, BuiltProgram, LayerGraph, Pick
 from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
+from targets.errors import WorkloadError
 from targets.features import Features
 from targets.files import Json
 from targets.vta import autotvm
@@ -204,6 +205,13 @@ class VtaTarget:
     # -- shared ------------------------------------------------------------------------------
 
     def _bind(self, workload: Workload) -> Lowering:
+        """Raises `WorkloadError` for what the accelerator does not compute."""
+        if workload.dtype != "int8" or workload.operator == "batch_matmul":
+            raise WorkloadError(
+                f"{self.name} computes conv2d, dense and max_pool in int8, not {workload} "
+                f"({workload.dtype}); leave out dtype=float32, or name a target that computes it: "
+                "--target cpu"
+            )
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 
     def _lowering_of(self, lowered: Lowered) -> Lowering:

@@ -25,7 +25,7 @@ QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
 SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
 BODIES = {
     "crash": "*(volatile int *)0 = 1; return 0;",
-    "hang": "for (;;) __asm__ volatile(\"\"); return 0;",
+    "hang": 'for (;;) __asm__ volatile(""); return 0;',
     "nothing": "return 0;",
 }
 

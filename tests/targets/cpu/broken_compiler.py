@@ -1,0 +1,30 @@
+"""A compiling process for tests: of a config with `dies` 1 it dies, with 2 it never ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets.cpu.hidden import COLUMNS
+from targets.files import as_object
+from targets.rpc_process import Arrays, Header, arguments, serve
+
+
+def _answer(header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+    values = as_object(header.get("values", {}))
+    if values.get("dies") == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if values.get("dies") == 2:
+        time.sleep(600)
+    made = {"library": np.ones(1, np.uint8), "hidden": np.zeros(len(COLUMNS))}
+    return {"failure": "", "reason": ""}, made
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_answer)

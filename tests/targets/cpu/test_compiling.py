@@ -1,0 +1,124 @@
+"""A config is compiled once, to the same bytes wherever; one that ends or hangs its compiler costs
+itself alone; what LLVM's text says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from targets import make_target
+from targets.cpu.assembly import CompilerMissing, Mix, c_compiler, mix_of
+from targets.cpu.compile_pool import CompilePool, shared_pool
+from targets.cpu.hidden import COLUMNS
+from targets.cpu.spec import CpuSpec
+from targets.cpu.stores import STORE_COLUMNS
+from targets.errors import WorkloadError
+from targets.registry import kind_of
+from targets.workload import parse_workload
+
+WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
+SPEC = CpuSpec.parse("")
+BROKEN = "tests.targets.cpu.broken_compiler"
+
+
+def _batch(count: int) -> list[Mapping[str, int]]:
+    """Different configs, some of which compile."""
+    space = make_target("cpu").space(WORK)
+    flat = np.random.default_rng(0).permutation(space.size)[:count]
+    return [space.describe(config) for config in space.unravel(flat)]
+
+
+@pytest.mark.slow(seconds=8)
+def test_equal_configs_give_equal_bytes_in_any_process() -> None:
+    batch = _batch(24)
+    here = shared_pool().compile(WORK, SPEC, batch)
+    made = [row for row, each in enumerate(here) if not each.failure][:3]
+    other = CompilePool(1)
+    assert other.compile(WORK, SPEC, [batch[row] for row in made]) == [here[row] for row in made]
+    assert len(made) == 3
+    other.close()
+
+
+@pytest.mark.slow(seconds=12)
+def test_a_compiler_that_dies_or_hangs_costs_one_config() -> None:
+    batch = [{"dies": 0}, {"dies": 1}, {"dies": 0, "again": 1}, {"dies": 2}, {"dies": 0, "more": 1}]
+    pool = CompilePool(2, seconds=2.0, module=BROKEN)
+    found = pool.compile(WORK, SPEC, batch)
+    assert [each.failure for each in found] == ["", "died", "", "timeout", ""]
+    assert "SIGSEGV" in found[1].reason
+    pool.close()
+
+
+def test_without_a_c_compiler_the_next_step_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(CompilerMissing, match="apt install gcc"):
+        c_compiler()
+    with pytest.raises(CompilerMissing):
+        kind_of("cpu")[0].check("")
+
+
+def test_operations_are_those_of_the_workload() -> None:
+    found = next(each for each in shared_pool().compile(WORK, SPEC, _batch(24)) if not each.failure)
+    row = dict(zip((column.name for column in COLUMNS), found.hidden, strict=True))
+    assert row["operations"] >= 2 * WORK.macs / 4  # Winograd makes a quarter of the products
+    assert row["code_bytes"] == len(found.library)
+    assert row["bytes_unique"] <= row["bytes_touched"]
+    assert len(COLUMNS) > len(STORE_COLUMNS)
+
+
+X86 = """\
+tilewright_kernel_compute_:
+	subq	$136, %rsp
+	vmovups	64(%rdi), %zmm1
+	vbroadcastss	4(%rsi), %zmm2
+	vfmadd231ps	%zmm1, %zmm2, %zmm3
+	vfmadd231ps	8(%rsi){1to16}, %zmm1, %zmm4
+	vmovups	%zmm3, 64(%rsp)
+	vmovups	%ymm3, (%rdx)
+	jne	.LBB0_1
+	retq
+.Lfunc_end0:
+__tvm_ffi_main:
+	vmovups	%zmm3, (%rdx)
+.Lfunc_end1:
+"""
+ARM = """\
+tilewright_kernel_compute_:
+	sub	sp, sp, #48
+	ldr	q1, [x0, #16]
+	fmla	v2.4s, v1.4s, v0.s[1]
+	fmla	v3.4s, v1.4s, v4.4s
+	str	q2, [sp, #16]
+	str	q3, [x2]
+	b.ne	.LBB0_1
+	ret
+.Lfunc_end0:
+"""
+
+
+def test_instructions_are_counted_on_both_processors() -> None:
+    assert mix_of(X86) == Mix(
+        fused=2, broadcasts=2, vector_loads=1, vector_stores=1, spills=1, vectors=6, wide=5,
+        total=9, branches=1, stack_bytes=136,
+    )  # fmt: skip
+    assert mix_of(ARM) == Mix(
+        fused=2, broadcasts=1, vector_loads=1, vector_stores=1, spills=1, vectors=5, wide=5,
+        total=8, branches=1, stack_bytes=48,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("vta-pynq", "conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32"),
+        ("vta-pynq", "batch_matmul:n=1,h=16,c=16,o=16"),
+        ("cpu", "dense:n=1,c=16,o=16"),
+    ],
+)
+def test_what_a_target_does_not_compute_is_refused(target: str, text: str) -> None:
+    with pytest.raises(WorkloadError, match="float32|int8"):
+        make_target(target).space(parse_workload(text))
