@@ -1,0 +1,136 @@
+"""Estimates of direct convolutions (`targets.cpu.kernels.direct`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from targets.cpu.estimates.machine import (
+    ENTRY,
+    LOOP,
+    NUMBER,
+    STORES,
+    TILE,
+    Array,
+    Knobs,
+    Machine,
+    Parts,
+    busiest,
+    finish_cycles,
+    moved,
+    step_cycles,
+)
+from targets.cpu.estimates.tiles import Tilings
+from targets.cpu.kernels.shared import vectors
+from targets.cpu.kernels.tiling import MAX_UNROLLED, has_padding, pixels
+from targets.workload import Workload
+
+COPY = 3.0
+"""Cycles a vector that is copied between a border: a test, a load and a store (fitted)."""
+
+
+def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
+    """Of configs with these values; `algorithm` is not looked at."""
+    spec = machine.spec
+    ones = np.ones_like(knobs["tile_ow"])
+    rows, columns = pixels(w)
+    t = Tilings.of(w, spec, knobs, (rows * ones, columns * ones))
+    blocks, high, wide = t.tile
+    count = w.batch * np.prod(t.tiles, axis=0)
+    rounds = w.in_channels // t.ib / t.channels
+    several = rounds > 1
+    step = step_cycles(
+        t.accumulators, blocks * vectors(t.ob, spec.lanes), high * wide, spec.registers
+    )
+    steps = w.in_channels * w.kernel_h * w.kernel_w
+    body = knobs["unroll_channels"]
+    multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
+    kinds = [each.kind for each in w.epilogue]
+    finish = count * finish_cycles(t.accumulators, kinds)
+    sums = count * t.accumulators * (rounds * 2 + 2) / STORES
+    copied, launches = _copies(w, machine, t, knobs, several)
+    code = t.accumulators * body * np.where(knobs["unroll_kernel"] > 0, w.kernel_w, 1)
+    code = code * np.where(knobs["unroll_kernel"] > 1, w.kernel_h, 1) / MAX_UNROLLED
+    chunks = w.batch * np.prod(t.chunks, axis=0)
+    alone = np.where(knobs["parallel"] > 0, busiest(chunks, spec.threads), 1.0)
+    return Parts(
+        multiply,
+        finish + np.where(several, sums, 0.0) + copied,
+        _moved(w, t, knobs, rounds, machine.l1),
+        _moved(w, t, knobs, rounds, machine.l2),
+        (t.accumulators + blocks + 1) / spec.registers,
+        alone,
+        knobs["parallel"] * (1 + launches),
+        code,
+    )
+
+
+def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
+    """Cycles a tile spends on the loops around its steps."""
+    taps = w.kernel_h * w.kernel_w
+    blocks = w.in_channels // t.ib
+    trips = t.ib / knobs["unroll_channels"]
+    columns = np.where(knobs["unroll_kernel"] > 0, 1, w.kernel_w)
+    whole = blocks * np.where(knobs["unroll_kernel"] > 1, 1, w.kernel_h) * columns
+    return np.where(
+        trips > 1, blocks * taps * (trips * LOOP + ENTRY), whole * LOOP + whole / columns * ENTRY
+    )
+
+
+def _copies(
+    w: Workload, machine: Machine, t: Tilings, knobs: Knobs, several: Array
+) -> tuple[Array, Array]:
+    """Cycles of copying the data between a border, and further parallel loops."""
+    reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
+    covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])
+    rows, columns = pixels(w)
+    needed = has_padding(w) | (covered[0] != rows) | (covered[1] != columns)
+    copies = needed | (knobs["copy"] > 0)
+    each = vectors(t.ib, machine.spec.lanes) * COPY
+    of_chunk = np.ones_like(covered[0])
+    whole = np.ones_like(covered[0])
+    strides = (w.stride_h, w.stride_w)
+    for axis in (0, 1):
+        chunk = t.chunk[axis + 1] * t.tile[axis + 1]
+        of_chunk *= ((chunk - 1) * strides[axis] + 1 + reach[axis]) * t.chunks[axis + 1]
+        whole *= (covered[axis] - 1) * strides[axis] + 1 + reach[axis]
+    in_chunks = (knobs["copy"] == 1) | ((knobs["copy"] == 2) & several)
+    area = np.where(in_chunks, of_chunk * t.chunks[0], whole)
+    cycles = w.batch * (w.in_channels // t.ib) * area * each
+    return np.where(copies, cycles, 0.0), np.where(copies & ~in_chunks, 1.0, 0.0)
+
+
+def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -> Array:
+    reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
+    outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
+
+    def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
+        high = (size["y"] - 1) * w.stride_h + reach[0]
+        wide = (size["x"] - 1) * w.stride_w + reach[1]
+        return {
+            "data": NUMBER * t.ib * size["c"] * high * wide,
+            "weights": NUMBER * t.ib * size["c"] * w.kernel_h * w.kernel_w * size["o"] * t.ob,
+            "out": NUMBER * outs * size["o"] * t.ob * size["y"] * size["x"],
+        }
+
+    extents = {"o": t.tile[0], "y": t.tile[1], "x": t.tile[2], "c": t.channels}
+    loops = [
+        *ordered(t.chunk, knobs["tiles_first"] > 0),
+        {"c": rounds},
+        *ordered(t.chunks, knobs["chunks_first"] > 0),
+    ]
+    return w.batch * moved(bodies, extents, loops, cache)
+
+
+def ordered(trips: tuple[Array, Array, Array], first: Array) -> list[dict[str, Array]]:
+    """Loops over channel blocks, rows and columns, the innermost first: pixels outside where
+    `first`, else channels."""
+    blocks, rows, columns = trips
+    ones = np.ones_like(rows)
+    return [
+        {"o": np.where(first, blocks, ones)},
+        {"x": columns},
+        {"y": rows},
+        {"o": np.where(first, ones, blocks)},
+    ]

@@ -1,0 +1,124 @@
+"""Estimates of convolutions in groups and of each channel (`targets.cpu.kernels.windows`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from targets.cpu.estimates.direct import COPY
+from targets.cpu.estimates.machine import (
+    ENTRY,
+    LATENCY,
+    LOADS,
+    LOOP,
+    MULTIPLIES,
+    NUMBER,
+    SPILL,
+    TILE,
+    Array,
+    Knobs,
+    Machine,
+    Parts,
+    busiest,
+    finish_cycles,
+    step_cycles,
+)
+from targets.cpu.kernels.grouped import Reach
+from targets.cpu.kernels.loops import MAX_UNROLLED
+from targets.cpu.kernels.shared import vectors
+from targets.cpu.kernels.windows import COPY_ALL, COPY_NOTHING, COPY_SHARE, is_padded
+from targets.cpu.layouts import channel_block
+from targets.workload import Workload
+
+
+def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
+    """Of configs with these values; without `tile_blocks` a convolution of each channel."""
+    spec = machine.spec
+    ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
+    high, wide, shares = knobs["tile_rows"], knobs["tile_columns"], knobs["row_shares"]
+    row_tiles, column_tiles = np.ceil(w.out_height / high), np.ceil(w.out_width / wide)
+    if "tile_blocks" in knobs:
+        tasks, adding, sums, needed = _groups(w, machine, knobs, ib, ob)
+    else:
+        tasks, adding, sums, needed = _channels(w, machine, knobs, ob)
+    tiles = w.batch * tasks * row_tiles * column_tiles
+    taps = w.kernel_h * w.kernel_w
+    unrolled = np.choose(knobs["unroll_kernel"].astype(int), (1, w.kernel_w, taps))
+    tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
+    # Rows of tiles that the border touches test each kernel row: few, but all of small images.
+    border = np.where(tests, np.minimum(2 / row_tiles, 1.0), 0.0)
+    multiply = tiles * (adding * (1 + border) + taps / unrolled * (LOOP + ENTRY) + TILE)
+    kinds = [step.kind for step in w.epilogue]
+    reach = w.dilation_h * (w.kernel_h - 1)
+    rows = (np.ceil(row_tiles / shares) * high - 1) * w.stride_h + 1 + reach
+    pixels = (w.out_width - 1) * w.stride_w + 1 + w.dilation_w * (w.kernel_w - 1)
+    vectors_in = w.batch * vectors(ib, spec.lanes) * pixels
+    read = knobs.get("tile_blocks", np.ones_like(high)) * tasks * shares * rows
+    whole = (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
+    copied = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
+    copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
+    moved, beyond = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
+    chunks = w.batch * tasks * shares
+    even = np.ceil(row_tiles / shares) * shares / row_tiles
+    border_tiles = np.where(tests, 2.0, 0.0) + (w.out_width % wide > 0)
+    written = unrolled * (1 + np.minimum(border_tiles, column_tiles)) * (1 + tests)
+    return Parts(
+        multiply,
+        tiles * finish_cycles(sums, kinds) + copied,
+        moved,
+        beyond,
+        needed / spec.registers,
+        np.minimum(busiest(chunks, spec.threads) * even, 1.0),
+        1.0 + (knobs["padding"] == COPY_ALL),
+        high * wide * knobs.get("tile_blocks", np.ones_like(high))
+        * knobs.get("unroll_channels", np.ones_like(high)) * written / MAX_UNROLLED,
+    )  # fmt: skip
+
+
+def _channels(
+    w: Workload, machine: Machine, knobs: Knobs, ob: int
+) -> tuple[float, Array, Array, Array]:
+    """Tasks, cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a
+    vector of data is loaded once for all unrolled taps of a row that read it."""
+    each = vectors(ob, machine.spec.lanes)
+    high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
+    taps = w.kernel_h * w.kernel_w
+    sums = each * high * wide
+    row = np.minimum((wide - 1) * w.stride_w + w.kernel_w, wide * w.kernel_w)
+    column = np.minimum((high - 1) * w.stride_h + w.kernel_h, high * w.kernel_h)
+    shared = w.dilation_w == w.dilation_h == 1
+    by_row = w.kernel_h * high * (row if shared else wide * w.kernel_w)
+    loads = np.where(unroll > 0, by_row, taps * high * wide)
+    loads = np.where((unroll > 1) & shared, column * row, loads) * each
+    loads = loads + taps * each
+    needed = sums + 2 * each
+    spilled = np.maximum(needed - machine.spec.registers, 0.0) * taps
+    cycles = np.maximum(sums / MULTIPLIES, LATENCY) * taps
+    cycles = np.maximum(cycles, loads / LOADS) + SPILL * spilled
+    return w.out_channels / ob, cycles, sums, needed
+
+
+def _groups(
+    w: Workload, machine: Machine, knobs: Knobs, ib: int, ob: int
+) -> tuple[Array, Array, Array, Array]:
+    """As `_channels`, of tiles of several blocks that read all channels of their groups."""
+    spec, blocks = machine.spec, knobs["tile_blocks"]
+    span = np.empty_like(blocks)
+    for number in np.unique(blocks):
+        span[blocks == number] = Reach(w, int(number) * ob, ib).span
+    wide = blocks * vectors(ob, spec.lanes)
+    numbers = knobs["tile_rows"] * knobs["tile_columns"]
+    # A row of the tile is added at a time: its sums wait for each other.
+    step = step_cycles(wide * numbers, wide, numbers, spec.registers)
+    steps = w.kernel_h * w.kernel_w * span
+    cycles = steps * step + steps * knobs["tile_rows"] / knobs["unroll_channels"] * LOOP
+    return w.out_channels / (blocks * ob), cycles, wide * numbers, wide * (numbers + 1) + 1
+
+
+def _moved(w: Workload, machine: Machine, knobs: Knobs, cache: float) -> Array:
+    """Data and output once, the data twice more where all of it is copied first, if not all fits."""
+    data = NUMBER * w.batch * w.in_channels * w.height * w.width
+    out = NUMBER * w.batch * w.out_channels * w.out_height * w.out_width
+    outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
+    times = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
+    size = data * times + 2.0 * outs * out
+    return np.where(size * min(1.0, 1 / w.batch) > cache, size, 0.0)
