@@ -3,7 +3,9 @@ something."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,8 @@ from targets.workload import parse_workload
 WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
 QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
 SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
+LOAD = len(os.sched_getaffinity(0))
+"""Processes that keep every core busy."""
 BODIES = {
     "crash": "*(volatile int *)0 = 1; return 0;",
     "hang": 'for (;;) __asm__ volatile(""); return 0;',
@@ -53,11 +57,13 @@ def _compiled(count: int) -> Lowered:
     return lowered.rows(np.flatnonzero(lowered.ok)[:count])
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("check", CHECKS)
 def test_cpu_keeps_the_contract(check: str) -> None:
     CHECKS[check](lambda: SHARED, WORK)
 
 
+@pytest.mark.slow(seconds=15)  # three processes that load TVM
 def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray]) -> None:
     lowered = _compiled(5)
     libraries = [lowered.programs["library"][row] for row in range(5)]
@@ -89,3 +95,21 @@ def test_repeats_are_what_the_median_is_of() -> None:
     assert measured.repeats is not None
     for row in range(2):
         assert measured.seconds[row] == np.median(measured.repeats[row])
+
+
+@pytest.mark.alone
+@pytest.mark.slow(seconds=8)
+def test_a_background_load_hardly_changes_a_time() -> None:
+    """Naively timed, a call takes several times as long while every core has another process."""
+    target, lowered = CpuTarget(SHARED.spec), _compiled(1)
+    before = float(target.measure(lowered).seconds[0])
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(LOAD)]
+    try:
+        during = float(target.measure(lowered).seconds[0])
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    after = float(target.measure(lowered).seconds[0])
+    assert during < 1.6 * max(before, after)
+    assert during > min(before, after) / 1.6
