@@ -120,5 +120,5 @@ def test_instructions_are_counted_on_both_processors() -> None:
     ],
 )
 def test_what_a_target_does_not_compute_is_refused(target: str, text: str) -> None:
-    with pytest.raises(WorkloadError, match="float32|int8"):
+    with pytest.raises(WorkloadError, match=r"float32|int8"):
         make_target(target).space(parse_workload(text))
