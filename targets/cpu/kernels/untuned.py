@@ -14,6 +14,8 @@ from targets.workload import Workload
 
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+NEAR = 1 << 15
+"""The same of the first level, for the weights of a register tile, if they are many."""
 COPIED = 0.8
 """What a tile is worth that needs a copy of the data, as it does not divide the image."""
 
@@ -54,6 +56,8 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
         wanted["parts_oc"] = max(grain, weights // CACHE)
         if not m:
             wanted["copy"] = 0
+            tile = 4 * blocks * ob * w.in_channels * area
+            wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
     else:
         pieces = max(grain, rows * columns * pixels_each // CACHE)
         wanted["parts_oh"] = min(rows, pieces)
