@@ -18,6 +18,7 @@ from tvm.relax.transform import FastMathTransform
 from networks.compiled.generic import scheduling
 from networks.errors import ImportFailedError
 from networks.relax.failures import plain
+from targets.cpu.pipeline import lowering
 
 Array = NDArray[Any]
 MAIN = "main"
@@ -42,7 +43,10 @@ def compiled(module: Any, target: Any) -> Any:
     try:
         with target:
             return tvm.compile(
-                module, target=target, relax_pipeline=tvm.ir.transform.Sequential(passes)
+                module,
+                target=target,
+                relax_pipeline=tvm.ir.transform.Sequential(passes),
+                tir_pipeline=lowering(),
             )
     except Exception as error:
         raise ImportFailedError(
