@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from targets.base import Knob
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.kernels.loops import Arguments, Nest, tiles
+from targets.cpu.kernels.padding import Source, padded
 from targets.cpu.kernels.shared import divisors, registers, vectors, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
-    Source,
     Windows,
     even_shares,
-    padded,
     window_knobs,
     written,
 )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from math import gcd
 from typing import Any, Protocol
@@ -33,16 +32,12 @@ from targets.cpu.kernels.loops import (
     tile_start,
     tiles,
 )
+from targets.cpu.kernels.padding import Copies, Source, is_padded
 from targets.workload import Workload
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-
-
-def is_padded(w: Workload) -> bool:
-    """Whether there is any padding."""
-    return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
 def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
@@ -65,13 +60,6 @@ def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...])
     or nearly; the fewest."""
     wanted = threads // gcd(w.batch * tasks, threads)
     return max(s for s in offered if s <= wanted)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a task reads: `at(block, y, x, i)` in coordinates of the unpadded image."""
-
-    at: Callable[[Any, Any, Any, Any], Any]
 
 
 class Taps(Protocol):
@@ -129,7 +117,6 @@ class Windows:
         self.copies = values["padding"] != COPY_NOTHING
         self.reach_h = w.dilation_h * (w.kernel_h - 1) + 1
         self.reach_w = w.dilation_w * (w.kernel_w - 1) + 1
-        self.row_width = (w.out_width - 1) * w.stride_w + self.reach_w
         self.pieces = self._pieces()
         self._check()
 
@@ -177,7 +164,8 @@ class Windows:
 
         w, v = self.w, self.v
         self.a = arguments
-        whole = self._padded_copy() if v["padding"] == COPY_ALL else None
+        copies = Copies(w, arguments.data, self.in_block)
+        whole = copies.of_everything() if v["padding"] == COPY_ALL else None
         with T.parallel(0, w.batch * self.taps.tasks * v["row_shares"]) as chunk:
             if v["channels_first"]:
                 n, task, part = split_index(chunk, w.batch, self.taps.tasks, v["row_shares"])
@@ -195,7 +183,7 @@ class Windows:
 
             source = Source(plain if whole is None else copied)
             if v["padding"] == COPY_SHARE:
-                source = self._share_copy(n, first, rows)
+                source = self._share_copy(copies, n, first, rows)
             self._task(n, task, rows, source)
 
     def _task(self, n: Any, task: Any, rows: tuple[Any, Any], source: Source) -> None:
@@ -324,55 +312,11 @@ class Windows:
         ]
         return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
-    def _padded_copy(self) -> Any:
-        """All data between its padding."""
-        from tvm.script.ir_builder import tirx as T
-
-        w, blocks = self.w, self.w.in_channels // self.in_block
-        rows = (w.out_height - 1) * w.stride_h + self.reach_h
-        shape = (w.batch, blocks, rows, self.row_width, self.in_block)
-        copy = T.alloc_buffer(shape, "float32")
-        with T.parallel(0, w.batch * blocks * rows) as chunk:
-            n, c, y = split_index(chunk, w.batch, blocks, rows)
-            self._copy_row(copy, [n, c, y], [n, c, y - w.pad_top])
-        return copy
-
-    def _share_copy(self, n: Any, first: Any, rows: tuple[Any, Any]) -> Source:
+    def _share_copy(self, copies: Copies, n: Any, first: Any, rows: tuple[Any, Any]) -> Source:
         """What a task reads, between its padding."""
-        from tvm.script.ir_builder import tirx as T
-
-        w = self.w
         most = tiles(self.row_tiles, self.v["row_shares"]) * self.height
-        height = (min(most, w.out_height) - 1) * w.stride_h + self.reach_h
-        top = tile_start(rows[0], w.out_height, self.height) * w.stride_h - w.pad_top
-        shape = (self.taps.blocks, height, self.row_width, self.in_block)
-        copy = T.alloc_buffer(shape, "float32")
-        with T.serial(0, self.taps.blocks) as c, T.serial(0, height) as y:
-            self._copy_row(copy, [c, y], [n, first + c, top + y])
-        return Source(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
-
-    def _copy_row(self, copy: Any, to: list[Any], source: list[Any]) -> None:
-        from tvm import tirx
-        from tvm.script.ir_builder import tirx as T
-
-        w, zero = self.w, tirx.const(0, "float32")
-        end = min(w.pad_left + w.width, self.row_width)
-
-        def clear(begin: int, until: int) -> None:
-            if begin < until:
-                with T.serial(begin, until) as x, T.vectorized(0, self.in_block) as i:
-                    T.buffer_store(copy, zero, [*to, x, i])
-
-        with T.If(tirx.all(source[-1] >= 0, source[-1] < w.height)):
-            with T.Then():
-                clear(0, min(w.pad_left, self.row_width))
-                if w.pad_left < end:
-                    with T.serial(w.pad_left, end) as x, T.vectorized(0, self.in_block) as i:
-                        value = self.a.data[(*source, x - w.pad_left, i)]
-                        T.buffer_store(copy, value, [*to, x, i])
-                clear(max(end, 0), self.row_width)
-            with T.Else():
-                clear(0, self.row_width)
+        top = tile_start(rows[0], self.w.out_height, self.height)
+        return copies.of_rows((n, first), self.taps.blocks, top, min(most, self.w.out_height))
 
 
 def written(
@@ -387,21 +331,3 @@ def written(
         bias = (out[1], out[-1])
         windows.write(Arguments(windows.w, data, weights, bias, out))
     return builder.get()
-
-
-def padded(w: Workload, data: Any) -> Any:
-    """A te tensor in blocks of channels between its padding."""
-    from tvm import te, tirx
-
-    if not is_padded(w):
-        return data
-    n, c, _, _, block = data.shape
-    height = w.height + w.pad_top + w.pad_bottom
-    shape = (n, c, height, w.width + w.pad_left + w.pad_right, block)
-
-    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
-        row, column = y - w.pad_top, x - w.pad_left
-        within = tirx.all(row >= 0, row < w.height, column >= 0, column < w.width)
-        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, "float32"))
-
-    return te.compute(shape, inside, name="padded")

@@ -8,6 +8,9 @@ from targets.cpu.compile import llvm_target, scheduled
 from targets.cpu.kernels.kernel import Values
 from targets.cpu.problem import Tensors
 
+TOLERANCE = 1e-4
+"""On the scale of the largest number: sums of float32 in another order."""
+
 
 def called(function: Any, tensors: Tensors, values: Values) -> float:
     """The error of a TensorIR function on the tensors of a workload, see `Tensors.error`."""

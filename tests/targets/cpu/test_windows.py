@@ -12,13 +12,12 @@ from targets.cpu.kernels.depthwise import Depthwise
 from targets.cpu.kernels.grouped import Grouped
 from targets.cpu.kernels.kernel import DoesNotApply
 from targets.cpu.kernels.known import kernel_for
-from targets.cpu.measure import TOLERANCE
 from targets.cpu.problem import Tensors, reference
 from targets.cpu.spec import this_machine
 from targets.cpu.target import CpuTarget
 from targets.errors import WorkloadError
 from targets.workload import Workload, parse_epilogue, parse_workload
-from tests.targets.cpu.compiled import called, error_of
+from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 
 TARGET = CpuTarget(this_machine())
 EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 2")
