@@ -19,6 +19,7 @@ from targets.cpu import machine
 from targets.cpu.bounds import bytes_of, least_operations
 from targets.cpu.compile import Compiled
 from targets.cpu.compile_pool import shared_pool
+from targets.cpu.estimates import Machine, estimate
 from targets.cpu.hidden import COLUMNS
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.network import NetworkKernels
@@ -31,6 +32,8 @@ from targets.workload import Workload
 
 CACHED, MEMORY = 1 << 20, 1 << 27
 """Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
+BEYOND = 1 << 24
+"""The same of one that second-level caches do not hold, but a shared third-level one may."""
 COMPILE_SECONDS, MEASURE_SECONDS = 0.5, 0.5
 """What a config's compile takes of a core, and its measurement: see
 docs/decisions/measuring-on-a-cpu.md."""
@@ -104,6 +107,19 @@ class CpuTarget(NetworkKernels):
         arithmetic = least_operations(workload) / self._peak()
         moving = size / self._bandwidth(1 << max(size - 1, 1 << 16).bit_length())
         return Latency(max(arithmetic, moving))
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Seconds and what they consist of, configs of shape (n, knobs): `targets.cpu.estimates`,
+        at the measured peak and bandwidths."""
+        said = self.hardware_features()
+        core = Machine.of(
+            self.spec,
+            said["peak_gflops"] * 1e9,
+            said["cache_gbytes_per_second"] * 1e9,
+            _rounded(self._bandwidth(BEYOND) / 1e9) * 1e9,
+            (machine.cache_bytes(1), machine.cache_bytes(2)),
+        )
+        return estimate(workload, core, self.space(workload), configs)
 
     def costs(self, workload: Workload) -> Costs:
         """Compiling shares the cores between configs, measuring has them all."""

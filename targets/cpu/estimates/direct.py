@@ -10,6 +10,7 @@ from targets.cpu.estimates.machine import (
     ENTRY,
     LOOP,
     NUMBER,
+    SPILL,
     STORES,
     TILE,
     Array,
@@ -18,6 +19,7 @@ from targets.cpu.estimates.machine import (
     Parts,
     busiest,
     finish_cycles,
+    kept_operands,
     moved,
     step_cycles,
 )
@@ -28,6 +30,8 @@ from targets.workload import Workload
 
 COPY = 3.0
 """Cycles a vector that is copied between a border: a test, a load and a store (fitted)."""
+FLATTENED = 150
+"""Multiply-adds of a loop over a block's channels that LLVM writes out itself (fitted)."""
 
 
 def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
@@ -40,9 +44,10 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     count = w.batch * np.prod(t.tiles, axis=0)
     rounds = w.in_channels // t.ib / t.channels
     several = rounds > 1
-    step = step_cycles(
-        t.accumulators, blocks * vectors(t.ob, spec.lanes), high * wide, spec.registers
-    )
+    operands = blocks * vectors(t.ob, spec.lanes), high * wide
+    kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
+    step = step_cycles(t.accumulators, operands, kept, spec.registers)
+    step = step + SPILL * _reused(w, t, knobs)
     steps = w.in_channels * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
@@ -59,7 +64,7 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
         finish + np.where(several, sums, 0.0) + copied,
         _moved(w, t, knobs, rounds, machine.l1),
         _moved(w, t, knobs, rounds, machine.l2),
-        (t.accumulators + blocks + 1) / spec.registers,
+        (t.accumulators + kept + 1) / spec.registers,
         alone,
         knobs["parallel"] * (1 + launches),
         code,
@@ -76,6 +81,16 @@ def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
     return np.where(
         trips > 1, blocks * taps * (trips * LOOP + ENTRY), whole * LOOP + whole / columns * ENTRY
     )
+
+
+def _reused(w: Workload, t: Tilings, knobs: Knobs) -> Array:
+    """Numbers a step that LLVM keeps for the next taps, where all taps of the kernel are written out
+    behind each other and neighbours read the same."""
+    flat = t.ib * t.accumulators <= FLATTENED
+    flat |= knobs["unroll_channels"] == t.ib
+    flat &= knobs["unroll_kernel"] > 1
+    overlaps = w.kernel_w > w.stride_w or w.kernel_h > w.stride_h
+    return np.where(flat & overlaps, t.tile[1] * t.tile[2], 0.0)
 
 
 def _copies(

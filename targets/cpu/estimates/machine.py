@@ -35,7 +35,7 @@ LINE = 64
 """Bytes of a cache line."""
 LAUNCH_SECONDS = 4e-6
 """A parallel loop's begin and end (fitted)."""
-SPILL = 0.5
+SPILL = 2.5
 """Cycles a step for each vector that does not fit the registers: stored and loaded again, most of
 it beside the multiplications (fitted)."""
 LOOP = 1.0
@@ -44,7 +44,7 @@ ENTRY = 4.0
 """Cycles a begin of an innermost loop (fitted)."""
 TILE = 20.0
 """Cycles a register tile: its addresses and its first multiplications (fitted)."""
-HIDDEN = 0.5
+HIDDEN = 1.0
 """Part of moving between caches that prefetching hides behind multiplications (fitted)."""
 WOULD_FAIL = 16.0
 """Times the latency of a schedule that is refused: it must not look good."""
@@ -127,14 +127,22 @@ class Parts:
 
 
 def step_cycles(
-    sums: Array, weights: Array, numbers: Array, registers: int, apart: Array | float = 1.0
+    sums: Array, operands: tuple[Array, Array], kept: Array, registers: int, chains: Array | float = 1.0
 ) -> Array:
-    """Cycles of one step of a register tile: `sums` multiply-adds, each with one of `weights`
-    vectors and one of `numbers` copied into all lanes; `apart` sums of each output."""
-    needed = sums * apart + np.minimum(weights, numbers) + 1
-    spilled = np.maximum(needed - registers, 0.0)
-    multiplying = np.maximum(sums / MULTIPLIES, LATENCY / apart)
+    """Cycles of one step of a register tile: `sums` multiply-adds on `operands`, vectors of weights
+    and numbers copied into all lanes, of which LLVM keeps so many in registers. There are `chains`
+    of sums that do not wait for each other."""
+    weights, numbers = operands
+    spilled = np.maximum(sums * chains + kept + 1 - registers, 0.0)
+    multiplying = np.maximum(sums / MULTIPLIES, LATENCY / chains)
     return np.asarray(np.maximum(multiplying, (weights + numbers) / LOADS) + SPILL * spilled)
+
+
+def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Array) -> Array:
+    """Operands of a step that LLVM keeps in registers until they are used for the last time: all
+    weights where the pixels are the outer loops, else all pixels' numbers, if several blocks of
+    channels need them."""
+    return np.where(pixels_first, weights, np.where(blocks > 1, numbers, 1.0))
 
 
 def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:

@@ -43,7 +43,7 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     each = np.ceil(tiles / shares)
     sums = high * wide
     loaded = wide * np.where(_unaligned(w, p, knobs), 2.0, 1.0)
-    step = step_cycles(sums, loaded, high, spec.registers, chains)
+    step = step_cycles(sums, (loaded, high), wide, spec.registers, chains)
     steps = np.ceil(p.depth / knobs["tile_depth"])
     loops = np.ceil(p.depth / (chains * knobs["unroll_depth"])) * LOOP + steps * ENTRY
     count = p.batch * np.prod(tiles, axis=0)
@@ -55,7 +55,7 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     other = other + p.batch * p.depth * (gathered + packed)
     sizes = tuple(np.stack([high, width]))
     unrolled = sums * chains * knobs["unroll_depth"] / MAX_UNROLLED
-    needed = sums * chains + np.minimum(wide, high) + 1
+    needed = sums * chains + wide + 1
     chunks = p.batch * np.prod(shares, axis=0)
     even = np.prod(each * shares / tiles, axis=0)
     return Parts(

@@ -20,6 +20,7 @@ from targets.cpu.estimates.machine import (
     Parts,
     busiest,
     finish_cycles,
+    kept_operands,
     step_cycles,
 )
 from targets.cpu.kernels.grouped import Reach
@@ -107,11 +108,11 @@ def _groups(
         span[blocks == number] = Reach(w, int(number) * ob, ib).span
     wide = blocks * vectors(ob, spec.lanes)
     numbers = knobs["tile_rows"] * knobs["tile_columns"]
-    # A row of the tile is added at a time: its sums wait for each other.
-    step = step_cycles(wide * numbers, wide, numbers, spec.registers)
+    kept = kept_operands(wide, numbers, blocks, np.zeros_like(wide) > 0)
+    step = step_cycles(wide * numbers, (wide, numbers), kept, spec.registers)
     steps = w.kernel_h * w.kernel_w * span
     cycles = steps * step + steps * knobs["tile_rows"] / knobs["unroll_channels"] * LOOP
-    return w.out_channels / (blocks * ob), cycles, wide * numbers, wide * (numbers + 1) + 1
+    return w.out_channels / (blocks * ob), cycles, wide * numbers, wide * numbers + kept + 1
 
 
 def _moved(w: Workload, machine: Machine, knobs: Knobs, cache: float) -> Array:

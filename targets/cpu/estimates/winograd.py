@@ -19,6 +19,7 @@ from targets.cpu.estimates.machine import (
     Parts,
     busiest,
     finish_cycles,
+    kept_operands,
     moved,
     step_cycles,
 )
@@ -45,7 +46,9 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     blocks, high, wide = t.tile
     wide_out = vectors(t.ob, spec.lanes)
     tiles = w.batch * area * np.prod(t.tiles, axis=0)
-    step = step_cycles(t.accumulators, blocks * wide_out, high * wide, spec.registers)
+    operands = blocks * wide_out, high * wide
+    kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
+    step = step_cycles(t.accumulators, operands, kept, spec.registers)
     trips = w.in_channels // t.ib * t.ib / knobs["unroll_channels"]
     begins = w.in_channels // t.ib
     each = w.in_channels * step + trips * LOOP + begins * ENTRY + TILE
@@ -69,7 +72,7 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
         other,
         _moved(w, t, knobs, area, machine.l1),
         _moved(w, t, knobs, area, machine.l2),
-        (t.accumulators + blocks + 1) / spec.registers,
+        (t.accumulators + kept + 1) / spec.registers,
         np.where(knobs["parallel"] > 0, busiest(chunks, spec.threads), 1.0),
         knobs["parallel"] * launches,
         t.accumulators * knobs["unroll_channels"] / MAX_UNROLLED,
