@@ -21,10 +21,10 @@ from targets.cpu.estimates.machine import (
     finish_cycles,
     kept_operands,
     moved,
+    of_vector,
     step_cycles,
 )
 from targets.cpu.estimates.tiles import Tilings
-from targets.cpu.kernels.shared import vectors
 from targets.cpu.kernels.tiling import MAX_UNROLLED, has_padding, pixels
 from targets.workload import Workload
 
@@ -44,15 +44,15 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     count = w.batch * np.prod(t.tiles, axis=0)
     rounds = w.in_channels // t.ib / t.channels
     several = rounds > 1
-    operands = blocks * vectors(t.ob, spec.lanes), high * wide
+    operands = blocks, high * wide
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
     step = step_cycles(t.accumulators, operands, kept, spec.registers)
-    step = step + SPILL * _reused(w, t, knobs)
+    step = (step + SPILL * _reused(w, t, knobs)) * of_vector(t.ob)
     steps = w.in_channels * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
     kinds = [each.kind for each in w.epilogue]
-    finish = count * finish_cycles(t.accumulators, kinds)
+    finish = count * finish_cycles(t.accumulators, kinds) * of_vector(t.ob)
     sums = count * t.accumulators * (rounds * 2 + 2) / STORES
     copied, launches = _copies(w, machine, t, knobs, several)
     code = t.accumulators * body * np.where(knobs["unroll_kernel"] > 0, w.kernel_w, 1)
@@ -102,7 +102,7 @@ def _copies(
     rows, columns = pixels(w)
     needed = has_padding(w) | (covered[0] != rows) | (covered[1] != columns)
     copies = needed | (knobs["copy"] > 0)
-    each = vectors(t.ib, machine.spec.lanes) * COPY
+    each = of_vector(t.ib) * COPY
     of_chunk = np.ones_like(covered[0])
     whole = np.ones_like(covered[0])
     strides = (w.stride_h, w.stride_w)

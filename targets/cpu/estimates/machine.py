@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.cpu.layouts import ODD
 from targets.cpu.spec import CpuSpec
 from targets.features import Feature
 
@@ -127,7 +128,11 @@ class Parts:
 
 
 def step_cycles(
-    sums: Array, operands: tuple[Array, Array], kept: Array, registers: int, chains: Array | float = 1.0
+    sums: Array,
+    operands: tuple[Array, Array],
+    kept: Array,
+    registers: int,
+    chains: Array | float = 1.0,
 ) -> Array:
     """Cycles of one step of a register tile: `sums` multiply-adds on `operands`, vectors of weights
     and numbers copied into all lanes, of which LLVM keeps so many in registers. There are `chains`
@@ -149,6 +154,11 @@ def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
     """Cycles in which `sums` vectors are cleared, go through an epilogue, and are stored."""
     loads = sum(kind in ("bias", "residual") for kind in steps)
     return sums * (1 / MULTIPLIES + max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES))
+
+
+def of_vector(block: int) -> float:
+    """What an instruction on a block of channels costs: of a whole vector or a power of two, 1."""
+    return 1.0 if block.bit_count() == 1 else ODD
 
 
 def busiest(chunks: Array, threads: int) -> Array:

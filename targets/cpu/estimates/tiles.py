@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from targets.cpu.estimates.machine import Array, Knobs
-from targets.cpu.kernels.shared import divisors, registers, vectors
+from targets.cpu.kernels.shared import divisors, registers
 from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -29,8 +29,7 @@ class Tilings:
     def of(cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]) -> Tilings:
         """For outputs of `size` (rows, columns), shape (configs,) each."""
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-        wide = knobs["tile_oc"] * vectors(ob, spec.lanes)
-        room = (registers(spec) - 2) // wide
+        room = (registers(spec) - 2) // knobs["tile_oc"]
         columns = _even_parts(size[1], np.maximum(1, np.minimum(knobs["tile_ow"], room)))
         rows = _even_parts(size[0], np.maximum(1, np.minimum(knobs["tile_oh"], room // columns)))
         tile = (knobs["tile_oc"], rows, columns)
@@ -43,7 +42,7 @@ class Tilings:
         )
         blocks = np.full_like(rows, w.in_channels // ib)
         channels = nearest_divisors(blocks, np.maximum(1, blocks // knobs["parts_ic"]))
-        return cls(ib, ob, tile, wide * rows * columns, tiles, chunk, channels)  # type: ignore[arg-type]
+        return cls(ib, ob, tile, knobs["tile_oc"] * rows * columns, tiles, chunk, channels)  # type: ignore[arg-type]
 
     @property
     def chunks(self) -> tuple[Array, Array, Array]:

@@ -20,12 +20,12 @@ from targets.cpu.estimates.machine import (
     Parts,
     busiest,
     finish_cycles,
+    of_vector,
     kept_operands,
     step_cycles,
 )
 from targets.cpu.kernels.grouped import Reach
 from targets.cpu.kernels.loops import MAX_UNROLLED
-from targets.cpu.kernels.shared import vectors
 from targets.cpu.kernels.windows import COPY_ALL, COPY_NOTHING, COPY_SHARE, is_padded
 from targets.cpu.layouts import channel_block
 from targets.workload import Workload
@@ -52,9 +52,11 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     reach = w.dilation_h * (w.kernel_h - 1)
     rows = (np.ceil(row_tiles / shares) * high - 1) * w.stride_h + 1 + reach
     pixels = (w.out_width - 1) * w.stride_w + 1 + w.dilation_w * (w.kernel_w - 1)
-    vectors_in = w.batch * vectors(ib, spec.lanes) * pixels
+    vectors_in = w.batch * of_vector(ib) * pixels
     read = knobs.get("tile_blocks", np.ones_like(high)) * tasks * shares * rows
-    whole = (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
+    whole = (
+        (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
+    )
     copied = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
     copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
     moved, beyond = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
@@ -80,7 +82,7 @@ def _channels(
 ) -> tuple[float, Array, Array, Array]:
     """Tasks, cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a
     vector of data is loaded once for all unrolled taps of a row that read it."""
-    each = vectors(ob, machine.spec.lanes)
+    each = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
     taps = w.kernel_h * w.kernel_w
     sums = each * high * wide
@@ -106,7 +108,7 @@ def _groups(
     span = np.empty_like(blocks)
     for number in np.unique(blocks):
         span[blocks == number] = Reach(w, int(number) * ob, ib).span
-    wide = blocks * vectors(ob, spec.lanes)
+    wide = blocks * of_vector(ob)
     numbers = knobs["tile_rows"] * knobs["tile_columns"]
     kept = kept_operands(wide, numbers, blocks, np.zeros_like(wide) > 0)
     step = step_cycles(wide * numbers, (wide, numbers), kept, spec.registers)

@@ -21,10 +21,10 @@ from targets.cpu.estimates.machine import (
     finish_cycles,
     kept_operands,
     moved,
+    of_vector,
     step_cycles,
 )
 from targets.cpu.estimates.tiles import Tilings
-from targets.cpu.kernels.shared import vectors
 from targets.cpu.kernels.tiling import MAX_UNROLLED
 from targets.workload import Workload
 
@@ -44,19 +44,18 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     area = (m + 2) ** 2
     t = Tilings.of(w, spec, knobs, (np.ceil(w.out_height / m), np.ceil(w.out_width / m)))
     blocks, high, wide = t.tile
-    wide_out = vectors(t.ob, spec.lanes)
     tiles = w.batch * area * np.prod(t.tiles, axis=0)
-    operands = blocks * wide_out, high * wide
+    operands = blocks, high * wide
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
-    step = step_cycles(t.accumulators, operands, kept, spec.registers)
+    step = step_cycles(t.accumulators, operands, kept, spec.registers) * of_vector(t.ob)
     trips = w.in_channels // t.ib * t.ib / knobs["unroll_channels"]
     begins = w.in_channels // t.ib
     each = w.in_channels * step + trips * LOOP + begins * ENTRY + TILE
     store = t.accumulators * 2 / STORES
     points = w.batch * t.tiles[1] * high * t.tiles[2] * wide
     again = np.where(knobs["stages"] > 0, 1.0, t.chunks[0])
-    into = points * (w.in_channels // t.ib) * vectors(t.ib, spec.lanes)
-    inverse = points * (w.out_channels // t.ob) * wide_out
+    into = points * (w.in_channels // t.ib) * of_vector(t.ib)
+    inverse = points * (w.out_channels // t.ob) * of_vector(t.ob)
     kinds = [each.kind for each in w.epilogue]
     other = (
         tiles * store
