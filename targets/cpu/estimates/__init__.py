@@ -17,7 +17,7 @@ import numpy as np
 
 from targets.base import Configs, Space
 from targets.cpu.estimates import direct, matrix, windows, winograd
-from targets.cpu.estimates.machine import COLUMNS, Array, Knobs, Machine, Parts
+from targets.cpu.estimates.machine import COLUMNS, Knobs, Machine, Mask, Parts
 from targets.features import Features
 from targets.workload import Workload
 
@@ -44,7 +44,7 @@ def _parts(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     return _either(other, winograd.estimate(w, machine, knobs), plain)
 
 
-def _either(which: Array, one: Parts, other: Parts) -> Parts:
+def _either(which: Mask, one: Parts, other: Parts) -> Parts:
     """Those of `one` where `which`, else of the other."""
     return Parts(
         *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))

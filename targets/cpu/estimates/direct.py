@@ -16,6 +16,7 @@ from targets.cpu.estimates.machine import (
     Array,
     Knobs,
     Machine,
+    Mask,
     Parts,
     busiest,
     finish_cycles,
@@ -84,8 +85,8 @@ def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
 
 
 def _reused(w: Workload, t: Tilings, knobs: Knobs) -> Array:
-    """Numbers a step that LLVM keeps for the next taps, where all taps of the kernel are written out
-    behind each other and neighbours read the same."""
+    """Numbers a step that LLVM keeps for the next taps, where all taps are written out behind each
+    other and neighbours read the same."""
     flat = t.ib * t.accumulators <= FLATTENED
     flat |= knobs["unroll_channels"] == t.ib
     flat &= knobs["unroll_kernel"] > 1
@@ -94,7 +95,7 @@ def _reused(w: Workload, t: Tilings, knobs: Knobs) -> Array:
 
 
 def _copies(
-    w: Workload, machine: Machine, t: Tilings, knobs: Knobs, several: Array
+    w: Workload, machine: Machine, t: Tilings, knobs: Knobs, several: Mask
 ) -> tuple[Array, Array]:
     """Cycles of copying the data between a border, and further parallel loops."""
     reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
@@ -138,7 +139,7 @@ def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -
     return w.batch * moved(bodies, extents, loops, cache)
 
 
-def ordered(trips: tuple[Array, Array, Array], first: Array) -> list[dict[str, Array]]:
+def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
     """Loops over channel blocks, rows and columns, the innermost first: pixels outside where
     `first`, else channels."""
     blocks, rows, columns = trips

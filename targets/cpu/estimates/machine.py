@@ -19,6 +19,7 @@ from targets.cpu.spec import CpuSpec
 from targets.features import Feature
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Knobs = Mapping[str, Array]
 """Values of each knob, by its name, shape (configs,)."""
 
@@ -36,16 +37,16 @@ LINE = 64
 """Bytes of a cache line."""
 LAUNCH_SECONDS = 4e-6
 """A parallel loop's begin and end (fitted)."""
-SPILL = 2.5
+SPILL = 2.0
 """Cycles a step for each vector that does not fit the registers: stored and loaded again, most of
 it beside the multiplications (fitted)."""
-LOOP = 1.0
+LOOP = 0.7
 """Cycles an iteration of an innermost loop, not hidden by its body (fitted)."""
-ENTRY = 4.0
+ENTRY = 3.0
 """Cycles a begin of an innermost loop (fitted)."""
 TILE = 20.0
 """Cycles a register tile: its addresses and its first multiplications (fitted)."""
-HIDDEN = 1.0
+HIDDEN = 0.8
 """Part of moving between caches that prefetching hides behind multiplications (fitted)."""
 WOULD_FAIL = 16.0
 """Times the latency of a schedule that is refused: it must not look good."""
@@ -143,7 +144,7 @@ def step_cycles(
     return np.asarray(np.maximum(multiplying, (weights + numbers) / LOADS) + SPILL * spilled)
 
 
-def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Array) -> Array:
+def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Mask) -> Array:
     """Operands of a step that LLVM keeps in registers until they are used for the last time: all
     weights where the pixels are the outer loops, else all pixels' numbers, if several blocks of
     channels need them."""
@@ -172,8 +173,8 @@ def moved(
     loops: Sequence[Mapping[str, Array]],
     cache: float,
 ) -> Array:
-    """Bytes that come into a `cache` (bytes), shape (configs,). `bodies` says how many bytes of each
-    tensor some extents touch; `loops`, the innermost first, how they multiply the `extents` of the
+    """Bytes that come into a `cache` (bytes), shape (configs,). `bodies` says how many bytes of
+    each tensor some extents touch; `loops`, the innermost first, how they multiply the `extents` of the
     innermost body. What an iteration shares with the one before is still there if an iteration
     touches no more than the cache holds."""
     size = dict(extents)

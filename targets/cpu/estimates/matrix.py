@@ -16,6 +16,7 @@ from targets.cpu.estimates.machine import (
     Array,
     Knobs,
     Machine,
+    Mask,
     Parts,
     busiest,
     finish_cycles,
@@ -70,10 +71,10 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     )
 
 
-def _unaligned(w: Workload, p: Product, knobs: Knobs) -> Array:
+def _unaligned(w: Workload, p: Product, knobs: Knobs) -> Mask:
     """Whether vectors of weights lie across cache lines: loaded in two."""
     across = w.operator == "batch_matmul" and p.columns * NUMBER % LINE > 0
-    return (knobs["pack_weights"] == 0) & across
+    return np.asarray((knobs["pack_weights"] == 0) & across)
 
 
 def _moved(
@@ -102,7 +103,7 @@ def _moved(
     return p.batch * moved(bodies, extents, loops, cache)
 
 
-def _ordered(trips: Array, inside: Array) -> list[dict[str, Array]]:
+def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
     """Loops over rows and columns, the innermost first: rows where `inside`."""
     ones = np.ones_like(trips[0])
     return [

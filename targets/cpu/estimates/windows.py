@@ -20,8 +20,8 @@ from targets.cpu.estimates.machine import (
     Parts,
     busiest,
     finish_cycles,
-    of_vector,
     kept_operands,
+    of_vector,
     step_cycles,
 )
 from targets.cpu.kernels.grouped import Reach
@@ -38,9 +38,11 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     high, wide, shares = knobs["tile_rows"], knobs["tile_columns"], knobs["row_shares"]
     row_tiles, column_tiles = np.ceil(w.out_height / high), np.ceil(w.out_width / wide)
     if "tile_blocks" in knobs:
-        tasks, adding, sums, needed = _groups(w, machine, knobs, ib, ob)
+        adding, sums, needed = _groups(w, machine, knobs, ib, ob)
     else:
-        tasks, adding, sums, needed = _channels(w, machine, knobs, ob)
+        adding, sums, needed = _channels(w, machine, knobs, ob)
+    blocks = knobs.get("tile_blocks", np.ones_like(high))
+    tasks = w.out_channels / (ob * blocks)
     tiles = w.batch * tasks * row_tiles * column_tiles
     taps = w.kernel_h * w.kernel_w
     unrolled = np.choose(knobs["unroll_kernel"].astype(int), (1, w.kernel_w, taps))
@@ -53,17 +55,15 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     rows = (np.ceil(row_tiles / shares) * high - 1) * w.stride_h + 1 + reach
     pixels = (w.out_width - 1) * w.stride_w + 1 + w.dilation_w * (w.kernel_w - 1)
     vectors_in = w.batch * of_vector(ib) * pixels
-    read = knobs.get("tile_blocks", np.ones_like(high)) * tasks * shares * rows
+    read = blocks * tasks * shares * rows
     whole = (
         (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
     )
-    copied = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
+    copied: Array = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
     copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
     moved, beyond = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
     chunks = w.batch * tasks * shares
     even = np.ceil(row_tiles / shares) * shares / row_tiles
-    border_tiles = np.where(tests, 2.0, 0.0) + (w.out_width % wide > 0)
-    written = unrolled * (1 + np.minimum(border_tiles, column_tiles)) * (1 + tests)
     return Parts(
         multiply,
         tiles * finish_cycles(sums, kinds) + copied,
@@ -72,16 +72,34 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
         needed / spec.registers,
         np.minimum(busiest(chunks, spec.threads) * even, 1.0),
         1.0 + (knobs["padding"] == COPY_ALL),
-        high * wide * knobs.get("tile_blocks", np.ones_like(high))
-        * knobs.get("unroll_channels", np.ones_like(high)) * written / MAX_UNROLLED,
+        high * wide * blocks
+        * knobs.get("unroll_channels", np.ones_like(high)) * _written(w, knobs) / MAX_UNROLLED,
     )  # fmt: skip
 
 
-def _channels(
-    w: Workload, machine: Machine, knobs: Knobs, ob: int
-) -> tuple[float, Array, Array, Array]:
-    """Tasks, cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a
-    vector of data is loaded once for all unrolled taps of a row that read it."""
+def _written(w: Workload, knobs: Knobs) -> Array:
+    """How often the multiply-adds of a tap are written out, as `Windows` counts it: each column of
+    tiles at the border for itself, rows of tiles at the border with tests."""
+    tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
+    unroll = knobs["unroll_kernel"].astype(int)
+    kernel = np.choose(unroll, (1.0, w.kernel_w, w.kernel_w * w.kernel_h))
+    border, inner = np.empty_like(kernel), np.empty_like(kernel)
+    for wide in np.unique(knobs["tile_columns"]):
+        rows = knobs["tile_columns"] == wide
+        first = np.arange(0, w.out_width, wide)
+        whole = first + wide <= w.out_width
+        last = np.minimum(first + wide, w.out_width) - 1
+        reach = last * w.stride_w - w.pad_left + w.dilation_w * (w.kernel_w - 1) + 1
+        inside = (first * w.stride_w >= w.pad_left) & (reach <= w.width)
+        for mask, plain in ((rows & tests, whole & inside), (rows & ~tests, whole)):
+            border[mask], inner[mask] = (~plain).sum(), plain.any()
+    written = kernel * inner + border * np.maximum(kernel, w.kernel_w)
+    row = np.where(unroll > 0, w.kernel_w, 1)
+    return np.asarray(np.where(tests, written + row * (border + inner), written))
+
+
+def _channels(w: Workload, machine: Machine, knobs: Knobs, ob: int) -> tuple[Array, Array, Array]:
+    """Cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a vector of data is loaded once for all unrolled taps of a row that read it."""
     each = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
     taps = w.kernel_h * w.kernel_w
@@ -97,12 +115,12 @@ def _channels(
     spilled = np.maximum(needed - machine.spec.registers, 0.0) * taps
     cycles = np.maximum(sums / MULTIPLIES, LATENCY) * taps
     cycles = np.maximum(cycles, loads / LOADS) + SPILL * spilled
-    return w.out_channels / ob, cycles, sums, needed
+    return cycles, sums, needed
 
 
 def _groups(
     w: Workload, machine: Machine, knobs: Knobs, ib: int, ob: int
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array]:
     """As `_channels`, of tiles of several blocks that read all channels of their groups."""
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)
@@ -114,11 +132,11 @@ def _groups(
     step = step_cycles(wide * numbers, (wide, numbers), kept, spec.registers)
     steps = w.kernel_h * w.kernel_w * span
     cycles = steps * step + steps * knobs["tile_rows"] / knobs["unroll_channels"] * LOOP
-    return w.out_channels / (blocks * ob), cycles, wide * numbers, wide * numbers + kept + 1
+    return cycles, wide * numbers, wide * numbers + kept + 1
 
 
 def _moved(w: Workload, machine: Machine, knobs: Knobs, cache: float) -> Array:
-    """Data and output once, the data twice more where all of it is copied first, if not all fits."""
+    """Data and output once, if they do not fit; data that are copied first, twice more."""
     data = NUMBER * w.batch * w.in_channels * w.height * w.width
     out = NUMBER * w.batch * w.out_channels * w.out_height * w.out_width
     outs = 1 + sum(step.kind == "residual" for step in w.epilogue)

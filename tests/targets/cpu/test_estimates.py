@@ -1,4 +1,4 @@
-"""Estimates of schedules on the processor: of every config, and better ones for better schedules."""
+"""Estimates of schedules on the processor: one for every config, better for better schedules."""
 
 from __future__ import annotations
 
