@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from targets.base import Target
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
 from targets.printable import printable
-from targets.workload import DEFAULT_EPILOGUE, Workload, parse_workload
+from targets.workload import DEFAULT_EPILOGUE, Workload, parse_epilogue, parse_workload
 from tuning.totals import Macs
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -126,11 +126,10 @@ def extract_subgraphs(
 
 
 def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
-    """A workload by its text as a network of its own. A pool has no sums that usual steps follow:
-    it has no epilogue but another than the usual one. Raises `WorkloadError`."""
-    workload = parse_workload(text, epilogue)
-    if workload.operator == "max_pool" and workload.epilogue == DEFAULT_EPILOGUE:
-        workload = replace(workload, epilogue=())
+    """A workload by its text as a network of its own. Of a pool, which has no sums, and of what is
+    computed in floating point, the usual steps of integers are none. Raises `WorkloadError`."""
+    usual = parse_epilogue(epilogue) == DEFAULT_EPILOGUE
+    workload = parse_workload(text, None if usual else epilogue)
     content = digest(f"{workload}; {epilogue}".encode())
     macs: Macs = {"total": workload.macs, "offloaded": workload.macs}
     alone = Extracted((Subgraph(workload, 1, (), workload.macs),), macs)
