@@ -70,7 +70,8 @@ def _algorithm(w: Workload) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms."""
     if not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
         return 0
-    return 4 if min(w.out_height, w.out_width) > 8 else 0
+    smaller = min(w.out_height, w.out_width)
+    return 4 if smaller > 8 else 2 if smaller > 4 else 0
 
 
 def _tile(
