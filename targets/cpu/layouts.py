@@ -32,7 +32,7 @@ def pack_channels(tensor: NDArray[np.float32], block: int) -> NDArray[np.float32
 
 
 def unpack_channels(packed: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The inverse of `pack_channels`."""
+    """(n, c / block, h, w, block) → (n, c, h, w)."""
     n, blocks, h, w, block = packed.shape
     return np.ascontiguousarray(packed.transpose(0, 1, 4, 2, 3)).reshape(n, blocks * block, h, w)
 
