@@ -107,7 +107,8 @@ def reference(
     bias: NDArray[np.float32],
     residual: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """The operator by numpy, with its epilogue; tensors as a model has them."""
+    """The operator by numpy, with its epilogue; all of the shapes of `plain_shapes`, the bias
+    (out channels,)."""
     if w.operator == "dense":
         found = data @ weights.T
     elif w.operator == "batch_matmul":

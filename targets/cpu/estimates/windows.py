@@ -26,7 +26,8 @@ from targets.cpu.estimates.machine import (
 )
 from targets.cpu.kernels.grouped import Reach
 from targets.cpu.kernels.loops import MAX_UNROLLED
-from targets.cpu.kernels.windows import COPY_ALL, COPY_NOTHING, COPY_SHARE, is_padded
+from targets.cpu.kernels.padding import is_padded
+from targets.cpu.kernels.windows import COPY_ALL, COPY_NOTHING, COPY_SHARE
 from targets.cpu.layouts import channel_block
 from targets.workload import Workload
 
