@@ -174,8 +174,8 @@ def moved(
     cache: float,
 ) -> Array:
     """Bytes that come into a `cache` (bytes), shape (configs,). `bodies` says how many bytes of
-    each tensor some extents touch; `loops`, the innermost first, how they multiply the `extents` of the
-    innermost body. What an iteration shares with the one before is still there if an iteration
+    each tensor some extents touch; `loops`, the innermost first, how they multiply the `extents` of
+    the innermost body. What an iteration shares with the one before is still there if an iteration
     touches no more than the cache holds."""
     size = dict(extents)
     before = bodies(size)

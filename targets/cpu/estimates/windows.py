@@ -100,7 +100,8 @@ def _written(w: Workload, knobs: Knobs) -> Array:
 
 
 def _channels(w: Workload, machine: Machine, knobs: Knobs, ob: int) -> tuple[Array, Array, Array]:
-    """Cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a vector of data is loaded once for all unrolled taps of a row that read it."""
+    """Cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a vector of
+    data is loaded once for all unrolled taps of a row that read it."""
     each = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
     taps = w.kernel_h * w.kernel_w
