@@ -113,7 +113,9 @@ def _channels(w: Workload, machine: Machine, knobs: Knobs, ob: int) -> tuple[Arr
     loads = np.where(unroll > 0, by_row, taps * high * wide)
     loads = np.where((unroll > 1) & shared, column * row, loads) * each
     loads = loads + taps * each
-    needed = sums + 2 * each
+    # Vectors of a row that several taps read stay in registers until the last of them.
+    several = (unroll > 0) & (w.kernel_w > w.stride_w)
+    needed = sums + each * np.where(several, row, 2)
     spilled = np.maximum(needed - machine.spec.registers, 0.0) * taps
     cycles = np.maximum(sums / MULTIPLIES, LATENCY) * taps
     cycles = np.maximum(cycles, loads / LOADS) + SPILL * spilled
