@@ -27,6 +27,7 @@ from targets.cpu.estimates.machine import (
 )
 from targets.cpu.estimates.tiles import Tilings
 from targets.cpu.kernels.tiling import MAX_UNROLLED, has_padding, pixels
+from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
 COPY = 3.0
@@ -48,7 +49,7 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     operands = blocks, high * wide
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
     step = step_cycles(t.accumulators, operands, kept, spec.registers)
-    step = (step + SPILL * _reused(w, t, knobs)) * of_vector(t.ob)
+    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * of_vector(t.ob)
     steps = w.in_channels * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
@@ -84,14 +85,18 @@ def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
     )
 
 
-def _reused(w: Workload, t: Tilings, knobs: Knobs) -> Array:
-    """Numbers a step that LLVM keeps for the next taps, where all taps are written out behind each
-    other and neighbours read the same."""
-    flat = t.ib * t.accumulators <= FLATTENED
-    flat |= knobs["unroll_channels"] == t.ib
-    flat &= knobs["unroll_kernel"] > 1
-    overlaps = w.kernel_w > w.stride_w or w.kernel_h > w.stride_h
-    return np.where(flat & overlaps, t.tile[1] * t.tile[2], 0.0)
+def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
+    """Numbers a step that LLVM keeps for the next taps but for which no register is left, where
+    taps are written out behind each other and neighbours read the same: about half of what the tile
+    reads in them is needed at a time (fitted)."""
+    unroll = knobs["unroll_kernel"]
+    flat = (t.ib * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == t.ib)
+    _, high, wide = t.tile
+    rows = np.where(unroll > 1, (high - 1) * w.stride_h + w.kernel_h, high)
+    window = rows * ((wide - 1) * w.stride_w + w.kernel_w)
+    over = t.accumulators + t.tile[0] + window / 2 - spec.registers
+    overlaps = (unroll > 0) & (w.kernel_w > w.stride_w)
+    return np.where(flat & overlaps, np.clip(over, 0.0, high * wide), 0.0)
 
 
 def _copies(

@@ -27,7 +27,7 @@ from targets.cpu.kernels.loops import MAX_ACCUMULATORS, MAX_UNROLLED
 from targets.cpu.kernels.matrix import Product
 from targets.workload import Workload
 
-GATHER = 1.5
+GATHER = 0.7
 """Cycles a number of the data that is put beside those of other rows (fitted)."""
 PACK = 2.0
 """Cycles a vector of weights that is put into its tile (fitted)."""
