@@ -37,7 +37,7 @@ FLATTENED = 150
 
 
 def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
-    """Of configs with these values; `algorithm` is not looked at."""
+    """Of configs with these values, shape (configs,) a knob; `algorithm` is not looked at."""
     spec = machine.spec
     ones = np.ones_like(knobs["tile_ow"])
     rows, columns = pixels(w)
@@ -146,7 +146,7 @@ def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
     """Loops over channel blocks, rows and columns, the innermost first: pixels outside where
-    `first`, else channels."""
+    `first`, else channels; all of shape (configs,)."""
     blocks, rows, columns = trips
     ones = np.ones_like(rows)
     return [

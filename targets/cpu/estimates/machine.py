@@ -135,9 +135,9 @@ def step_cycles(
     registers: int,
     chains: Array | float = 1.0,
 ) -> Array:
-    """Cycles of one step of a register tile: `sums` multiply-adds on `operands`, vectors of weights
-    and numbers copied into all lanes, of which LLVM keeps so many in registers. There are `chains`
-    of sums that do not wait for each other."""
+    """Cycles of one step of a register tile, shape (configs,): `sums` multiply-adds on `operands`,
+    vectors of weights and numbers copied into all lanes, `kept` of which LLVM keeps in registers.
+    There are `chains` of sums that do not wait for each other."""
     weights, numbers = operands
     spilled = np.maximum(sums * chains + kept + 1 - registers, 0.0)
     multiplying = np.maximum(sums / MULTIPLIES, LATENCY / chains)
@@ -145,14 +145,15 @@ def step_cycles(
 
 
 def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Mask) -> Array:
-    """Operands of a step that LLVM keeps in registers until they are used for the last time: all
-    weights where the pixels are the outer loops, else all pixels' numbers, if several blocks of
-    channels need them."""
+    """Operands of a step, shape (configs,), that LLVM keeps in registers until they are used for
+    the last time: all weights where the pixels are the outer loops, else all pixels' numbers, if
+    several blocks of channels need them."""
     return np.where(pixels_first, weights, np.where(blocks > 1, numbers, 1.0))
 
 
 def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
-    """Cycles in which `sums` vectors are cleared, go through an epilogue, and are stored."""
+    """Cycles in which `sums` vectors, shape (configs,), are cleared, go through an epilogue of
+    `steps`, and are stored."""
     loads = sum(kind in ("bias", "residual") for kind in steps)
     return sums * (1 / MULTIPLIES + max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES))
 
@@ -163,7 +164,7 @@ def of_vector(block: int) -> float:
 
 
 def busiest(chunks: Array, threads: int) -> Array:
-    """The part of equal chunks that the busiest of some threads does."""
+    """The part of equal chunks, shape (configs,), that the busiest of some threads does."""
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
 

@@ -34,7 +34,7 @@ PACK = 2.0
 
 
 def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
-    """Of configs with these values."""
+    """Of configs with these values, shape (configs,) a knob."""
     spec, p = machine.spec, Product.of(w, machine.spec)
     high, wide, chains = knobs["tile_rows"], knobs["tile_vectors"], knobs["chains"]
     width = wide * p.lanes

@@ -33,7 +33,8 @@ from targets.workload import Workload
 
 
 def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
-    """Of configs with these values; without `tile_blocks` a convolution of each channel."""
+    """Of configs with these values, shape (configs,) a knob; without `tile_blocks` a convolution of
+    each channel."""
     spec = machine.spec
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     high, wide, shares = knobs["tile_rows"], knobs["tile_columns"], knobs["row_shares"]

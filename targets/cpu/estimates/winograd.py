@@ -38,7 +38,7 @@ BORDER = 4.0
 
 
 def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
-    """Of configs with these values; an `algorithm` of 0 is taken for 2."""
+    """Of configs with these values, shape (configs,) a knob; an `algorithm` of 0 is taken for 2."""
     spec = machine.spec
     m = np.maximum(knobs["algorithm"], 2)
     area = (m + 2) ** 2
