@@ -15,6 +15,8 @@ from networks.compiled.rewrite import KERNEL
 
 WIDEST = 64
 """Numbers at most in the innermost loop: four of the widest vectors."""
+LEAST = 8
+"""A last loop that can have no vectors of so many is left to LLVM."""
 WORTH_THREADS = 1 << 14
 """Steps of a loop nest that take longer than waking threads."""
 
@@ -51,10 +53,13 @@ def _blocks(sch: Any) -> list[str]:
 
 
 def _inline(sch: Any) -> None:
-    """Values without a sum that are read later are computed where they are read."""
+    """Values without a sum that one operation reads are computed where they are read."""
     for name in _blocks(sch)[:-1]:
+        block = sch.get_sblock(name)
+        if len(sch.get_consumers(block)) > 1:
+            continue
         try:
-            sch.compute_inline(sch.get_sblock(name))
+            sch.compute_inline(block)
         except ScheduleError:
             continue
 
@@ -73,22 +78,22 @@ def _schedule(sch: Any, block: Any) -> None:
     sizes = [size for size, kind in zip(extents, kinds, strict=True) if kind == 0]
     if not spatial:
         return
-    if not sums and _vector(sizes[-1]) < 8 and _vector(math.prod(sizes)) >= 8:
-        spatial, sizes = [sch.fuse(*spatial)], [math.prod(sizes)]
     *outer, last = spatial
-    width = _vector(sizes[-1])
-    if width > 1:
+    width, vector = _vector(sizes[-1]), None
+    if width >= LEAST:
         rest, vector = sch.split(last, [None, width])
+        sch.reorder(*outer, rest, *sums, vector)
+        sch.vectorize(vector)
         outer.append(rest)
-    else:
+    elif not outer:
         outer.append(last)
-        vector = None
-    sch.reorder(*outer, *sums, *([vector] if vector is not None else []))
+    elif sizes[-1] < LEAST and not sums:  # a few channels: LLVM interleaves them
+        sch.unroll(last)
+        if len(outer) > 1:
+            outer.pop()
     fused = sch.fuse(*outer)
     if math.prod(extents) >= WORTH_THREADS:
         sch.parallel(fused)
-    if vector is not None:
-        sch.vectorize(vector)
     if sums:
         initial = sch.decompose_reduction(block, sums[0])
         if vector is not None:
