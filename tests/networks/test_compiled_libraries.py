@@ -19,13 +19,18 @@ import networks
 from networks import zoo
 from networks.accelerator import Accelerator
 from networks.artefact import ArtefactError, CompiledArtefact, load
-from networks.artefact.compiled import TOLERANCE
+from networks.artefact.compiled import TOLERANCE, build
 from networks.artefact.folder import sealed
+from networks.compiled.layers import kernel_layers
 from networks.errors import InputError
 from networks.zoo.builder import Builder
 from networks.zoo.transformer import attention, feed_forward
 from targets import make_target
+from targets.built import Pick
+from targets.cpu.kernels.known import kernel_for
+from targets.cpu.target import CpuTarget
 from targets.files import Json
+from targets.workload import Workload
 from tuning.building import BuildOptions, build_artefact
 
 FILES = {"manifest.json", "network.so", "check.npz"}
@@ -56,15 +61,26 @@ def small_transformer(net: Builder) -> str:
 
 
 def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtefact:
-    """The model's artefact, untuned."""
+    """The model's artefact with the schedules that the kernels' own rules say: nothing is timed."""
     if not isinstance(model, str):
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
         model = str(path)
-    build_artefact(BuildOptions(model=model, out=folder / "art", target="cpu", trials=0))
+    target, whole = make_target("cpu"), networks.load(model).whole
+    assert isinstance(target, CpuTarget)
+    layers = kernel_layers(whole.flat, target.space)
+    picks = {layer.workload: by_rule(target, layer.workload) for layer in layers}
+    total = sum(layer.workload.macs for layer in layers)
+    build(whole, layers, picks, target, "cpu", folder / "art", name="small", total_macs=total)
     found = load(folder / "art")
     assert isinstance(found, CompiledArtefact)
     return found
+
+
+def by_rule(target: CpuTarget, workload: Workload) -> Pick:
+    space = target.space(workload)
+    values = kernel_for(workload).default_values(workload, target.spec)
+    return Pick(space.name, tuple(knob.values.index(values[knob.name]) for knob in space.knobs))
 
 
 @pytest.fixture(scope="module")
