@@ -282,8 +282,8 @@ _USUAL_IMMEDIATE: Mapping[str, tuple[EpilogueKind, int]] = {
 
 
 def canonical(workload: Workload) -> Workload:
-    """The workload with the usual immediates in its integer epilogue: those of equal canonical form have
-    the same schedules, programs that differ in immediates alone, and equal cycles.
+    """The workload with the usual immediates in its integer epilogue: those of equal canonical form
+    have the same schedules, programs that differ in immediates alone, and equal cycles.
 
     A left shift is a right shift by a negative amount. Of a residual's scale it matters only
     whether 2^scale fits one weight (at most 6), or two (7); of a right shift, whether it leaves

@@ -10,7 +10,7 @@ from typing import Any
 
 from targets.cpu.assembly import LinkFailed, link
 from targets.cpu.hidden import hidden_features
-from targets.cpu.kernels.kernel import DoesNotApply, Values
+from targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.pipeline import lowering
 from targets.cpu.spec import CpuSpec
@@ -39,7 +39,7 @@ def llvm_target(spec: CpuSpec) -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads})
 
 
-def scheduled(workload: Workload, spec: CpuSpec, values: Values) -> Any:
+def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The TensorIR function of a config. Raises `DoesNotApply`."""
     from tvm.s_tir import ScheduleError
 
@@ -67,7 +67,7 @@ class Compiler:
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[Any, Compiled]]] = {}
 
-    def compile(self, workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+    def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Never raises for a config that cannot be compiled."""
         import tvm_ffi
 
@@ -86,7 +86,7 @@ class Compiler:
         return found
 
 
-def compile_config(workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+def compile_config(workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
     """In this process, without any memory. Never raises for a config that cannot be compiled."""
     return Compiler().compile(workload, spec, values)
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from targets.cpu.assembly import c_compiler
 from targets.cpu.compile import Compiled
 from targets.cpu.hidden import COLUMNS
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.spec import CpuSpec
 from targets.errors import TilewrightError
 from targets.rpc_process import Header, Limits, RpcFailed, RpcNonsense, RpcProcess
@@ -52,7 +52,9 @@ class CompilePool:
         self._known: dict[Key, Compiled] = {}
         self._lock = threading.Lock()
 
-    def compile(self, workload: Workload, spec: CpuSpec, batch: Sequence[Values]) -> list[Compiled]:
+    def compile(
+        self, workload: Workload, spec: CpuSpec, batch: Sequence[KnobValues]
+    ) -> list[Compiled]:
         """One result a config, in their order; equal configs are compiled once. Raises
         `CompilerMissing` or `CompilerDown`."""
         c_compiler()
@@ -74,7 +76,7 @@ class CompilePool:
             process.stop()
             self._idle.put(process)
 
-    def _one(self, workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+    def _one(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         process = self._idle.get()
         try:
             return process.compile(workload, spec, values)
@@ -92,7 +94,7 @@ class _Process(RpcProcess):
     def __init__(self, module: str, limits: Limits) -> None:
         super().__init__(module, (), limits)
 
-    def compile(self, workload: Workload, spec: CpuSpec, values: Values) -> Compiled:
+    def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Raises `CompilerDown`."""
         if not self.running:
             self._begin()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from targets.cpu.assembly import link
 from targets.cpu.compile import FUNCTION, assembly_of, llvm_target
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.problem import Tensors
 from targets.cpu.reference_kernel import product, reading
 from targets.cpu.spec import CpuSpec
@@ -74,7 +74,11 @@ class Bench:
         return float(min(turns))
 
     def measure(
-        self, library: NDArray[np.uint8], tensors: Tensors, values: Values, quiet_reference: float
+        self,
+        library: NDArray[np.uint8],
+        tensors: Tensors,
+        values: KnobValues,
+        quiet_reference: float,
     ) -> Measured:
         """Of a library's bytes, shape (bytes,): checked against the reference result, timed, and
         checked once more. `quiet_reference` is what `calibrate` gave, here or elsewhere."""
@@ -89,7 +93,7 @@ class Bench:
             return Measured(np.empty(0), "wrong_result", f"{said}, not at the first call")
         return Measured(seconds)
 
-    def wrong_values(self, library: NDArray[np.uint8], tensors: Tensors, values: Values) -> int:
+    def wrong_values(self, library: NDArray[np.uint8], tensors: Tensors, values: KnobValues) -> int:
         """How many values differ from the reference by more than the tolerance. The library's
         bytes have shape (bytes,)."""
         arguments = tensors.arguments(values)

@@ -8,7 +8,7 @@ from typing import Any
 
 from targets.base import Space
 from targets.cpu.compile import llvm_target, scheduled
-from targets.cpu.kernels.kernel import DoesNotApply, Values
+from targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.layouts import channel_block
 from targets.cpu.problem import Tensors
@@ -64,7 +64,7 @@ class NetworkKernels:
         return tensors.error(arguments[-1].numpy())
 
 
-def _code(workload: Workload, spec: CpuSpec, values: Values) -> KernelCode:
+def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
     try:
         function = scheduled(workload, spec, values)
     except DoesNotApply as error:

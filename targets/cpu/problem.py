@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from targets.base import Configs, Space
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from targets.cpu.spec import CpuSpec
@@ -37,7 +37,7 @@ class Tensors:
         """Knob values by name, a row a config of shape (n, knobs)."""
         return [self.space.describe(config) for config in configs]
 
-    def arguments(self, values: Values) -> list[Any]:
+    def arguments(self, values: KnobValues) -> list[Any]:
         """TVM's tensors for a kernel of that config; the last is the output."""
         import tvm
 

@@ -29,9 +29,7 @@ STORE_COLUMNS = (
     Feature("bytes_unique", "", "load", "different bytes read and written; sum"),
     Feature("lines_touched", "", "load", "cache lines of all iterations; sum"),
     Feature("lines_unique", "", "load", "different cache lines; sum"),
-    Feature(
-        "bytes_reused", "", "load", "bytes touched between uses of a number; main, largest"
-    ),
+    Feature("bytes_reused", "", "load", "bytes touched between uses of a number; main, largest"),
     Feature("reuses", "", "", "uses of a number by its innermost reusing loop; main, largest"),
     Feature("stride", "", "", "numbers from one access to the next in the innermost loop; main"),
     Feature("vectorised", "", "", "iterations of vectorised loops; main"),

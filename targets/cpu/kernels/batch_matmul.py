@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.matrix import Product, multiply
 from targets.cpu.kernels.shared import with_row_epilogue
 from targets.cpu.spec import CpuSpec
@@ -43,7 +43,7 @@ class BatchMatmul:
         """(batch, rows, columns)."""
         return workload.batch, workload.height, workload.out_channels
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The product as a tensor expression."""
         from tvm import te
 
@@ -59,12 +59,12 @@ class BatchMatmul:
         inputs, out = with_row_epilogue(w, sums)
         return te.create_prim_func([data, weights, *inputs, out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         return multiply(workload, Product.of(workload, spec), values, packed=False)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """As they are: (batch, depth, columns)."""
         return weights.reshape(self.weights_shape(workload))

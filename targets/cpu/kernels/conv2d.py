@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from targets.base import Knob
 from targets.cpu.kernels import direct, winograd
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.shared import divisors, even_parts, registers
 from targets.cpu.kernels.tiling import packed_shape, pixels
 from targets.cpu.kernels.untuned import default_values
@@ -59,16 +59,16 @@ class Convolution:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         way = winograd if values["algorithm"] else direct
         return way.define(workload, spec, values)
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         way = winograd if values["algorithm"] else direct
         return way.schedule(function, workload, spec, values)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         pack = winograd.pack if values["algorithm"] else direct.pack
         return pack(weights, workload, spec, values)

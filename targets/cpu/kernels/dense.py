@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import tiles
 from targets.cpu.kernels.matrix import Product, multiply
 from targets.cpu.kernels.shared import with_row_epilogue
@@ -39,7 +39,7 @@ class Dense:
         """(rows, out)."""
         return workload.batch, workload.out_channels
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """Rows times packed columns, as a tensor expression."""
         from tvm import te, tirx
 
@@ -58,12 +58,12 @@ class Dense:
         inputs, out = with_row_epilogue(w, sums)
         return te.create_prim_func([data, weights, *inputs, out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         return multiply(workload, Product.of(workload, spec), values, packed=True)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """(out, in) or (out, in, 1, 1) → (tiles, in, columns of a tile). The last tile begins
         earlier where it would reach beyond the end: some columns are in two tiles."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, tiles
 from targets.cpu.kernels.padding import Source, padded
 from targets.cpu.kernels.shared import registers, vectors, with_epilogue
@@ -111,7 +111,7 @@ class Depthwise:
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression."""
         from tvm import te
 
@@ -130,7 +130,7 @@ class Depthwise:
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
         return te.create_prim_func([data, weights, *inputs, out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w.out_channels // block, block)
@@ -139,7 +139,7 @@ class Depthwise:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)

@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.shared import with_epilogue
 from targets.cpu.kernels.tiling import Tiling, check_unrolled, has_padding, packed_shape, pixels
 from targets.cpu.layouts import pack_filters
@@ -23,7 +23,7 @@ from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
 
-def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
+def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
     from tvm import te, tirx
 
@@ -67,7 +67,7 @@ def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
     return te.create_prim_func([data, weights, *inputs, result])
 
 
-def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
+def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The scheduled function. Raises `DoesNotApply`."""
     import tvm
     from tvm.s_tir import Schedule
@@ -119,13 +119,13 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
     return sch.mod["main"]
 
 
-def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: Values) -> NDArray[Any]:
+def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
     """(o, c, kh, kw) → (o / tile, c / ib, kh, kw, ib, tile)."""
     t = Tiling.of(w, spec, values, pixels(w))
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
-def _border(sch: Any, w: Workload, values: Values, t: Tiling, at: tuple[Any, Any]) -> None:
+def _border(sch: Any, w: Workload, values: KnobValues, t: Tiling, at: tuple[Any, Any]) -> None:
     if not (_needs_copy(w, t) or values["copy"]):
         return
     padded = sch.get_sblock("padded")
@@ -141,7 +141,12 @@ def _border(sch: Any, w: Workload, values: Values, t: Tiling, at: tuple[Any, Any
 
 
 def _product(
-    sch: Any, part: Any, values: Values, reduced: tuple[Any, ...], tile: tuple[Any, ...], lanes: Any
+    sch: Any,
+    part: Any,
+    values: KnobValues,
+    reduced: tuple[Any, ...],
+    tile: tuple[Any, ...],
+    lanes: Any,
 ) -> None:
     """Orders and unrolls the loops of a register tile: reduced (c, kh, kw, i), then the tile
     (blocks, rows, columns) and its `lanes`."""

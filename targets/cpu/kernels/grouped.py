@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, Nest, tiles
 from targets.cpu.kernels.padding import Source, padded
 from targets.cpu.kernels.shared import divisors, registers, vectors, with_epilogue
@@ -217,12 +217,12 @@ class Grouped:
         w, block = workload, _blocks(workload, spec)[1]
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
-    def weights_shape(self, w: Workload, spec: CpuSpec, values: Values) -> tuple[int, ...]:
+    def weights_shape(self, w: Workload, spec: CpuSpec, values: KnobValues) -> tuple[int, ...]:
         """(tiles of output channels, kh, kw, input channels a tile, output channels a tile)."""
         reach = _reach(w, spec, values["tile_blocks"])
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The convolution as a tensor expression."""
         from tvm import te, tirx
 
@@ -250,7 +250,7 @@ class Grouped:
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, ob)
         return te.create_prim_func([data, weights, *inputs, out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -260,7 +260,7 @@ class Grouped:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """(o, c / groups, kh, kw) → `weights_shape`, zeros between different groups."""
         w, reach = workload, _reach(workload, spec, values["tile_blocks"])

@@ -11,7 +11,7 @@ from targets.base import Knob
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
-Values = Mapping[str, int]
+KnobValues = Mapping[str, int]
 """A config by its knobs' names."""
 
 
@@ -52,16 +52,16 @@ class Kernel(Protocol):
         """Of the output, and of a residual."""
         ...
 
-    def define(self, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The computation as a TensorIR function, unscheduled. Layouts may depend on the knobs."""
         ...
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: Values) -> Any:
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The scheduled function. Raises `DoesNotApply`."""
         ...
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: Values
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> NDArray[Any]:
         """Weights as in the model (OIHW, or out × in) in the layout of this schedule."""
         ...

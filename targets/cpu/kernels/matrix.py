@@ -20,7 +20,7 @@ from math import gcd
 from typing import Any
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import (
     Arguments,
     Nest,
@@ -56,7 +56,7 @@ class Product:
         batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
         return cls(batch, rows, w.in_channels, w.out_channels, min(spec.lanes, w.out_channels))
 
-    def width(self, values: Values) -> int:
+    def width(self, values: KnobValues) -> int:
         """Columns of a register tile."""
         return values["tile_vectors"] * self.lanes
 
@@ -118,7 +118,7 @@ class Product:
         }  # fmt: skip
 
 
-def multiply(w: Workload, product: Product, values: Values, packed: bool) -> Any:
+def multiply(w: Workload, product: Product, values: KnobValues, packed: bool) -> Any:
     """The function that computes `product`, as a schedule says. Raises `DoesNotApply`."""
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
@@ -152,7 +152,13 @@ class _Share:
     """What one task of the parallel loop does, written into the function that is being built."""
 
     def __init__(
-        self, arguments: Arguments, p: Product, v: Values, lead: list[Any], row: Any, column: Any
+        self,
+        arguments: Arguments,
+        p: Product,
+        v: KnobValues,
+        lead: list[Any],
+        row: Any,
+        column: Any,
     ) -> None:
         self.a, self.p, self.v, self.lead = arguments, p, v, lead
         self.row_tiles = tiles(p.rows, v["tile_rows"])

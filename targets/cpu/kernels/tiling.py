@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from targets.cpu.kernels.kernel import DoesNotApply, Values
+from targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
 from targets.cpu.layouts import channel_block
 from targets.cpu.spec import CpuSpec
@@ -61,7 +61,7 @@ class Tiling:
     channels: int
 
     @classmethod
-    def of(cls, w: Workload, spec: CpuSpec, values: Values, size: tuple[int, int]) -> Tiling:
+    def of(cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]) -> Tiling:
         """For an output of `size` (rows, columns)."""
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
         room = (registers(spec) - 2) // values["tile_oc"]
@@ -85,7 +85,7 @@ class Tiling:
         return self.tiles[1] * self.tile[1], self.tiles[2] * self.tile[2]
 
 
-def check_unrolled(tiling: Tiling, values: Values, kernel: tuple[int, int]) -> None:
+def check_unrolled(tiling: Tiling, values: KnobValues, kernel: tuple[int, int]) -> None:
     """Raises `DoesNotApply` for a loop's body that LLVM would take too long over."""
     body = tiling.accumulators * values["unroll_channels"]
     body *= kernel[1] if values["unroll_kernel"] > 0 else 1

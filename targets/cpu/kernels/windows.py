@@ -21,7 +21,7 @@ from math import gcd
 from typing import Any, Protocol
 
 from targets.base import Knob
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import (
     STACK_BYTES,
     Arguments,
@@ -108,7 +108,7 @@ class Windows:
     """Writes the loops of one kernel."""
 
     def __init__(
-        self, w: Workload, values: Values, taps: Taps, in_block: int, out_block: int
+        self, w: Workload, values: KnobValues, taps: Taps, in_block: int, out_block: int
     ) -> None:
         self.w, self.v, self.taps = w, values, taps
         self.in_block, self.out_block = in_block, out_block

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.shared import epilogue_inputs, epilogue_value
 from targets.cpu.kernels.tiling import Tiling, check_unrolled, packed_shape
 from targets.cpu.spec import CpuSpec
@@ -42,12 +42,12 @@ def serves(workload: Workload) -> bool:
     return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
 
 
-def _tiling(w: Workload, spec: CpuSpec, values: Values) -> Tiling:
+def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> Tiling:
     m = values["algorithm"]
     return Tiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
 
 
-def define(w: Workload, spec: CpuSpec, values: Values) -> Any:
+def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
     from tvm import te, tirx
 
@@ -170,7 +170,7 @@ def _bordered(w: Workload, data: Any, size: tuple[int, int]) -> Any:
     return te.compute((n, blocks, *size, ib), inside, name="padded")
 
 
-def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
+def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     """The scheduled function. Raises `DoesNotApply`."""
     import tvm
     from tvm.s_tir import Schedule
@@ -205,7 +205,7 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: Values) -> Any:
     return sch.mod["main"]
 
 
-def _products(sch: Any, part: Any, t: Tiling, values: Values) -> None:
+def _products(sch: Any, part: Any, t: Tiling, values: KnobValues) -> None:
     """Register tiles of the products of a chunk."""
     p, q, o, y, x, b, c, i = sch.get_loops(part)[-8:]
     yt, yi = sch.split(y, [None, t.tile[1]])
@@ -224,7 +224,7 @@ def _products(sch: Any, part: Any, t: Tiling, values: Values) -> None:
     _unrolled(sch, sch.decompose_reduction(part, c), 3)
 
 
-def _input(sch: Any, w: Workload, values: Values, chunk: Any, blocks: tuple[Any, ...]) -> None:
+def _input(sch: Any, w: Workload, values: KnobValues, chunk: Any, blocks: tuple[Any, ...]) -> None:
     """The transform of the data: of a chunk, or of the whole image before."""
     padded, patch, half, left = blocks
     if not values["stages"]:
@@ -259,7 +259,7 @@ def _unrolled(sch: Any, block: Any, count: int) -> None:
     sch.vectorize(lanes)
 
 
-def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: Values) -> NDArray[Any]:
+def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
     """(o, c, 3, 3) → transformed, (o / tile, m + 2, m + 2, c / ib, ib, tile)."""
     t = _tiling(w, spec, values)
     matrix = np.asarray(_FILTER[values["algorithm"]])

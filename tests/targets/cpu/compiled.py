@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from targets.cpu.compile import llvm_target, scheduled
-from targets.cpu.kernels.kernel import Values
+from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.problem import Tensors
 
 TOLERANCE = 1e-4
 """On the scale of the largest number: sums of float32 in another order."""
 
 
-def called(function: Any, tensors: Tensors, values: Values) -> float:
+def called(function: Any, tensors: Tensors, values: KnobValues) -> float:
     """The error of a TensorIR function on the tensors of a workload, see `Tensors.error`."""
     import tvm
 
@@ -22,6 +22,6 @@ def called(function: Any, tensors: Tensors, values: Values) -> float:
     return tensors.error(arguments[-1].numpy())
 
 
-def error_of(tensors: Tensors, values: Values) -> float:
+def error_of(tensors: Tensors, values: KnobValues) -> float:
     """The same of a config. Raises `DoesNotApply`."""
     return called(scheduled(tensors.workload, tensors.spec, values), tensors, values)
