@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from models.__init__ import make_explorer
+from benchmarks import metaschedule
+from models import make_explorer
 from search.loop import tune
 from targets.base import Lowered, Ragged, Target
+from targets.cpu.spec import CpuSpec
 from targets.features import Features
 from targets.registry import make_target
 from targets.workload import Workload, parse_workload
@@ -49,6 +54,8 @@ LAYERS: Mapping[str, tuple[str, str]] = {
 QUICK = ("resnet18 3x3 128", "mobilenet_v2 1x1 192-64", "mobilenet_v2 dw 144")
 TUNERS = ("default", "random", "metaschedule")
 NETWORKS = ("resnet18", "mobilenet_v2")
+ENGINES = ("tilewright", "untuned", "onnxruntime", "metaschedule")
+ROUNDS = 5
 
 
 def main() -> None:
@@ -61,17 +68,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--layers", default="", help="names, separated by commas")
     parser.add_argument("--networks", default=None, help="names, separated by commas")
+    parser.add_argument("--network-trials", type=int, default=0, help="a workload; 0: untuned")
     options = parser.parse_args()
     trials = options.trials or (24 if options.quick else 200)
     seeds = options.seeds or (1 if options.quick else 5)
     names = options.layers.split(",") if options.layers else QUICK if options.quick else LAYERS
     found: dict[str, list[dict[str, Any]]] = {"layers": [], "networks": []}
     target = make_target(options.target)
-    for row in layers(target, list(names), trials, seeds):
-        found["layers"].append(row)
-        options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(kind: str, row: dict[str, Any]) -> None:
+        found[kind].append(row)
         options.json.write_text(json.dumps(found, indent=1))
+
+    for row in layers(target, list(names), trials, seeds):
+        keep("layers", row)
     print(summary(found["layers"]))
+    for name in NETWORKS if options.networks is None else filter(None, options.networks.split(",")):
+        row = network(target, name, options.network_trials, rival=not options.quick)
+        keep("networks", row)
+        print(network_line(row), flush=True)
 
 
 def workload_of(layer: str) -> Workload:
@@ -99,8 +115,6 @@ def layers(
 def run(target: Target, workload: Workload, tuner: str, trials: int, seed: int) -> dict[str, Any]:
     """One tuner's run: its trace, and under `best` its fastest program as a batch of one."""
     if tuner == "metaschedule":
-        from benchmarks import metaschedule
-
         done = metaschedule.tune(target, workload, trials, seed)
         return _row(done.seconds, done.elapsed) | {"best": done.best}
     begin = time.perf_counter()
@@ -127,6 +141,54 @@ def again(target: Target, workload: Workload, best: Sequence[Lowered]) -> list[f
     )
     rounds = [target.measure(joined).seconds for _ in range(3)]
     return [float(seconds) for seconds in np.median(rounds, axis=0)]
+
+
+def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str, Any]:
+    """A whole network, batch 1, by each engine in turns, a process each: medians of rounds of
+    medians. `rival` builds one of MetaSchedule's kernels, too, of as many trials a layer."""
+    from tuning.building import BuildOptions, build_artefact
+
+    threads = CpuSpec.parse(target.name.partition(":")[2]).threads
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Path(folder) / "tilewright"
+        build_artefact(BuildOptions(model=name, out=ours, target=target.name, trials=trials))
+        engines = {"tilewright": ("tilewright", str(ours)), "onnxruntime": ("onnxruntime", name)}
+        if rival and trials:
+            theirs = Path(folder) / "metaschedule"
+            metaschedule.build_network(target, name, theirs, trials)
+            engines["metaschedule"] = ("tilewright", str(theirs))
+        rounds: dict[str, list[float]] = {engine: [] for engine in engines}
+        for _ in range(ROUNDS):
+            for engine, call in engines.items():
+                rounds[engine].append(_timed(*call, threads))
+    rounds["untuned"] = [_timed("untuned", name, threads)]
+    found = {engine: float(np.median(seconds)) for engine, seconds in rounds.items()}
+    return {
+        "network": name, "threads": threads, "trials": trials,
+        **{f"{engine}_seconds": found.get(engine) for engine in ENGINES},
+        "rounds": rounds,
+    }  # fmt: skip
+
+
+def network_line(row: Mapping[str, Any]) -> str:
+    """One network's figures, each beside onnxruntime's."""
+    base = row["onnxruntime_seconds"]
+    told = ", ".join(
+        f"{engine} {seconds * 1e3:.2f} ms ({seconds / base:.2f} x)"
+        for engine in ENGINES
+        if (seconds := row[f"{engine}_seconds"]) is not None
+    )
+    return f"{row['network']}, {row['threads']} threads, {row['trials']} trials a workload: {told}"
+
+
+def _timed(engine: str, network: str, threads: int) -> float:
+    """The median of one process's inferences."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "benchmarks.timed_network", engine, network, "--threads",
+         str(threads)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return float(np.median(json.loads(done.stdout)))
 
 
 def _row(seconds: Sequence[float], elapsed: Sequence[float]) -> dict[str, Any]:

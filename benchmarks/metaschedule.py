@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Target
+from targets.built import Pick
 from targets.cpu.compile import FUNCTION, llvm_target
 from targets.cpu.kernels.known import kernel_for
+from targets.cpu.pipeline import lowering
 from targets.cpu.spec import CpuSpec
+from targets.cpu.target import CpuTarget
 from targets.features import Features
+from targets.kernels import KernelCode
 from targets.workload import Workload
 
 BUILD_SECONDS = 60.0
@@ -40,6 +45,8 @@ class Trials:
         self.begin = time.perf_counter()
         self.seconds: list[float] = []
         self.elapsed: list[float] = []
+        self.function: Any = None
+        """The TensorIR of what MetaSchedule takes for the fastest."""
         self._best: Lowered | None = None
 
     @property
@@ -79,7 +86,8 @@ def build(mod: Any, target: Any, params: Any) -> Any:
 
     mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
     function = mod["main"].with_attr("global_symbol", FUNCTION)
-    return tvm.compile(tvm.IRModule({FUNCTION: function}), target=target).mod
+    module = tvm.IRModule({FUNCTION: function})
+    return tvm.compile(module, target=target, tir_pipeline=lowering()).mod
 
 
 def export(module: Any) -> str:
@@ -98,17 +106,12 @@ def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.builder import LocalBuilder
 
-    kernel = kernel_for(workload)
-    values = kernel.default_values(workload, spec)
-    space = target.space(workload)
-    config = np.array(
-        [[knob.values.index(values[knob.name]) for knob in space.knobs]], dtype=np.int32
-    )
-    function = kernel.define(workload, spec, values)
+    function = kernel_for(workload).define(workload, spec, _untuned_values(spec, workload))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     found = Trials()
     with tempfile.TemporaryDirectory() as folder:
-        ms.tune_tir(
-            tvm.IRModule({"main": function.with_attr("global_symbol", "main")}),
+        database = ms.tune_tir(
+            module,
             llvm_target(spec),
             folder,
             trials,
@@ -117,13 +120,60 @@ def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
                 max_workers=spec.threads, timeout_sec=BUILD_SECONDS, f_build=build, f_export=export,
                 initializer=few_intrinsics,
             ),
-            runner=_runner(target, workload, config, found),
+            runner=_runner(target, workload, untuned_config(target, spec, workload), found),
             measure_callbacks=ms.MeasureCallback.create("default")[1:],
             database="memory",
             num_tuning_cores=1,
             seed=seed,
         )  # fmt: skip
+        schedule = ms.tir_integration.compile_tir(database, module, llvm_target(spec))
+    found.function = None if schedule is None else schedule.mod["main"]
     return found
+
+
+def build_network(target: Target, network: str, out: Path, trials: int) -> None:
+    """As `tilewright build`, with MetaSchedule's kernels in the place of ours, of so many
+    measurements a workload."""
+    import networks
+    from networks.artefact.compiled import build as build_folder
+    from networks.compiled.layers import kernel_layers
+
+    spec = CpuSpec.parse(target.name.partition(":")[2])
+    loaded = networks.load(network)
+    layers = kernel_layers(loaded.whole.flat, target.space)
+    workloads = dict.fromkeys(layer.workload for layer in layers)
+    functions = {workload: tune(target, workload, trials, 0).function for workload in workloads}
+    picks = {
+        workload: Pick("kernels", tuple(map(int, untuned_config(target, spec, workload)[0])))
+        for workload in workloads
+    }
+    build_folder(
+        loaded.whole, layers, picks, WithFunctions(spec, functions), "cpu", out, name=network,
+        total_macs=sum(loaded.examined.found.macs.values()),
+    )  # fmt: skip
+
+
+class WithFunctions(CpuTarget):
+    """The processor, with given TensorIR functions for some workloads: None is ours."""
+
+    def __init__(self, spec: CpuSpec, functions: Mapping[Workload, Any]) -> None:
+        super().__init__(spec)
+        self._functions = functions
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        ours, theirs = super().kernel(workload, config), self._functions[workload]
+        return ours if theirs is None else replace(ours, function=theirs)
+
+
+def untuned_config(target: Target, spec: CpuSpec, workload: Workload) -> Configs:
+    """The kernel's own choice, which decides how weights lie; shape (1, knobs)."""
+    values, space = _untuned_values(spec, workload), target.space(workload)
+    places = [knob.values.index(values[knob.name]) for knob in space.knobs]
+    return np.array([places], dtype=np.int32)
+
+
+def _untuned_values(spec: CpuSpec, workload: Workload) -> Mapping[str, int]:
+    return kernel_for(workload).default_values(workload, spec)
 
 
 def _runner(target: Target, workload: Workload, config: Configs, found: Trials) -> Any:
