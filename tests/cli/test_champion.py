@@ -144,7 +144,8 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
 def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
     warm = logged.place.run(
         "tune", "digits_cnn", "--space", "template", "--trials", "8", "--batch", "8",
-        "--tuner", "ml2tuner", "--seed", "5", "--out", "warm", "--warm-start", "champion",
+        "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--seed", "5", "--out", "warm",
+        "--warm-start", "champion",
     )  # fmt: skip
     assert warm.returncode == 0, warm.stderr
     assert warm.stdout.count("no champion to start from") == len(LAYERS) - 1  # all others

@@ -74,7 +74,7 @@ def test_a_layer_is_tuned_from_python(tmp_path: Path) -> None:
 def test_a_tvm_script_uses_the_accelerator(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, str(EXAMPLES / "offload_in_tvm.py")).splitlines()
     layers = [line for line in printed if line.endswith("cycles")]
-    assert len(layers) == 5
+    assert len(layers) == 4  # the pool is done with the convolution before it
     alone, offloaded = ([float(n) for n in line.split()[2:]] for line in printed[-2:])
     assert len(alone) == len(offloaded) == 10
     np.testing.assert_allclose(offloaded, alone, atol=0.25)  # one step of the last layer

@@ -9,25 +9,34 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cli import command
 from targets.base import Lowered, Measurements
+from targets.capabilities import UntunedSchedule
 from targets.vta.target import VtaTarget
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers
 
 
 def note_measured(notes: int) -> None:
-    measure = VtaTarget.measure
+    measure, untuned = VtaTarget.measure, VtaTarget._untuned
+    no_trial: list[bool] = []
+
+    def unnoted(self: VtaTarget, *arguments: Any) -> UntunedSchedule:
+        no_trial.append(True)
+        try:
+            return untuned(self, *arguments)
+        finally:
+            no_trial.pop()
 
     def noting(self: VtaTarget, lowered: Lowered) -> Measurements:
-        if lowered.space != "extended":  # the untuned schedule is no trial
+        if no_trial:
             return measure(self, lowered)
         flat = self.space(lowered.workload).ravel(lowered.configs)
         os.write(notes, "".join(f"{lowered.workload.id} {i}\n" for i in flat).encode())
         return measure(self, lowered)
 
-    VtaTarget.measure = noting  # type: ignore[method-assign]
+    VtaTarget.measure, VtaTarget._untuned = noting, unnoted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
