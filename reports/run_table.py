@@ -32,7 +32,7 @@ def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[R
         for row in rows
     ]
     trials = whole(sum(row["trials"] for row in rows))
-    total = {"layer": "offloaded layers", **_latencies(summary["total"], untuned)}
+    total = {"layer": "tuned layers", **_latencies(summary["total"], untuned)}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
     known = [head for head in lines[0] if any(line[head] for line in lines)]
     return [{head: line[head] for head in known} for line in lines]

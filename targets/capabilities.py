@@ -216,6 +216,11 @@ class CompilesKernels(Protocol):
         """What TVM compiles for."""
         ...
 
+    def code_pipeline(self) -> str:
+        """The name of TVM's pipeline that lowers what was scheduled, for
+        `tvm.compile(..., tir_pipeline=)`."""
+        ...
+
     def use_threads(self) -> None:
         """Let what was compiled run on as many threads as the target has."""
         ...

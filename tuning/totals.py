@@ -37,7 +37,7 @@ class Published(TypedDict):
 
 
 class Total(TypedDict):
-    """Of one inference's offloaded layers: each workload times its count; null where one of them
+    """Of one inference's tuned layers: each workload times its count; null where one of them
     is. `baseline_source` is where the untuned schedules come from if all come from one place,
     `mixed` if not. `afresh` is there where all workloads have it."""
 
@@ -57,7 +57,7 @@ class Total(TypedDict):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What the offloaded layers of one inference cost by default, tuned and at best."""
+    """What the tuned layers of one inference cost by default, tuned and at best."""
     published = [row for row in rows if is_published(row["default_source"])]
     sources = {row["default_source"] for row in rows}
     total: Total = {

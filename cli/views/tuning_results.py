@@ -86,13 +86,13 @@ def headline(summary: Summary) -> str:
     after = cost(as_latency(published["tuned_seconds"], published["tuned_cycles"]))
     gain = speedup(before, after)
     share = f"{percent(share_of(summary['macs']))} of the network's MACs"
-    rest = "; the rest stays on the CPU" if share_of(summary["macs"]) < 1 else ""
+    rest = "; the rest is not tuned" if share_of(summary["macs"]) < 1 else ""
     if not gain:
-        return f"offloaded layers: no stock schedules to compare with ({share}{rest})"
+        return f"tuned layers: no stock schedules to compare with ({share}{rest})"
     if known == layers:
-        return f"offloaded layers {gain} against the stock compiler's schedules ({share}{rest})"
+        return f"tuned layers {gain} against the stock compiler's schedules ({share}{rest})"
     return (
-        f"{known} of {layers} offloaded layers {gain} against the stock compiler's schedules; "
+        f"{known} of {layers} tuned layers {gain} against the stock compiler's schedules; "
         f"of the others none is published, an estimate stands in (~) (all {layers}: {share}{rest})"
     )
 
@@ -135,7 +135,7 @@ def _total_name(summary: Summary) -> str:
     part = summary.get("part", {})
     if "workload" in part:
         return "this workload"
-    return "these layers" if part else "offloaded layers"
+    return "these layers" if part else "tuned layers"
 
 
 def _part(summary: Summary) -> str:

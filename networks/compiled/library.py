@@ -18,14 +18,14 @@ from tvm.relax.transform import FastMathTransform
 from networks.compiled.generic import scheduling
 from networks.errors import ImportFailedError
 from networks.relax.failures import plain
-from targets.cpu.pipeline import lowering
 
 Array = NDArray[Any]
 MAIN = "main"
 
 
-def compiled(module: Any, target: Any) -> Any:
-    """An executable of `main` and its kernels. Raises `ImportFailedError`."""
+def compiled(module: Any, target: Any, pipeline: str) -> Any:
+    """An executable of `main` and its kernels, which TVM's `pipeline` lowers. Raises
+    `ImportFailedError`."""
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -46,7 +46,7 @@ def compiled(module: Any, target: Any) -> Any:
                 module,
                 target=target,
                 relax_pipeline=tvm.ir.transform.Sequential(passes),
-                tir_pipeline=lowering(),
+                tir_pipeline=pipeline,
             )
     except Exception as error:
         raise ImportFailedError(

@@ -11,6 +11,7 @@ from targets.cpu.compile import llvm_target, scheduled
 from targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.layouts import channel_block
+from targets.cpu.pipeline import lowering
 from targets.cpu.problem import Tensors
 from targets.cpu.spec import CpuSpec
 from targets.errors import WorkloadError
@@ -40,6 +41,10 @@ class NetworkKernels:
     def code_target(self) -> Any:
         """This processor, as TVM describes it to LLVM."""
         return llvm_target(self.spec)
+
+    def code_pipeline(self) -> str:
+        """See `targets.cpu.pipeline`."""
+        return lowering()
 
     def use_threads(self) -> None:
         """Give TVM's pool as many threads as kernels were tuned with, on all its cores: a thread

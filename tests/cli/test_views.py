@@ -162,7 +162,7 @@ def test_the_untuned_schedule_is_stock_only_where_the_stock_compiler_published_i
     mixed["workloads"][0]["default_source"] = "estimate"
     mixed["total"] = totals(mixed["workloads"])
     text = shown(mixed, ran.out, 80)
-    assert "1 of 2 offloaded layers" in text
+    assert "1 of 2 tuned layers" in text
     assert "of the others none is published, an estimate stands in (~)" in " ".join(text.split())
     assert "default" not in text
 

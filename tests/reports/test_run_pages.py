@@ -17,7 +17,7 @@ def test_a_table_begins_with_the_layer_and_what_tuning_brought() -> None:
     assert (first["gain"], first["untuned ms"], first["tuned ms"]) == ("2.00×", "0.0200", "0.0100")
     assert first["fallback cycles"] == "9,000"
     assert second["calls"] == "2"
-    assert last["layer"] == "offloaded layers"
+    assert last["layer"] == "tuned layers"
     assert last["tuned cycles"] == "4,000"
     assert last["fallback cycles"] == "36,000"
     assert last["trials"] == "16"

@@ -90,11 +90,11 @@ def test_only_published_schedules_are_the_stock_compilers() -> None:
     whole: Macs = {"total": 10, "offloaded": 10}
     part: Macs = {"total": 1000, "offloaded": 75}
     assert headline(_summary([stock], part)) == (
-        "offloaded layers 1.10× against the stock compiler's schedules "
-        "(7.5\xa0% of the network's MACs; the rest stays on the CPU)"
+        "tuned layers 1.10× against the stock compiler's schedules "
+        "(7.5\xa0% of the network's MACs; the rest is not tuned)"
     )
     mixed = headline(_summary([stock, guess], whole))
-    assert mixed.startswith("1 of 2 offloaded layers 1.10× against the stock compiler's schedules")
+    assert mixed.startswith("1 of 2 tuned layers 1.10× against the stock compiler's schedules")
     assert "22.02" not in mixed
     assert "an estimate stands in" in mixed
     assert mixed.endswith("(all 2: 100\xa0% of the network's MACs)")
