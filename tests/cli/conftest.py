@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from services.credentials import Credentials
 from services.home import Home
 from services.prefect_server import Login
 from services.secret_file import home_secret
+from tests import warm
 from tests.sharing import OURS, made_once
 
-TILEWRIGHT = Path(sys.executable).with_name("tilewright")
+TILEWRIGHT = warm.TILEWRIGHT
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Place:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`tilewright …` to its end."""
+        return warm.run(arguments, self.folder, self.environment, timeout=600)
+
+    def script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As `run`, by the installed script in a Python of its own."""
         return subprocess.run(
             [str(TILEWRIGHT), *arguments],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from search import read
+from tests import warm
 from tests.cli.conftest import Place
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +42,9 @@ def left(place: Place) -> Whole:
 def killed(place: Place, kill_at: int) -> int:
     """The exit status of the command that dies at this write boundary."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.reliability.killed_command", str(kill_at), "notes", "out",
-         "home/cache", "--", *TUNE],
-        cwd=place.folder, env=environment, stdout=subprocess.DEVNULL, check=False, timeout=300,
+    return warm.run(
+        [str(kill_at), "notes", "out", "home/cache", "--", *TUNE], place.folder, environment,
+        timeout=300, module="tests.reliability.killed_command",
     ).returncode  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Hostile:
 
     def run(self, *arguments: str) -> None:
         with self.unharmed() as printed:
-            done = self.place.run(*arguments)
+            done = self.place.script(*arguments)
             printed += [done.stdout, done.stderr]
             assert done.returncode == 0, done.stderr
 

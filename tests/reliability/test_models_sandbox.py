@@ -100,7 +100,7 @@ def test_modules_lying_in_the_folder_are_not_imported(
     (tmp_path / "digits.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     for name in ("numpy", "networks", "tasks", "targets", "prefect", "mlflow", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'touched')!r}, 'w')\n")
-    assert place.run("inspect", "digits.onnx").returncode == 0
-    done = place.run("tune", "digits.onnx", "--tuner", "random", "--trials", "1", "--out", "out")
+    assert place.script("inspect", "digits.onnx").returncode == 0
+    done = place.script("tune", "digits.onnx", "--tuner", "random", "--trials", "1", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "touched").exists()
