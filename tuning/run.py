@@ -200,7 +200,8 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     timed: dict[int, Trial] = {}
     session, done = _trials(job, steps)
     final = None if study.target.deterministic else _held_choice(job, session, default, timed)
-    while final is None and (wrong := _wrong_winners(job, session, timed)):
+    doubtful = study.target.deterministic or any(each.reused for each in done)
+    while final is None and doubtful and (wrong := _wrong_winners(job, session, timed)):
         job.record_of(study, session.setting).correct(wrong)
         session, done = _trials(job, steps)
     if study.target.deterministic:

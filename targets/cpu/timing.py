@@ -47,9 +47,9 @@ class Timing:
     repeat: float = 0.0003
     turn: int = 5
     width: float = 0.02
-    cap: float = 0.5
+    cap: float = 0.2
     least: int = 10
-    patience: float = 1.5
+    patience: float = 0.6
     flush_bytes: int = 0
     tolerance: float = 1e-4
     hang: float = 20.0

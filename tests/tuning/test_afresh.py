@@ -262,7 +262,8 @@ def test_a_run_reports_what_it_measured_afresh_and_keeps_every_repeat(tmp_path: 
     assert len(trials) == 24
     assert row["tuned_seconds"] not in {each["seconds"] for each in trials}
     low, high = afresh["gain_interval"] or (0.0, 0.0)
-    assert 1.0 < low < high
+    assert low < row["default_seconds"] / row["tuned_seconds"] < high
+    assert high > 1.0
 
 
 def test_leaders_are_as_many_as_asked(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ with registered(Doomed(), "doomed") as name:
 """
 
 
-@pytest.mark.parametrize(("batches", "blocks"), [(8, 0), (14, 1), (17, 2), (30, 3)])
+@pytest.mark.parametrize(("batches", "blocks"), [(7, 0), (13, 1), (16, 2), (29, 3)])
 @pytest.mark.slow(seconds=3)
 def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
     tmp_path: Path, batches: int, blocks: int
