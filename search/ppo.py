@@ -2,17 +2,14 @@
 CHAMELEON explores (Ahn et al., ICLR 2020): the agent sees the place of every knob, moves all of
 them by at most one value a step, and earns the score of where it arrives.
 
-PyTorch is loaded when an agent is made. Its random numbers come from the agent's seed and leave
-those of the process alone.
+Its networks are in `search.actor_critic`, which is imported when an agent is made and loads JAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +18,7 @@ Places = NDArray[np.int64]
 """Value index of every knob of some configs, shape (configs, knobs)."""
 Score = Callable[[Places], NDArray[np.float64]]
 """What the agent earns at places, shape (configs,); -inf where it must not go."""
-
-_UNITS = 20
+Number = TypeVar("Number", np.float32, np.int32)
 
 
 class PPOOptions(Protocol):
@@ -95,7 +91,7 @@ class _Walk:
     was, what it earned, what the critic expected, and whether it was still walking."""
 
     seen: NDArray[np.float32]
-    done: NDArray[np.int64]
+    done: NDArray[np.int32]
     log_chance: NDArray[np.float32]
     earned: NDArray[np.float64]
     expected: NDArray[np.float64]
@@ -109,50 +105,44 @@ class Agent:
         self, options: PPOOptions, cardinalities: NDArray[np.int64], seed: int,
         arrays: Mapping[str, NDArray[np.generic]],
     ) -> None:  # fmt: skip
-        import torch
+        from search import actor_critic
 
-        self.torch: Any = torch
+        self._jax = actor_critic
         self.options, self.cardinalities, self.seed = options, cardinalities, seed
-        knobs = len(cardinalities)
-        with self._own_randomness():
-            self.actor = self._network(knobs, 3 * knobs, layers=2)
-            self.critic = self._network(knobs, 1, layers=3)
-        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=options.learning_rate)
-        if "weights" in arrays:
-            self._restore(arrays)
+        self._networks = actor_critic.ActorCritic(
+            len(cardinalities), options.temperature, options.clip, options.entropy, options.value,
+            options.learning_rate,
+        )  # fmt: skip
+        with actor_critic.on_cpu():
+            self._learned = self._networks.begin(seed, arrays)
 
     def explore(self, start: Places, score: Score) -> Places:
         """One episode from each row of `start`, and what is learned from them. Returns all places
         met, shape (visits, knobs)."""
-        with self._own_randomness():
-            walk, met = self._episode(start, score)
-            self._learn(walk)
-            self.seed = int(self.torch.randint(1 << 31, (1,)))
+        rng = np.random.default_rng(self.seed)
+        with self._jax.on_cpu():
+            walk, met = self._episode(start, score, _seed(rng))
+            self._learn(walk, rng)
+        self.seed = _seed(rng)
         return met
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """All it has learned, as float32 vectors, shape (numbers,)."""
-        state = [self.optimizer.state[p] for p in self.parameters]
-        vectors = {
-            "weights": [p.detach() for p in self.parameters],
-            "first_moments": [each["exp_avg"] for each in state],
-            "second_moments": [each["exp_avg_sq"] for each in state],
-        }
-        found = {name: self._vector(parts) for name, parts in vectors.items()}
-        return found | {"updates": np.array([float(state[0]["step"])], np.float32)}
+        return self._networks.arrays(self._learned)
 
-    def _episode(self, start: Places, score: Score) -> tuple[_Walk, Places]:
+    def _episode(self, start: Places, score: Score, seed: int) -> tuple[_Walk, Places]:
         places, walking = start, np.ones(len(start), dtype=np.bool_)
         movable = self.cardinalities > 1
         steps: list[tuple[NDArray[Any], ...]] = []
         met = [start]
-        for _ in range(self.options.steps):
+        for step in range(self.options.steps):
             seen = (places / self.cardinalities).astype(np.float32)
-            done, log_chance, expected = self._act(seen)
+            act = self._networks.act(self._learned.weights, np.uint32(seed), step, seen)
+            done, log_chance, expected = map(np.asarray, act)
             moved = np.clip(places + done - 1, 0, self.cardinalities - 1)
             barred = np.isneginf(score(moved))
             moved[barred] = places[barred]
+            expected = expected.astype(np.float64)
             steps.append((seen, done, log_chance, score(moved), expected, walking))
             met.append(moved[walking])
             held = (moved == places)[:, movable].mean(axis=1) if movable.any() else np.ones(1)
@@ -162,97 +152,44 @@ class Agent:
                 break
         return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
 
-    def _act(
-        self, seen: NDArray[np.float32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
-        with self.torch.no_grad():
-            x = self.torch.from_numpy(seen)
-            policy = self._policy(x)
-            done = policy.sample()
-            chance = policy.log_prob(done).sum(dim=1)
-            expected = self.critic(x)[:, 0]
-        return done.numpy(), chance.numpy(), expected.numpy().astype(np.float64)
-
-    def _learn(self, walk: _Walk) -> None:
+    def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
         """Some epochs of minibatches over the steps of one episode."""
-        torch, options = self.torch, self.options
+        options = self.options
+        # As many as an episode can have, so that the same program serves every episode.
+        most = min(options.learned, options.steps * walk.walking.shape[1])
         gain = _advantages(walk, options.discount, options.trace)
-        rows = np.flatnonzero(walk.walking)
-        rows = rows[torch.randperm(len(rows))[: options.learned].numpy()]
-        goal = torch.from_numpy((gain + walk.expected).ravel()[rows].astype(np.float32))
+        rows = rng.permutation(np.flatnonzero(walk.walking))[:most]
+        goal = (gain + walk.expected).ravel()[rows]
         gain = gain.ravel()[rows]
-        gain = torch.from_numpy(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32))
-        seen, done, before = (
-            torch.from_numpy(each.reshape(walk.walking.size, -1)[rows])
-            for each in (walk.seen, walk.done, walk.log_chance)
+        steps = self._jax.Steps(
+            _filled(walk.seen.reshape(walk.walking.size, -1)[rows], most),
+            _filled(walk.done.reshape(walk.walking.size, -1)[rows], most),
+            _filled(walk.log_chance.ravel()[rows], most),
+            _filled(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32), most),
+            _filled(goal.astype(np.float32), most),
         )
-        for _ in range(options.epochs):
-            for part in torch.randperm(len(seen)).split(options.minibatch):
-                policy = self._policy(seen[part])
-                ratio = (policy.log_prob(done[part]).sum(dim=1) - before[part, 0]).exp()
-                clipped = ratio.clamp(1 - options.clip, 1 + options.clip)
-                surrogate = torch.minimum(ratio * gain[part], clipped * gain[part]).mean()
-                error = ((self.critic(seen[part])[:, 0] - goal[part]) ** 2).mean()
-                spread = policy.entropy().mean()
-                loss = options.value * error - surrogate - options.entropy * spread
-                self.optimizer.zero_grad()
-                loss.backward()
-                self.optimizer.step()
+        orders = [rng.permutation(len(rows)) for _ in range(options.epochs)]
+        parts = np.concatenate([_parts(order, options.minibatch) for order in orders])
+        updates = options.epochs * -(-most // options.minibatch)
+        self._learned = self._networks.improve(
+            self._learned, steps, _filled(parts, updates), len(parts)
+        )
 
-    def _policy(self, seen: Any) -> Any:
-        """Of every knob: down, stay, up."""
-        logits = self.actor(seen).reshape(len(seen), -1, 3) / self.options.temperature
-        return self.torch.distributions.Categorical(logits=logits)
 
-    def _network(self, inputs: int, outputs: int, layers: int) -> Any:
-        nn = self.torch.nn
-        sizes = [inputs, *[_UNITS] * layers]
-        hidden = [
-            part
-            for width, units in pairwise(sizes)
-            for part in (nn.Linear(width, units), nn.Tanh())
-        ]
-        return nn.Sequential(*hidden, nn.Linear(_UNITS, outputs))
+def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
+    """Row numbers in minibatches, shape (minibatches, size); -1 where the last has no more."""
+    parts = np.full((-(-len(order) // size), size), -1, np.int32)
+    parts.ravel()[: len(order)] = order
+    return parts
 
-    def _restore(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        split = {
-            name: self._split(arrays[name])
-            for name in ("weights", "first_moments", "second_moments")
-        }
-        step = self.torch.tensor(float(arrays["updates"][0]))
-        with self.torch.no_grad():
-            for parameter, value in zip(self.parameters, split["weights"], strict=True):
-                parameter.copy_(value)
-        state = {
-            k: {"step": step.clone(), "exp_avg": first, "exp_avg_sq": second}
-            for k, (first, second) in enumerate(
-                zip(split["first_moments"], split["second_moments"], strict=True)
-            )
-        }
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
-    def _vector(self, parts: list[Any]) -> NDArray[np.generic]:
-        vector = self.torch.cat([part.reshape(-1) for part in parts])
-        return np.array(vector.numpy(), dtype=np.float32)
+def _filled(rows: NDArray[Number], count: int) -> NDArray[Number]:
+    """These rows and zeros after them, `count` in all."""
+    return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
 
-    def _split(self, vector: NDArray[np.generic]) -> list[Any]:
-        whole = self.torch.from_numpy(np.array(vector, dtype=np.float32))
-        parts = whole.split([p.numel() for p in self.parameters])
-        return [
-            part.reshape(p.shape).clone() for part, p in zip(parts, self.parameters, strict=True)
-        ]
 
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        with self.torch.random.fork_rng(devices=[]):
-            self.torch.manual_seed(self.seed)
-            threads = self.torch.get_num_threads()
-            self.torch.set_num_threads(1)  # layers this small only wait for each other
-            try:
-                yield
-            finally:
-                self.torch.set_num_threads(threads)
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(1 << 31))
 
 
 def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -53,13 +53,17 @@ class Registration:
     summary: str
     preset: Mapping[str, Any]
     extra: str = ""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def absent(self) -> list[str]:
+        """Modules it cannot do without and that are not installed."""
+        return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
     @property
     def missing(self) -> str:
         """What to install before it can be built, as a command; empty if nothing is missing."""
-        if not self.extra or importlib.util.find_spec(self.extra) is not None:
-            return ""
-        return f"pip install 'tilewright[{self.extra}]'"
+        return f"pip install 'tilewright[{self.extra}]'" if self.absent else ""
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -72,13 +76,16 @@ def register(
     *,
     summary: str = "",
     extra: str = "",
+    modules: Sequence[str] = (),
     **preset: Any,
 ) -> None:
     """Make a tuner known. `summary` says what it is, in place of the first line of `build`'s own
     description; `preset` are option values this name starts from; `extra` names the optional
-    dependency it cannot do without, and the module that comes with it."""
+    dependency it cannot do without, and `modules` those that come with it, if not one of that
+    name."""
     summary = summary or (build.__doc__ or "").strip().partition("\n")[0]
-    _REGISTRY[name] = Registration(name, build, options, summary, preset, extra)
+    needed = tuple(modules) or ((extra,) if extra else ())
+    _REGISTRY[name] = Registration(name, build, options, summary, preset, extra, needed)
 
 
 def tuners() -> dict[str, Registration]:
@@ -118,7 +125,8 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
     entry = known[name]
     if entry.missing:
         raise MissingExtra(
-            f"tuner '{name}' needs {entry.extra}, which is missing; install it: {entry.missing}"
+            f"tuner '{name}' needs {' and '.join(entry.absent)}, which is missing; install it: "
+            f"{entry.missing}"
         )
     try:
         return entry.options.model_validate({**entry.preset, **(options or {})})

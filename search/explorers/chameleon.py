@@ -184,5 +184,6 @@ def _configs(
 
 register(
     "chameleon", Chameleon, ChameleonOptions,
-    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster", extra="torch",
+    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster",
+    extra="neural", modules=("jax", "optax"),
 )  # fmt: skip

@@ -19,16 +19,12 @@ SPACE = Space(
 )
 NONE = np.empty(0, np.int64)
 OPTIONS = ChameleonOptions.model_validate({"steps": 24, "learned": 1024})
-torch_needed = pytest.mark.skipif(
-    bool(tuners()["chameleon"].missing), reason="needs pip install 'tilewright[torch]'"
-)
 
 
 def _uphill(places: np.ndarray) -> np.ndarray:
     return (places[:, 0] + places[:, 2]) / 62.0
 
 
-@torch_needed
 def test_the_agent_learns_to_walk_uphill_and_goes_on_from_its_arrays() -> None:
     from search.ppo import Agent
 
@@ -41,7 +37,6 @@ def test_the_agent_learns_to_walk_uphill_and_goes_on_from_its_arrays() -> None:
     assert np.mean(heights[-3:]) > np.mean(heights[:3]) + 0.05
 
 
-@torch_needed
 def test_an_agent_made_of_arrays_walks_and_learns_as_the_one_they_came_from() -> None:
     from search.ppo import Agent
 
@@ -54,7 +49,6 @@ def test_an_agent_made_of_arrays_walks_and_learns_as_the_one_they_came_from() ->
         np.testing.assert_array_equal(vector, again.arrays()[name])
 
 
-@torch_needed
 def test_an_agent_never_steps_where_it_must_not_and_leaves_others_random_numbers_alone() -> None:
     import torch
 
