@@ -100,8 +100,8 @@ class ActorCritic:
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
         }
         count = tree_utils.tree_get(learned.adam, "count")
-        found = {name: np.array(vector, np.float32) for name, vector in vectors.items()}
-        return found | {"updates": np.array([count], np.float32)}
+        numbers = vectors | {"updates": count.reshape(1)}
+        return {name: np.array(vector, np.float32) for name, vector in numbers.items()}
 
     @_compiled
     def act(

@@ -71,6 +71,7 @@ def test_an_agent_made_of_arrays_walks_and_learns_as_the_one_they_came_from() ->
         np.testing.assert_array_equal(vector, again.arrays()[name])
 
 
+@pytest.mark.slow(seconds=4)
 def test_another_process_on_one_core_walks_and_learns_the_same() -> None:
     code = (
         "import json, os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
