@@ -8,7 +8,13 @@ from search.registry import tuners
 
 SLOW = {
     name: pytest.mark.slow(seconds=seconds)
-    for name, seconds in {"optuna": 3, "chameleon": 1, "default-blind": 1, "p+a": 1, "p+v": 1}.items()
+    for name, seconds in [
+        ("optuna", 3),
+        ("chameleon", 1),
+        ("default-blind", 1),
+        ("p+a", 1),
+        ("p+v", 1),
+    ]
 }
 
 
