@@ -106,7 +106,7 @@ class ActorCritic:
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
         }
         count = tree_utils.tree_get(learned.adam, "count")
-        numbers = vectors | {"updates": count.reshape(1)}
+        numbers = vectors | {"updates": np.atleast_1d(count)}
         return {name: np.array(vector, np.float32) for name, vector in numbers.items()}
 
     @_compiled
