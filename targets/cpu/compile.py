@@ -36,7 +36,10 @@ def llvm_target(spec: CpuSpec) -> Any:
     import tvm
 
     host = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return tvm.target.Target({"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads})
+    about = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
+    if spec.mcpu and spec.dots:  # not every processor of that family has them
+        about["mattr"] = [f"+{spec.dots}"]
+    return tvm.target.Target(about)
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:

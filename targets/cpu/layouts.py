@@ -6,6 +6,8 @@ lies between them, whatever their schedules are.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,14 +26,14 @@ def channel_block(channels: int, lanes: int) -> int:
     return min((d for d in range(1, min(channels, lanes) + 1) if channels % d == 0), key=cost)
 
 
-def pack_channels(tensor: NDArray[np.float32], block: int) -> NDArray[np.float32]:
+def pack_channels(tensor: NDArray[Any], block: int) -> NDArray[Any]:
     """(n, c, h, w) → (n, c / block, h, w, block)."""
     n, c, h, w = tensor.shape
     blocked = tensor.reshape(n, c // block, block, h, w)
     return np.ascontiguousarray(blocked.transpose(0, 1, 3, 4, 2))
 
 
-def unpack_channels(packed: NDArray[np.float32]) -> NDArray[np.float32]:
+def unpack_channels(packed: NDArray[Any]) -> NDArray[Any]:
     """(n, c / block, h, w, block) → (n, c, h, w)."""
     n, blocks, h, w, block = packed.shape
     return np.ascontiguousarray(packed.transpose(0, 1, 4, 2, 3)).reshape(n, blocks * block, h, w)

@@ -83,7 +83,7 @@ class Bench:
         """Of a library's bytes, shape (bytes,): checked against the reference result, timed, and
         checked once more. `quiet_reference` is what `calibrate` gave, here or elsewhere."""
         module, arguments = self.load(library), tensors.arguments(values)
-        self._call(module, arguments)
+        self._call(module, tensors, arguments)
         if said := self._wrong(tensors, arguments):
             return Measured(np.empty(0), "wrong_result", said)
         once = self._once(module, arguments)
@@ -97,9 +97,9 @@ class Bench:
         """How many values differ from the reference by more than the tolerance. The library's
         bytes have shape (bytes,)."""
         arguments = tensors.arguments(values)
-        self._call(self.load(library), arguments)
+        self._call(self.load(library), tensors, arguments)
         found = tensors.unpacked(arguments[-1].numpy())
-        apart = np.abs(found - tensors.expected)
+        apart = np.abs(np.subtract(found, tensors.expected, dtype=np.float64))
         return int((~(apart <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
     def peak(self) -> float:
@@ -118,9 +118,9 @@ class Bench:
         assembly = assembly_of(function, llvm_target(self.spec))
         return self.load(np.frombuffer(link(assembly), np.uint8))
 
-    def _call(self, module: Any, arguments: list[Any]) -> None:
-        """Once, into an output that holds no numbers: what a kernel does not write is wrong."""
-        arguments[-1].copyfrom(np.full(arguments[-1].shape, np.nan, np.float32))
+    def _call(self, module: Any, tensors: Tensors, arguments: list[Any]) -> None:
+        """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
+        arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
 
     def _wrong(self, tensors: Tensors, arguments: list[Any]) -> str:

@@ -31,8 +31,8 @@ class NetworkKernels:
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """Those of the kernels."""
-        return frozenset[DType](("float32",))
+        """Those of the kernels; int8 where the processor has dot products of it."""
+        return frozenset[DType](("float32", "int8") if self.spec.dots else ("float32",))
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
         """Raises `WorkloadError` where there is none or the knobs contradict each other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from targets.base import Configs, Space
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.known import kernel_for
+from targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
 from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from targets.cpu.spec import CpuSpec
-from targets.workload import Workload
+from targets.reference import reference as integers
+from targets.workload import EpilogueOp, Workload
 
 
 class Tensors:
@@ -26,12 +29,16 @@ class Tensors:
         rng = np.random.default_rng(seed)
         self.workload, self.spec, self.space = workload, spec, space
         data, weights, out = plain_shapes(w)
-        self.data = _normal(rng, data)
         fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
+        self.added: dict[str, NDArray[Any]]
+        if w.dtype == "int8":
+            self.data, self.weights, self.added = _integers(w, rng, fan_in)
+            self.expected = _in_integers(w, self.data, self.weights, self.added)
+            return
+        self.data = _normal(rng, data)
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
-        self.bias = _normal(rng, (w.out_channels,))
-        self.residual = _normal(rng, out)
-        self.expected = reference(w, self.data, self.weights, self.bias, self.residual)
+        self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
+        self.expected = reference(w, self.data, self.weights, **self.added)
 
     def values_of(self, configs: Configs) -> list[dict[str, int]]:
         """Knob values by name, a row a config of shape (n, knobs)."""
@@ -47,36 +54,46 @@ class Tensors:
             self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
             kernel.pack_weights(self.weights, w, self.spec, values),
         ]
-        if any(step.kind == "bias" for step in w.epilogue):
-            block = channel_block(w.out_channels, self.spec.lanes)
-            arrays.append(self.bias.reshape(-1, block) if self._blocked else self.bias)
-        if any(step.kind == "residual" for step in w.epilogue):
-            arrays.append(self._packed(self.residual, w.out_channels).reshape(shape))
-        arrays.append(np.full(shape, np.nan, np.float32))
+        block = channel_block(w.out_channels, self.spec.lanes)
+        for name in epilogue_tensors(w):
+            array = self.added[name]
+            if name in A_CHANNEL:
+                arrays.append(array.reshape(-1, block) if self._blocked else array)
+            else:
+                arrays.append(self._packed(array, w.out_channels).reshape(shape))
+        arrays.append(self.nothing())
         return [tvm.runtime.tensor(array) for array in arrays]
 
-    def unpacked(self, packed: NDArray[np.float32]) -> NDArray[np.float32]:
+    def nothing(self) -> NDArray[Any]:
+        """An output in which every number is wrong, in the kernels' layout."""
+        shape = kernel_for(self.workload).out_shape(self.workload, self.spec)
+        if self.workload.dtype == "float32":
+            return np.full(shape, np.nan, np.float32)
+        return ~self._packed(self.expected, self.workload.out_channels).reshape(shape)
+
+    def unpacked(self, packed: NDArray[Any]) -> NDArray[Any]:
         """An output in the kernels' layout as the model has it."""
         if not self._blocked:
             return packed
         like = pack_channels(self.expected, packed.shape[-1]).shape
         return unpack_channels(packed.reshape(like))
 
-    def error(self, packed: NDArray[np.float32]) -> float:
+    def error(self, packed: NDArray[Any]) -> float:
         """Largest difference from the reference, on the scale of its largest value; infinite where
-        a number was never written."""
+        a float was never written. Of int8 it is 0 or at least 1/128."""
         result = self.unpacked(packed)
+        expected = self.expected.astype(np.float64)
         if not np.isfinite(result).all():
             return float("inf")
-        scale = max(float(np.abs(self.expected).max()), 1e-30)
-        return float(np.abs(result - self.expected).max()) / scale
+        scale = max(float(np.abs(expected).max()), 1e-30)
+        return float(np.abs(result - expected).max()) / scale
 
     @property
     def _blocked(self) -> bool:
         """Whether channels lie in blocks between its kernels."""
         return self.workload.operator == "conv2d"
 
-    def _packed(self, tensor: NDArray[np.float32], channels: int) -> NDArray[np.float32]:
+    def _packed(self, tensor: NDArray[Any], channels: int) -> NDArray[Any]:
         if not self._blocked:
             return tensor
         return pack_channels(tensor, channel_block(channels, self.spec.lanes))
@@ -125,6 +142,60 @@ def reference(
             clip = np.maximum if step.kind == "max" else np.minimum
             found = clip(found, np.float32(step.value))
     return np.ascontiguousarray(found, dtype=np.float32)
+
+
+INTERESTING = 40.0
+"""Standard deviation of an int8 output's values: few are clipped, none is small."""
+
+
+def _integers(
+    w: Workload, rng: np.random.Generator, fan_in: int
+) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, NDArray[Any]]]:
+    """Data, weights and what the epilogue takes. Data have all values; weights are as large as
+    leaves most outputs within int8 after the shifts, and a few at either end."""
+    data, weights, out = plain_shapes(w)
+    shift = sum(
+        op.amounts[0] * (-1 if op.kind == "shl" else 1)
+        for op in w.epilogue
+        if op.kind in ("shr", "shl", "shr_channel")
+    )
+    spread = min(max(INTERESTING * 2.0**shift / (74 * np.sqrt(fan_in)), 1.0), 64.0)
+    drawn = np.clip(np.rint(rng.normal(0, spread, weights)), -128, 127).astype(np.int8)
+    ends = rng.random(weights) < 1 / 256
+    drawn[ends] = rng.choice(np.array([-128, 127], np.int8), int(ends.sum()))
+    limit = 1 << min(max(shift + 6, 1), 19)
+    bias = rng.integers(-limit, limit, w.out_channels, np.int32)
+    if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
+        bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
+        bias >>= rng.integers(0, 32, w.out_channels, np.int32)
+    added: dict[str, NDArray[Any]] = {
+        "bias": bias,
+        "add": rng.integers(-limit, limit, out, np.int32),
+        "residual": rng.integers(-128, 128, out, np.int8),
+    }
+    for op in w.epilogue:
+        if op.kind == "shr_channel":
+            least, most = op.amounts
+            added["shr_channel"] = rng.integers(least, most + 1, w.out_channels, np.int32)
+    return rng.integers(-128, 128, data, np.int8), drawn, added
+
+
+def _in_integers(
+    w: Workload,
+    data: NDArray[np.int8],
+    weights: NDArray[np.int8],
+    added: Mapping[str, NDArray[Any]],
+) -> NDArray[np.int8]:
+    """What `targets.reference` says, of the shapes of `plain_shapes`."""
+
+    def image(tensor: NDArray[Any]) -> NDArray[Any]:
+        return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
+
+    tensors = {
+        name: array if name in A_CHANNEL else image(array)
+        for name, array in {"data": data, "weight": weights, **added}.items()
+    }
+    return integers(w, tensors).astype(np.int8).reshape(plain_shapes(w)[2])
 
 
 def _convolution(

@@ -8,24 +8,30 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 
+from targets.cpu import machine
 from targets.errors import SpecError
 from targets.files import Json, as_int, as_text
 
 LANES = (4, 8, 16)
 """Float32 numbers in a vector of 128, 256 or 512 bits."""
+DOTS = {16: "avx512vnni", 8: "avxvnni"}
+"""By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
+_FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
+"""What the operating system calls them."""
 
 
 @dataclass(frozen=True)
 class CpuSpec:
     """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
-    `mcpu` ("" for the one of this machine). `model` is what the operating system calls it."""
+    `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
+    is LLVM's name of the instructions for dot products of int8; "" where there are none."""
 
     threads: int
     lanes: int
     mcpu: str
     model: str
+    dots: str = ""
 
     @property
     def name(self) -> str:
@@ -55,11 +61,12 @@ class CpuSpec:
         try:
             spec = CpuSpec(
                 as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
-                as_text(values["model"]),
+                as_text(values["model"]), as_text(values.get("dots", "")),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             raise SpecError(f"this describes no processor ({error}); tune or build again") from None
-        if spec.threads < 1 or spec.lanes not in LANES or not re.fullmatch(r"[\w.-]*", spec.mcpu):
+        names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
+        if spec.threads < 1 or spec.lanes not in LANES or not names:
             raise SpecError(f"this describes no processor ({spec}); tune or build again")
         return spec
 
@@ -86,18 +93,20 @@ class CpuSpec:
             )
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
         mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
-        return CpuSpec(threads, lanes, mcpu, own.model)
+        return CpuSpec(threads, lanes, mcpu, own.model, _dots(lanes))
 
 
 @cache
 def this_machine() -> CpuSpec:
     """All of it that this process may use."""
-    said = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = re.search(r"^model name\s*:\s*(.+)$", said, re.MULTILINE)
-    flags = re.search(r"^flags\s*:\s*(.+)$", said, re.MULTILINE)
-    known = set(flags[1].split()) if flags else set()
+    known = machine.flags()
     lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return CpuSpec(usable, lanes, "", model[1] if model else platform.processor())
+    return CpuSpec(usable, lanes, "", machine.model() or platform.processor(), _dots(lanes))
+
+
+def _dots(lanes: int) -> str:
+    """Of this machine's instructions for dot products those on vectors of so many lanes."""
+    return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

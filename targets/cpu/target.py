@@ -21,6 +21,7 @@ from targets.cpu.compile import Compiled
 from targets.cpu.compile_pool import shared_pool
 from targets.cpu.estimates import Machine, estimate
 from targets.cpu.hidden import COLUMNS
+from targets.cpu.kernels.dots import FOUR
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.network import NetworkKernels
 from targets.cpu.runner import Runner, quiet_machine
@@ -101,10 +102,12 @@ class CpuTarget(NetworkKernels):
         return UntunedSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of the least arithmetic at the measured peak, and each byte once at the
-        measured bandwidth of a piece of memory of that size: tuning keeps data in caches."""
+        """The larger of the least arithmetic at the measured peak, of int8 four times that of
+        float32, and each byte once at the measured bandwidth of a piece of memory of that size:
+        tuning keeps data in caches."""
         size = bytes_of(workload)
-        arithmetic = least_operations(workload) / self._peak()
+        faster = FOUR if workload.dtype == "int8" else 1
+        arithmetic = least_operations(workload) / (self._peak() * faster)
         moving = size / self._bandwidth(1 << max(size - 1, 1 << 16).bit_length())
         return Latency(max(arithmetic, moving))
 

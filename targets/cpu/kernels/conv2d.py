@@ -25,26 +25,11 @@ class Convolution:
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        w = workload
-        rows, columns = pixels(w)
-        ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-        out_blocks, in_blocks = w.out_channels // ob, w.in_channels // ib
-        room = registers(spec) - 2
+        w, ib = workload, channel_block(workload.in_channels, spec.lanes)
+        in_blocks = w.in_channels // ib
         return (
             Knob("algorithm", (0, *winograd.SIZES) if winograd.serves(w) else (0,)),
-            Knob("tile_ow", _parts(columns, room)),
-            Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
-            Knob("tile_oc", divisors(out_blocks, min(8, room))),
-            Knob("parts_oc", divisors(out_blocks, out_blocks)),
-            Knob("parts_oh", _counts(rows)),
-            Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
-            Knob("parts_ic", divisors(in_blocks, in_blocks)),
-            Knob("chunks_first", (0, 1)),
-            Knob("tiles_first", (0, 1)),
-            Knob("pixels_first", (0, 1)),
-            Knob("unroll_kernel", (0, 1, 2) if w.kernel_h * w.kernel_w > 1 else (0,)),
-            Knob("unroll_channels", divisors(ib, 8)),
-            Knob("copy", (0, 1, 2)),
+            *direct_knobs(w, spec, divisors(in_blocks, in_blocks), ib),
             Knob("stages", (0, 1) if winograd.serves(w) else (0,)),
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),
         )
@@ -72,6 +57,31 @@ class Convolution:
     ) -> NDArray[Any]:
         pack = winograd.pack if values["algorithm"] else direct.pack
         return pack(weights, workload, spec, values)
+
+
+def direct_knobs(
+    w: Workload, spec: CpuSpec, parts_ic: tuple[int, ...], steps: int
+) -> tuple[Knob, ...]:
+    """The decisions of a direct convolution whose blocks of input channels are `steps` steps of a
+    register tile."""
+    rows, columns = pixels(w)
+    out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
+    room = registers(spec) - 2
+    return (
+        Knob("tile_ow", _parts(columns, room)),
+        Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
+        Knob("tile_oc", divisors(out_blocks, min(8, room))),
+        Knob("parts_oc", divisors(out_blocks, out_blocks)),
+        Knob("parts_oh", _counts(rows)),
+        Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
+        Knob("parts_ic", parts_ic),
+        Knob("chunks_first", (0, 1)),
+        Knob("tiles_first", (0, 1)),
+        Knob("pixels_first", (0, 1)),
+        Knob("unroll_kernel", (0, 1, 2) if w.kernel_h * w.kernel_w > 1 else (0,)),
+        Knob("unroll_channels", divisors(steps, 8)),
+        Knob("copy", (0, 1, 2)),
+    )
 
 
 def _parts(length: int, at_most: int) -> tuple[int, ...]:

@@ -69,6 +69,12 @@ class Dense:
         earlier where it would reach beyond the end: some columns are in two tiles."""
         width, out = Product.of(workload, spec).width(values), workload.out_channels
         plain = weights.reshape(out, workload.in_channels)
-        starts = np.minimum(np.arange(tiles(out, width)) * width, out - width)
-        columns = starts[:, None] + np.arange(width)
+        columns = tile_starts(out, width)[:, None] + np.arange(width)
         return np.ascontiguousarray(plain[columns].transpose(0, 2, 1))
+
+
+def tile_starts(out: int, width: int) -> NDArray[np.int64]:
+    """The first column of each tile of so many, shape (tiles,): see
+    `targets.cpu.kernels.loops.tile_start`."""
+    starts: NDArray[np.int64] = np.minimum(np.arange(tiles(out, width)) * width, out - width)
+    return starts

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from targets.cpu.kernels.batch_matmul import BatchMatmul
 from targets.cpu.kernels.conv2d import Convolution
+from targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
 from targets.cpu.kernels.dense import Dense
+from targets.cpu.kernels.dense_int8 import DenseInt8
 from targets.cpu.kernels.depthwise import Depthwise
 from targets.cpu.kernels.grouped import Grouped
 from targets.cpu.kernels.kernel import Kernel
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
-KERNELS: tuple[Kernel, ...] = (Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul())
+KERNELS: tuple[Kernel, ...] = (
+    Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8()
+)  # fmt: skip
 
 
 def kernel_for(workload: Workload) -> Kernel:
@@ -21,5 +25,6 @@ def kernel_for(workload: Workload) -> Kernel:
             return kernel
     raise WorkloadError(
         f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d, "
-        "dense and batch_matmul in float32"
+        "dense and batch_matmul in float32, and in int8 dense and conv2d without groups: four "
+        "numbers of a dot product need to be summed. Write dtype=float32, or name another target"
     )

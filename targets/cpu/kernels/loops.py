@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from targets.cpu.kernels.kernel import DoesNotApply
-from targets.cpu.kernels.shared import epilogue_value
+from targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors, epilogue_value
 from targets.workload import Workload
 
 MAX_ACCUMULATORS = 64
@@ -96,7 +96,8 @@ class Nest:
 
 
 class Arguments:
-    """A kernel's parameters while its function is being written, in the order they are passed."""
+    """A kernel's parameters while its function is being written, in the order they are passed;
+    weights of int8 in fours (`targets.cpu.kernels.dots`)."""
 
     def __init__(
         self,
@@ -108,18 +109,17 @@ class Arguments:
     ) -> None:
         from tvm.script.ir_builder import tirx as T
 
-        def argument(name: str, shape: tuple[int, ...]) -> Any:
-            return T.arg(name, T.buffer(shape, "float32"))
+        def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
+            return T.arg(name, T.buffer(shape, dtype))
 
-        kinds = {step.kind for step in workload.epilogue}
-        self._workload = workload
-        self.data, self.weights = argument("data", data), argument("weights", weights)
-        self._inputs: dict[str, Any] = {}
-        if "bias" in kinds:
-            self._inputs["bias"] = argument("bias", bias)
-        if "residual" in kinds:
-            self._inputs["residual"] = argument("residual", out)
-        self.out = argument("out", out)
+        kind, self._workload = workload.dtype, workload
+        self.data = argument("data", data, kind)
+        self.weights = argument("weights", weights, "int32" if kind == "int8" else kind)
+        self._inputs: dict[str, Any] = {
+            name: argument(name, bias if name in A_CHANNEL else out, dtype)
+            for name, dtype in epilogue_tensors(workload).items()
+        }
+        self.out = argument("out", out, kind)
 
     def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
         """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the

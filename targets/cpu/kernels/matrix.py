@@ -20,6 +20,7 @@ from math import gcd
 from typing import Any
 
 from targets.base import Knob
+from targets.cpu.kernels.dots import fours
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import (
     Arguments,
@@ -52,9 +53,11 @@ class Product:
 
     @classmethod
     def of(cls, w: Workload, spec: CpuSpec) -> Product:
-        """What a dense or a batch_matmul computes. The rows of a dense are its batch."""
+        """What a dense or a batch_matmul computes. The rows of a dense are its batch; the depth of
+        int8 counts fours."""
         batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
-        return cls(batch, rows, w.in_channels, w.out_channels, min(spec.lanes, w.out_channels))
+        depth = fours(w.in_channels) if w.dtype == "int8" else w.in_channels
+        return cls(batch, rows, depth, w.out_channels, min(spec.lanes, w.out_channels))
 
     def width(self, values: KnobValues) -> int:
         """Columns of a register tile."""
@@ -118,8 +121,15 @@ class Product:
         }  # fmt: skip
 
 
-def multiply(w: Workload, product: Product, values: KnobValues, packed: bool) -> Any:
-    """The function that computes `product`, as a schedule says. Raises `DoesNotApply`."""
+def multiply(
+    w: Workload,
+    product: Product,
+    values: KnobValues,
+    packed: bool,
+    share_of: type[Share] | None = None,
+) -> Any:
+    """The function that computes `product`, as a schedule says; `share_of` writes what a task does,
+    in float32 unless it is given. Raises `DoesNotApply`."""
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
@@ -129,13 +139,12 @@ def multiply(w: Workload, product: Product, values: KnobValues, packed: bool) ->
         v["tile_rows"] * v["tile_vectors"] * v["chains"] * v["unroll_depth"],
     )
     lead = (p.batch,) if w.operator == "batch_matmul" else ()
-    weights = (
-        (tiles(p.columns, p.width(v)), p.depth, p.width(v)) if packed else (p.depth, p.columns)
-    )
+    writer = share_of or Share
+    weights = writer.weights_shape(p, v) if packed else (p.depth, p.columns)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         arguments = Arguments(
-            w, (*lead, p.rows, p.depth), (*lead, *weights), (p.columns,),
+            w, (*lead, p.rows, w.in_channels), (*lead, *weights), (p.columns,),
             (*lead, p.rows, p.columns),
         )  # fmt: skip
         by_rows, by_columns = v["row_shares"], v["column_shares"]
@@ -144,12 +153,19 @@ def multiply(w: Workload, product: Product, values: KnobValues, packed: bool) ->
                 batch, column, row = split_index(chunk, p.batch, by_columns, by_rows)
             else:
                 batch, row, column = split_index(chunk, p.batch, by_rows, by_columns)
-            _Share(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
+            writer(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
     return builder.get()
 
 
-class _Share:
+class Share:
     """What one task of the parallel loop does, written into the function that is being built."""
+
+    sums_type = "float32"
+
+    @staticmethod
+    def weights_shape(p: Product, v: KnobValues) -> tuple[int, ...]:
+        """Of packed weights."""
+        return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 
     def __init__(
         self,
@@ -161,10 +177,21 @@ class _Share:
         column: Any,
     ) -> None:
         self.a, self.p, self.v, self.lead = arguments, p, v, lead
+        self.vector = self.vector_of(p)
         self.row_tiles = tiles(p.rows, v["tile_rows"])
         self.column_tiles = tiles(p.columns, p.width(v))
         self.rows = share(row, v["row_shares"], self.row_tiles)
         self.columns = share(column, v["column_shares"], self.column_tiles)
+
+    def vector_of(self, p: Product) -> int:
+        """Lanes of a vector of sums."""
+        return p.lanes
+
+    def begin(self, column: Any, at: Any) -> Any:
+        """What the sum number `at` of a tile of columns begins with."""
+        from tvm import tirx
+
+        return tirx.const(0, self.sums_type)
 
     def write(self, packed: bool) -> None:
         """The whole task."""
@@ -181,23 +208,26 @@ class _Share:
         steps = tiles(p.depth, v["tile_depth"])
         if steps == 1:
             with self._tiles() as (row, column):
-                sums = self._sums()
+                sums = self._sums(lambda _, at: self.begin(column, at))
                 self._add_all(sums, row, column, 0, p.depth)
                 self._finish(sums, row, column)
             return
-        shape = (self.most_rows, self.most_columns, self.height, self.width)
-        partial = T.alloc_buffer(shape, "float32")
+        sums_each = v["tile_vectors"] * self.vector
+        shape = (self.most_rows, self.most_columns, self.height, sums_each)
+        partial = T.alloc_buffer(shape, self.sums_type)
 
         def before(step: Any, row: Any, column: Any) -> Callable[[int, Any], Any]:
-            place, zero = self._place(row, column), tirx.const(0, "float32")
-            return lambda r, c: tirx.if_then_else(step > 0, partial[(*place, r, c)], zero)
+            place = self._place(row, column)
+            return lambda r, at: tirx.if_then_else(
+                step > 0, partial[(*place, r, at)], self.begin(column, at)
+            )
 
         with T.serial(0, steps - 1) as step, self._tiles() as (row, column):
             sums = self._sums(before(step, row, column))
             self._add_all(sums, row, column, step * v["tile_depth"], v["tile_depth"])
             for r in range(self.height):
-                with Nest.tile(v["tile_vectors"], p.lanes) as (c, i):
-                    at = c * p.lanes + i
+                with Nest.tile(v["tile_vectors"], self.vector) as (c, i):
+                    at = c * self.vector + i
                     place = [*self._place(row, column), r, at]
                     T.buffer_store(partial, _total(sums, r, at), place)
         done = (steps - 1) * v["tile_depth"]
@@ -219,23 +249,24 @@ class _Share:
             return _Swapped([columns, rows])
         return Nest([rows, columns])
 
-    def _sums(self, before: Callable[[int, Any], Any] | None = None) -> list[list[Any]]:
-        """A buffer a chain and row of the tile, from zero or from what was `before` at (row,
-        column): registers, since TVM puts what is below 1024 bytes on the stack, from where LLVM
+    def _sums(self, before: Callable[[int, Any], Any]) -> list[list[Any]]:
+        """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
+        the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack, from where LLVM
         takes them."""
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
+        each = self.v["tile_vectors"] * self.vector
         sums = [
-            [T.alloc_buffer((self.width,), "float32") for _ in range(self.height)]
+            [T.alloc_buffer((each,), self.sums_type) for _ in range(self.height)]
             for _ in range(self.v["chains"])
         ]
         for chain, rows in enumerate(sums):
             for r, buffer in enumerate(rows):
-                with Nest.tile(self.v["tile_vectors"], self.p.lanes) as (c, i):
-                    at = c * self.p.lanes + i
-                    begin = tirx.const(0, "float32")
-                    T.buffer_store(buffer, before(r, at) if before and not chain else begin, [at])
+                with Nest.tile(self.v["tile_vectors"], self.vector) as (c, i):
+                    at = c * self.vector + i
+                    zero = tirx.const(0, self.sums_type)
+                    T.buffer_store(buffer, zero if chain else before(r, at), [at])
         return sums
 
     def _add_all(
@@ -250,19 +281,17 @@ class _Share:
             with T.serial(0, whole) as outer, T.unroll(0, unroll) as inner:
                 for chain in range(chains):
                     k = begin + (outer * unroll + inner) * chains + chain
-                    self._add(sums[chain], row, column, k)
+                    self.add(sums[chain], row, column, k)
         for k in range(whole * chains * unroll, depth):
-            self._add(sums[k % chains], row, column, begin + k)
+            self.add(sums[k % chains], row, column, begin + k)
 
-    def _add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+    def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+        """One step of a register tile: `sums` a buffer a row."""
         from tvm.script.ir_builder import tirx as T
 
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
-            if self.data is not None:
-                left = self.data[row - self.rows[0], k, r]
-            else:
-                left = self.a.data[(*self.lead, self._row(row) + r, k)]
+            left = self.left(row, r, k)
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
                 at = c * lanes + i
                 if self.weights is not None:
@@ -274,25 +303,37 @@ class _Share:
                     right = self.a.weights[(*self.lead, k, start + at)]
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
+    def left(self, row: Any, r: int, k: Any) -> Any:
+        """`number`, from where it was packed."""
+        if self.data is None:
+            return self.number(row, r, k)
+        return self.data[row - self.rows[0], k, r]
+
     def _finish(self, sums: list[list[Any]], row: Any, column: Any) -> None:
         lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
         for r in range(self.height):
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
                 channel = start + c * lanes + i
-                place = *self.lead, self._row(row) + r, channel
-                self.a.finish(_total(sums, r, c * lanes + i), place, (channel,))
+                place = *self.lead, self.first_row(row) + r, channel
+                self.a.finish(_total(sums, r, c * self.vector + i), place, (channel,))
 
-    def _row(self, row: Any) -> Any:
+    def first_row(self, row: Any) -> Any:
+        """Of a tile."""
         return tile_start(row, self.p.rows, self.height)
+
+    def number(self, row: Any, r: int, k: Any) -> Any:
+        """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
+        return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
     def _pack_data(self) -> Any:
         """The rows of the share, one number of each row of a tile beside the other."""
         from tvm.script.ir_builder import tirx as T
 
-        packed = T.alloc_buffer((self.most_rows, self.p.depth, self.height), "float32")
+        shape = (self.most_rows, self.p.depth, self.height)
+        packed = T.alloc_buffer(shape, self.sums_type)
         loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
         with Nest(loops) as (row, k, r):
-            value = self.a.data[(*self.lead, self._row(row) + r, k)]
+            value = self.number(row, r, k)
             T.buffer_store(packed, value, [row - self.rows[0], k, r])
         return packed
 

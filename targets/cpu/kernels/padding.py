@@ -28,7 +28,7 @@ def padded(w: Workload, data: Any) -> Any:
     def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
         row, column = y - w.pad_top, x - w.pad_left
         within = tirx.all(row >= 0, row < w.height, column >= 0, column < w.width)
-        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, "float32"))
+        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, data.dtype))
 
     return te.compute(shape, inside, name="padded")
 

@@ -9,7 +9,7 @@ from targets.workload import Workload
 
 
 def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tuple[list[Any], Any]:
-    """The bias and the residual as placeholders, and the result of all steps on `sums`, a te tensor
+    """What the epilogue takes as placeholders, and the result of all steps on `sums`, a te tensor
     of `shape` (n, channel block, y, x, channel of a block of `ob`), or larger."""
     from tvm import te
 
@@ -22,15 +22,27 @@ def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], ob: int) -> tu
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Any]:
-    """The placeholders `bias` and `residual`, where the epilogue has such a step."""
+    """The placeholders of `epilogue_tensors`."""
     from tvm import te
 
-    inputs: dict[str, Any] = {}
-    if any(step.kind == "bias" for step in w.epilogue):
-        inputs["bias"] = te.placeholder((w.out_channels // ob, ob), name="bias")
-    if any(step.kind == "residual" for step in w.epilogue):
-        inputs["residual"] = te.placeholder(shape, name="residual")
-    return inputs
+    channels = (w.out_channels // ob, ob)
+    return {
+        name: te.placeholder(channels if name in A_CHANNEL else shape, dtype, name=name)
+        for name, dtype in epilogue_tensors(w).items()
+    }
+
+
+A_CHANNEL = frozenset({"bias", "shr_channel"})
+"""Steps whose tensors have one value an output channel; those of others are like the output."""
+_FLOATS = {"bias": "float32", "residual": "float32"}
+_INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual": "int8"}
+
+
+def epilogue_tensors(w: Workload) -> dict[str, str]:
+    """The element types of what the epilogue's steps take, in the order a kernel takes them."""
+    kinds = {step.kind for step in w.epilogue}
+    known = _FLOATS if w.dtype == "float32" else _INTEGERS
+    return {name: dtype for name, dtype in known.items() if name in kinds}
 
 
 def epilogue_value(
@@ -44,15 +56,48 @@ def epilogue_value(
     where `channel`, the place in the bias, is given."""
     from tvm import tirx
 
+    place = (at[1], at[-1]) if channel is None else channel
+    if w.dtype == "int8":
+        tensors = {name: inputs[name][place if name in A_CHANNEL else at] for name in inputs}
+        return _in_integers(w, tensors, found)
     for step in w.epilogue:
         if step.kind == "bias":
-            found = found + inputs["bias"][(at[1], at[-1]) if channel is None else channel]
+            found = found + inputs["bias"][place]
         elif step.kind == "residual":
             found = found + inputs["residual"][at]
         else:
             clip = tirx.max if step.kind == "max" else tirx.min
             found = clip(found, tirx.const(float(step.value), "float32"))
     return found
+
+
+def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
+    """All steps on an int32 sum, which wrap as the reference's do, and its lowest eight bits;
+    `tensors` are the values at its place."""
+    from tvm import tirx
+
+    def plus(value: Any) -> Any:
+        # TVM tells LLVM that sums of signed numbers never wrap, and takes what is cast from
+        # unsigned ones for positive: neither is so.
+        unsigned = tirx.reinterpret("uint32", found) + tirx.reinterpret("uint32", value)
+        return tirx.reinterpret("int32", unsigned)
+
+    for step in w.epilogue:
+        constant = tirx.const(step.value, "int32")
+        if step.kind in ("bias", "add"):
+            found = plus(tensors[step.kind])
+        elif step.kind == "residual":
+            found = plus(tirx.shift_left(tirx.Cast("int32", tensors["residual"]), constant))
+        elif step.kind == "offset":
+            found = plus(constant)
+        elif step.kind == "shr_channel":
+            found = tirx.shift_right(found, tensors["shr_channel"])
+        elif step.kind in ("shr", "shl"):
+            shift = tirx.shift_right if step.kind == "shr" else tirx.shift_left
+            found = shift(found, constant)
+        else:
+            found = (tirx.max if step.kind == "max" else tirx.min)(found, constant)
+    return tirx.Cast("int8", found)
 
 
 def registers(spec: CpuSpec) -> int:
@@ -70,11 +115,12 @@ def with_row_epilogue(w: Workload, sums: Any) -> tuple[list[Any], Any]:
     bias of shape (channels,)."""
     from tvm import te
 
-    inputs: dict[str, Any] = {}
-    if any(step.kind == "bias" for step in w.epilogue):
-        inputs["bias"] = te.placeholder((w.out_channels,), name="bias")
-    if any(step.kind == "residual" for step in w.epilogue):
-        inputs["residual"] = te.placeholder(sums.shape, name="residual")
+    inputs = {
+        name: te.placeholder(
+            (w.out_channels,) if name in A_CHANNEL else sums.shape, dtype, name=name
+        )
+        for name, dtype in epilogue_tensors(w).items()
+    }
 
     def value(*place: Any) -> Any:
         return epilogue_value(w, inputs, sums[place], place, place[-1:])

@@ -31,8 +31,10 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, has_padding(w), spec)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
-    weights = 4 * w.out_channels * w.in_channels * area
-    pixels_each = 4 * w.in_channels * (area if m else w.stride_h * w.stride_w)
+    dots = w.dtype == "int8"  # whose data are best copied
+    number = 1 if dots else 4
+    weights = number * w.out_channels * w.in_channels * area
+    pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
     few = rows * columns * pixels_each < weights
     wanted = {
         "algorithm": m,
@@ -47,7 +49,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
         "pixels_first": 1,
         "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not m else 0,
         "unroll_channels": ib if ib < 5 else 1,
-        "copy": 1 if has_padding(w) else 0,
+        "copy": 1 if has_padding(w) or dots else 0,
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }
@@ -55,8 +57,8 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     if few:  # each thread its own weights, read once
         wanted["parts_oc"] = max(grain, weights // CACHE)
         if not m:
-            wanted["copy"] = 0
-            tile = 4 * blocks * ob * w.in_channels * area
+            wanted["copy"] = 2 if dots else 0
+            tile = number * blocks * ob * w.in_channels * area
             wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
     else:
         pieces = max(grain, rows * columns * pixels_each // CACHE)
@@ -68,7 +70,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
 
 def _algorithm(w: Workload) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms."""
-    if not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+    if w.dtype == "int8" or not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
         return 0
     smaller = min(w.out_height, w.out_width)
     return 4 if smaller > 8 else 2 if smaller > 4 else 0
