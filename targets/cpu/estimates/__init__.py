@@ -38,6 +38,8 @@ def _parts(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     if w.groups > 1:
         return windows.estimate(w, machine, knobs)
     plain = direct.estimate(w, machine, knobs)
+    if w.dtype == "int8":
+        return plain
     other = knobs["algorithm"] > 0
     if not other.any():
         return plain

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from targets.cpu.bounds import SIZES
 from targets.cpu.estimates.machine import (
     ENTRY,
     LOOP,
+    MULTIPLIES,
     NUMBER,
     SPILL,
     STORES,
@@ -26,6 +28,8 @@ from targets.cpu.estimates.machine import (
     step_cycles,
 )
 from targets.cpu.estimates.tiles import Tilings
+from targets.cpu.kernels.direct_dots import must_copy
+from targets.cpu.kernels.dots import FOUR, fours
 from targets.cpu.kernels.tiling import MAX_UNROLLED, has_padding, pixels
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -48,15 +52,20 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     several = rounds > 1
     operands = blocks, high * wide
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
-    step = step_cycles(t.accumulators, operands, kept, spec.registers)
-    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * of_vector(t.ob)
-    steps = w.in_channels * w.kernel_h * w.kernel_w
+    copied, launches = _copies(w, machine, t, knobs, several)
+    whole = of_vector(t.ob)
+    flips = np.zeros_like(rounds)
+    if w.dtype == "int8":  # multiplied from registers, in whole vectors; flipped where they lie
+        kept, whole = kept + 1, 1.0
+        flips = np.where(copied > 0, 0.0, high * wide / MULTIPLIES)
+    step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
+    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * whole
+    steps = w.in_channels // t.ib * _steps(w, t) * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, t, knobs) + rounds * TILE)
-    kinds = [each.kind for each in w.epilogue]
-    finish = count * finish_cycles(t.accumulators, kinds) * of_vector(t.ob)
+    kinds = [op.kind for op in w.epilogue]
+    finish = count * finish_cycles(t.accumulators, kinds) * whole
     sums = count * t.accumulators * (rounds * 2 + 2) / STORES
-    copied, launches = _copies(w, machine, t, knobs, several)
     code = t.accumulators * body * np.where(knobs["unroll_kernel"] > 0, w.kernel_w, 1)
     code = code * np.where(knobs["unroll_kernel"] > 1, w.kernel_h, 1) / MAX_UNROLLED
     chunks = w.batch * np.prod(t.chunks, axis=0)
@@ -73,11 +82,16 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     )
 
 
+def _steps(w: Workload, t: Tilings) -> int:
+    """Of a register tile, over a block of input channels: in int8 a step takes four."""
+    return fours(t.ib) if w.dtype == "int8" else t.ib
+
+
 def _loops(w: Workload, t: Tilings, knobs: Knobs) -> Array:
     """Cycles a tile spends on the loops around its steps."""
     taps = w.kernel_h * w.kernel_w
     blocks = w.in_channels // t.ib
-    trips = t.ib / knobs["unroll_channels"]
+    trips = _steps(w, t) / knobs["unroll_channels"]
     columns = np.where(knobs["unroll_kernel"] > 0, 1, w.kernel_w)
     whole = blocks * np.where(knobs["unroll_kernel"] > 1, 1, w.kernel_h) * columns
     return np.where(
@@ -90,7 +104,8 @@ def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
     taps are written out behind each other and neighbours read the same: about half of what the tile
     reads in them is needed at a time (fitted)."""
     unroll = knobs["unroll_kernel"]
-    flat = (t.ib * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == t.ib)
+    steps = _steps(w, t)
+    flat = (steps * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == steps)
     _, high, wide = t.tile
     rows = np.where(unroll > 1, (high - 1) * w.stride_h + w.kernel_h, high)
     window = rows * ((wide - 1) * w.stride_w + w.kernel_w)
@@ -107,8 +122,11 @@ def _copies(
     covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])
     rows, columns = pixels(w)
     needed = has_padding(w) | (covered[0] != rows) | (covered[1] != columns)
-    copies = needed | (knobs["copy"] > 0)
     each = of_vector(t.ib) * COPY
+    if w.dtype == "int8":
+        needed = np.full_like(needed, must_copy(t.ib, w))
+        each = COPY * (t.ib if t.ib % FOUR else _steps(w, t) / machine.spec.lanes)
+    copies = needed | (knobs["copy"] > 0)
     of_chunk = np.ones_like(covered[0])
     whole = np.ones_like(covered[0])
     strides = (w.stride_h, w.stride_w)
@@ -125,14 +143,15 @@ def _copies(
 def _moved(w: Workload, t: Tilings, knobs: Knobs, rounds: Array, cache: float) -> Array:
     reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
     outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
+    steps = _steps(w, t)
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
         high = (size["y"] - 1) * w.stride_h + reach[0]
         wide = (size["x"] - 1) * w.stride_w + reach[1]
         return {
-            "data": NUMBER * t.ib * size["c"] * high * wide,
-            "weights": NUMBER * t.ib * size["c"] * w.kernel_h * w.kernel_w * size["o"] * t.ob,
-            "out": NUMBER * outs * size["o"] * t.ob * size["y"] * size["x"],
+            "data": NUMBER * steps * size["c"] * high * wide,
+            "weights": NUMBER * steps * size["c"] * w.kernel_h * w.kernel_w * size["o"] * t.ob,
+            "out": SIZES[w.dtype] * outs * size["o"] * t.ob * size["y"] * size["x"],
         }
 
     extents = {"o": t.tile[0], "y": t.tile[1], "x": t.tile[2], "c": t.channels}

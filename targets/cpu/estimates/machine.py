@@ -32,7 +32,7 @@ STORES = 1.0
 LATENCY = 4.0
 """Cycles from a multiply-add to the next one on the same sum."""
 NUMBER = 4
-"""Bytes of a float32."""
+"""Bytes of a float32, or of four int8."""
 LINE = 64
 """Bytes of a cache line."""
 LAUNCH_SECONDS = 4e-6

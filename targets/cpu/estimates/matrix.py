@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from targets.cpu.bounds import SIZES
 from targets.cpu.estimates.machine import (
     ENTRY,
     LINE,
@@ -62,8 +63,8 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     return Parts(
         count * (p.depth * step + loops + steps * TILE),
         other,
-        _moved(p, knobs, sizes, (each, shares), machine.l1),
-        _moved(p, knobs, sizes, (each, shares), machine.l2),
+        _moved(p, knobs, SIZES[w.dtype], sizes, (each, shares), machine.l1),
+        _moved(p, knobs, SIZES[w.dtype], sizes, (each, shares), machine.l2),
         needed / spec.registers,
         np.minimum(busiest(chunks, spec.threads) * even, 1.0),
         np.ones_like(high),
@@ -80,6 +81,7 @@ def _unaligned(w: Workload, p: Product, knobs: Knobs) -> Mask:
 def _moved(
     p: Product,
     knobs: Knobs,
+    number: int,
     tile: tuple[Array, ...],
     counts: tuple[Array, Array],
     cache: float,
@@ -90,7 +92,7 @@ def _moved(
         return {
             "data": NUMBER * size["r"] * size["d"],
             "weights": NUMBER * size["d"] * size["c"],
-            "out": NUMBER * size["r"] * size["c"],
+            "out": number * size["r"] * size["c"],
         }
 
     depth = np.minimum(knobs["tile_depth"], p.depth)

@@ -29,9 +29,11 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, has_padding(w), spec)
+    dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
+    blocks, tile_h, tile_w = _tile(
+        w.out_channels // ob, rows, columns, has_padding(w) or dots, spec, dots
+    )
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
-    dots = w.dtype == "int8"  # whose data are best copied
     number = 1 if dots else 4
     weights = number * w.out_channels * w.in_channels * area
     pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
@@ -47,8 +49,8 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
         "parts_ic": 1,
         "chunks_first": 1,
         "pixels_first": 1,
-        "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not m else 0,
-        "unroll_channels": ib if ib < 5 else 1,
+        "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not (m or dots) else 0,
+        "unroll_channels": ib if ib < 5 or (dots and w.kernel_h * w.kernel_w == 1) else 1,
         "copy": 1 if has_padding(w) or dots else 0,
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
@@ -57,7 +59,7 @@ def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[
     if few:  # each thread its own weights, read once
         wanted["parts_oc"] = max(grain, weights // CACHE)
         if not m:
-            wanted["copy"] = 2 if dots else 0
+            wanted["copy"] = 1 if dots else 0
             tile = number * blocks * ob * w.in_channels * area
             wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
     else:
@@ -77,11 +79,14 @@ def _algorithm(w: Workload) -> int:
 
 
 def _tile(
-    blocks: int, rows: int, columns: int, bordered: bool, spec: CpuSpec
+    blocks: int, rows: int, columns: int, bordered: bool, spec: CpuSpec, dots: bool
 ) -> tuple[int, int, int]:
     """Channel blocks, rows and columns of a register tile; of data that are copied anyway if
-    `bordered`."""
+    `bordered`. The numbers that `dots` multiply lie in registers, too."""
     room = registers(spec) - 2
+
+    def fits(each: int, pixels: int) -> bool:
+        return each * pixels <= (room + 1 - each if dots else room)
 
     def worth(tile: tuple[int, int, int]) -> float:
         each, high, long = tile
@@ -93,7 +98,7 @@ def _tile(
     found = [
         (each, even_parts(rows, high), even_parts(columns, long))
         for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
-        if blocks % each == 0 and each * high * long <= room
+        if blocks % each == 0 and fits(each, high * long)
     ]
     return max(found, key=worth)
 
