@@ -46,7 +46,7 @@ class Accelerator:
 
     One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
     is packed or padded for it, and `check`, which raises `WorkloadError` for what it has no kernel
-    of, is all there is to decide."""
+    of, is all there is to decide; what is quantised it runs if it `computes_int8`, too."""
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -57,6 +57,7 @@ class Accelerator:
     """What the schedule of a workload takes that its target's estimate thinks best, where the
     target pools sums."""
     computes_floats: bool = False
+    computes_int8: bool = False
     check: Callable[[Workload], object] = _anything
 
     @classmethod
@@ -65,7 +66,10 @@ class Accelerator:
     ) -> Accelerator:
         """A target as accelerator."""
         if "float32" in dtypes_of(target):
-            return cls(Blocks(), epilogue, max_waste, computes_floats=True, check=target.space)
+            return cls(
+                Blocks(), epilogue, max_waste, computes_floats=True,
+                computes_int8="int8" in dtypes_of(target), check=target.space,
+            )  # fmt: skip
         bound, roofline = capability(target, Bound), capability(target, Roofline)
         host, pools = capability(target, HasHost), capability(target, PoolsSums)
         least = None if roofline is None else roofline.roofline

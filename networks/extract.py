@@ -8,7 +8,8 @@ channels would leave a block nearly empty, the image is unfolded while the host 
 packed at run time. What is no product is one by constants: an average is a depthwise convolution,
 a sum or a relu alone a depthwise one of a pixel. Only a maximum is an operator of its own.
 
-A target that computes in float32 gets the products of a float network as they are.
+A target that computes in float32 gets the products of a float network as they are; one that
+computes in int8, too, those of a quantised network.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
     """The call as the accelerator would run it, whatever that costs; `from_host` where its
     data are the network's own, which the CPU packs anyway."""
     if accelerator.computes_floats:
-        return _in_float(call, accelerator)
+        return _as_it_is(call, accelerator)
     if found := _obstacle(call, accelerator):
         return Decision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
@@ -81,11 +82,14 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
     )
 
 
-def _in_float(call: FusedCall, accelerator: Accelerator) -> Decision:
-    """The call by a kernel of the target's, if it has one."""
-    if found := float32.obstacle(call):
+def _as_it_is(call: FusedCall, accelerator: Accelerator) -> Decision:
+    """The call by a kernel of the target's, if it has one: in int8 where the model is."""
+    integers = accelerator.computes_int8 and bool(
+        call.operator in PRODUCTS and call.data_quantisation and call.weight_quantisation
+    )
+    if found := (int8 if integers else float32).obstacle(call):
         return Decision(call, None, 0, 0.0, *found)
-    workload = float_workload(call, accelerator.epilogue)
+    workload = (int8_workload if integers else float_workload)(call, accelerator.epilogue)
     try:
         accelerator.check(workload)
     except WorkloadError as error:
@@ -96,12 +100,19 @@ def _in_float(call: FusedCall, accelerator: Accelerator) -> Decision:
 def float_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
     """One of its calls in float32, with the model's channels; the heads of a product of two
     activations are a batch."""
-    if call.operator == "matmul":
-        *heads, rows, inputs = call.data_shape
-        shape = Workload("batch_matmul", math.prod(heads), inputs, rows, 1, call.weight_shape[-1])
-    else:
-        shape = workload_of(call, Blocks())
-    return replace(shape, dtype="float32", epilogue=float32.epilogue(call, mode))
+    return replace(_shape(call), dtype="float32", epilogue=float32.epilogue(call, mode))
+
+
+def int8_workload(call: FusedCall, mode: EpilogueMode = "full") -> Workload:
+    """The same of a quantised call, in int8."""
+    return canonical(replace(_shape(call), epilogue=int8.epilogue(call, mode)))
+
+
+def _shape(call: FusedCall) -> Workload:
+    if call.operator != "matmul":
+        return workload_of(call, Blocks())
+    *heads, rows, inputs = call.data_shape
+    return Workload("batch_matmul", math.prod(heads), inputs, rows, 1, call.weight_shape[-1])
 
 
 def workload_of(call: FusedCall, blocks: Blocks) -> Workload:

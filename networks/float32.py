@@ -21,12 +21,17 @@ def obstacle(call: FusedCall) -> tuple[str, str] | None:
     """Why no float kernel computes the call, and what to do about it."""
     if call.operator not in ("conv2d", "dense", "matmul"):
         return ELSEWHERE, ""
-    quantised = (call.data_quantisation, call.weight_quantisation)
-    if any(quantised) or any(step.quantisation for step in call.steps):
+    if is_quantised(call):
         return "it is quantised, and the target's kernels compute in float32", (
             "take the float model"
         )
     return None
+
+
+def is_quantised(call: FusedCall) -> bool:
+    """Whether any of its tensors is."""
+    quantised = (call.data_quantisation, call.weight_quantisation)
+    return any(quantised) or any(step.quantisation for step in call.steps)
 
 
 def steps_of(call: FusedCall) -> tuple[Step, ...]:

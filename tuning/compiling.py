@@ -41,10 +41,17 @@ def build_library(
     import networks
     from networks.artefact.compiled import build
     from networks.compiled.layers import kernel_layers
+    from networks.float32 import is_quantised
 
     stage("reading")
     network = networks.load(options.model, options.input_shapes or None, options.seed)
     whole = network.whole
+    if any(is_quantised(call) for call in network.examined.found.calls):
+        raise ArtefactError(
+            f"{options.model} is quantised, and a library for {target.name} would compute it in "
+            "float32: build it for a VTA, or take the float model ('tilewright tune' tunes "
+            "quantised layers one by one)"
+        )
     layers = kernel_layers(whole.flat, target.space)
     if not layers:
         raise ArtefactError(

@@ -30,10 +30,13 @@ class Tensors:
         self.workload, self.spec, self.space = workload, spec, space
         data, weights, out = plain_shapes(w)
         fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
+        self.data: NDArray[Any]
+        self.weights: NDArray[Any]
         self.added: dict[str, NDArray[Any]]
+        self.expected: NDArray[Any]
         if w.dtype == "int8":
             self.data, self.weights, self.added = _integers(w, rng, fan_in)
-            self.expected = _in_integers(w, self.data, self.weights, self.added)
+            self.expected = integer_reference(w, self.data, self.weights, self.added)
             return
         self.data = _normal(rng, data)
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
@@ -180,7 +183,7 @@ def _integers(
     return rng.integers(-128, 128, data, np.int8), drawn, added
 
 
-def _in_integers(
+def integer_reference(
     w: Workload,
     data: NDArray[np.int8],
     weights: NDArray[np.int8],

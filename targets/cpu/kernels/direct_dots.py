@@ -275,6 +275,6 @@ class _Convolution:
                 move(whole * wide + index * each, each)
 
 
-def _pixel(place: tuple[int, int, int]) -> tuple[int, int, int]:
-    o, row, column = place
-    return row, column, o
+def _pixel(place: tuple[int, ...]) -> tuple[int, ...]:
+    """Orders (vector, row, column) by pixels."""
+    return place[1:] + place[:1]

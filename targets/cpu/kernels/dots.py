@@ -81,11 +81,12 @@ def vector(buffer: Any, place: list[Any], lanes: int) -> Any:
 
 
 def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
-    """Puts a vector of `lanes` into a buffer of int32 from `place` on."""
+    """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
     from tvm import tirx
     from tvm.script.ir_builder import tirx as T
 
-    T.buffer_store(buffer, value, [*place[:-1], tirx.Ramp(place[-1], 1, lanes)])
+    last = tirx.Ramp(place[-1], 1, lanes) if lanes > 1 else place[-1]
+    T.buffer_store(buffer, value, [*place[:-1], last])
 
 
 def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:

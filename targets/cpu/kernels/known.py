@@ -23,8 +23,10 @@ def kernel_for(workload: Workload) -> Kernel:
     for kernel in KERNELS:
         if kernel.serves(workload):
             return kernel
+    known = "conv2d, dense and batch_matmul"
+    if workload.dtype == "int8":
+        known = "conv2d without groups (dot products sum four channels) and dense"
     raise WorkloadError(
-        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d, "
-        "dense and batch_matmul in float32, and in int8 dense and conv2d without groups: four "
-        "numbers of a dot product need to be summed. Write dtype=float32, or name another target"
+        f"the target cpu has no kernel for {workload} in {workload.dtype}: it computes {known}; "
+        f"{'write dtype=float32, or ' if workload.dtype == 'int8' else ''}name another target"
     )

@@ -251,8 +251,8 @@ class Share:
 
     def _sums(self, before: Callable[[int, Any], Any]) -> list[list[Any]]:
         """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
-        the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack, from where LLVM
-        takes them."""
+        the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
+        from where LLVM takes them."""
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 

@@ -23,6 +23,7 @@ from targets.cpu.timing import Timing
 from targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
+INT8 = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1", "bias, >> 8, min 127, max 0")
 QUICK = Timing(cap=0.1, patience=0.4, warm_up=0.01, hang=5.0)
 SHARED = CpuTarget(CpuSpec.parse(""), QUICK)
 LOAD = len(os.sched_getaffinity(0))
@@ -59,8 +60,11 @@ def _compiled(count: int) -> Lowered:
 
 @pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("check", CHECKS)
-def test_cpu_keeps_the_contract(check: str) -> None:
-    CHECKS[check](lambda: SHARED, WORK)
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_cpu_keeps_the_contract(check: str, dtype: str) -> None:
+    if dtype not in SHARED.dtypes:
+        pytest.skip("this processor has no dot products of int8")
+    CHECKS[check](lambda: SHARED, WORK if dtype == "float32" else INT8)
 
 
 @pytest.mark.slow(seconds=15)  # three processes that load TVM

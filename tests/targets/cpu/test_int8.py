@@ -1,0 +1,203 @@
+"""Kernels of int8 give the reference's numbers to the bit, by dot products; a processor without
+those says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from targets.cpu.compile import assembly_of, llvm_target, scheduled
+from targets.cpu.estimates import Machine, estimate
+from targets.cpu.kernels.dots import pack_fours
+from targets.cpu.kernels.kernel import DoesNotApply
+from targets.cpu.kernels.known import kernel_for
+from targets.cpu.kernels.tiling import MAX_UNROLLED
+from targets.cpu.problem import Tensors, integer_reference
+from targets.cpu.spec import DOTS, CpuSpec, this_machine
+from targets.cpu.target import CpuTarget
+from targets.errors import SpecError, WorkloadError
+from targets.workload import Workload, parse_epilogue, parse_workload
+from tests.targets.cpu.compiled import called, error_of
+
+OWN = this_machine()
+SPECS = [
+    spec
+    for lanes in sorted(DOTS)
+    if lanes <= OWN.lanes and (spec := CpuSpec.parse(f"lanes={lanes}")).dots
+]
+"""Vectors of each width in which this processor has dot products."""
+REQUANTISE = ">> 8, min 127, max -128"
+EPILOGUES = (
+    f"bias, {REQUANTISE}",
+    "bias 32, residual 3, >> 9, min 127, max 0",
+    "bias, >> channel, min 127, max -128",
+    "+ 128, >> 8, min 100, max -100",
+    "add, residual 31, >> channel 5, min 127, max 0",
+    "bias 32, << 3, min 127",
+    "",
+)
+LAYERS = (
+    "conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3",
+    "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,p=1",
+    "conv2d:n=1,c=512,h=7,w=7,o=512,k=3,p=1",
+    "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2",
+    "conv2d:n=1,c=24,h=56,w=56,o=144,k=1",
+    "conv2d:n=1,c=960,h=7,w=7,o=320,k=1",
+    "dense:n=197,c=192,o=576",
+)
+needs_dots = pytest.mark.skipif(not SPECS, reason="this processor has no dot products of int8")
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Odd sizes, paddings, strides, dilations; channels that fill no vector and no four."""
+    epilogue = parse_epilogue(draw(st.sampled_from(EPILOGUES)))
+    channels = st.sampled_from([1, 3, 7, 10, 12, 16, 24, 32, 48])
+    if draw(st.integers(0, 3)) == 0:
+        rows, outputs = draw(st.sampled_from([1, 2, 5, 13])), draw(st.integers(1, 70))
+        return Workload("dense", rows, draw(st.integers(1, 70)), 1, 1, outputs, epilogue=epilogue)
+    small, pad = st.integers(1, 3), st.integers(0, 2)
+    kernel, stride, dilation = (
+        draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
+    )
+    pads = draw(st.one_of(st.just((0, 0, 0, 0)), st.tuples(pad, pad, pad, pad)))
+    image = st.integers(6, 13)
+    return Workload(
+        "conv2d", draw(st.integers(1, 2)), draw(channels), draw(image), draw(image), draw(channels),
+        *kernel, *stride, *pads, *dilation, epilogue=epilogue,
+    )  # fmt: skip
+
+
+@needs_dots
+@pytest.mark.slow(seconds=10)
+@given(workloads(), st.integers(0, 2**32 - 1), st.integers(0, 9))
+@settings(max_examples=36, derandomize=True, deadline=None)
+def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width: int) -> None:
+    target = CpuTarget(SPECS[width % len(SPECS)])
+    space = target.space(w)
+    values = space.describe(
+        space.unravel(np.random.default_rng(seed).integers(0, space.size, 1))[0]
+    )
+    if "unroll_kernel" in values:  # what is not written out compiles faster
+        values["unroll_kernel"] = min(values["unroll_kernel"], 1)
+    try:
+        assert error_of(Tensors(w, target.spec, space, seed), values) == 0
+    except DoesNotApply:
+        assert "unroll_channels" in values or values["unroll_depth"] > 1
+
+
+@needs_dots
+@pytest.mark.parametrize("text", ["conv2d:n=1,c=20,h=6,w=5,o=24,k=3,p=1", "dense:n=3,c=70,o=20"])
+@pytest.mark.parametrize(("data", "weight"), [(-128, -128), (-128, 127), (127, -128), (127, 127)])
+def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, weight: int) -> None:
+    target, w = CpuTarget(SPECS[-1]), parse_workload(text, "bias, >> 15, min 127, max -128")
+    tensors = Tensors(w, target.spec, target.space(w))
+    tensors.data[:], tensors.weights[:] = data, weight
+    tensors.expected = integer_reference(w, tensors.data, tensors.weights, tensors.added)
+    assert error_of(tensors, kernel_for(w).default_values(w, target.spec)) == 0
+
+
+@needs_dots
+@pytest.mark.parametrize(
+    "text", ["conv2d:n=2,c=10,h=9,w=5,o=24,k=3,s=2,p=1", "dense:n=3,c=37,o=20"]
+)
+def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
+    target, w = CpuTarget(SPECS[-1]), parse_workload(text, EPILOGUES[1])
+    tensors, kernel = Tensors(w, target.spec, target.space(w)), kernel_for(w)
+    values = kernel.default_values(w, target.spec)
+    assert called(kernel.define(w, target.spec, values), tensors, values) == 0
+
+
+@needs_dots
+def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
+    w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[0])
+    tensors = Tensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
+    right = tensors.nothing() ^ -1
+    assert tensors.error(right) == 0
+    assert len(np.unique(tensors.expected)) > 50
+    for wrong in (right[0, 0, 0, 3, 5] ^ 1, tensors.nothing()[0, 0, 0, 3, 5]):
+        other = right.copy()
+        other[0, 0, 0, 3, 5] = wrong
+        assert tensors.error(other) > 1e-3
+
+
+@needs_dots
+@pytest.mark.parametrize("text", ["conv2d:n=1,c=32,h=8,w=8,o=64,k=3,p=1", "dense:n=8,c=64,o=64"])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.dots)
+def test_the_assembly_holds_the_dot_product(text: str, spec: CpuSpec) -> None:
+    w = parse_workload(text, EPILOGUES[0])
+    function = scheduled(w, spec, kernel_for(w).default_values(w, spec))
+    assembly = assembly_of(function, llvm_target(spec))
+    register = {8: "%ymm", 16: "%zmm"}[spec.lanes]
+    dots = [line for line in assembly.splitlines() if "vpdpbusd" in line]
+    assert len(dots) >= 8
+    assert all(register in line for line in dots)
+    assert "vpmulld" not in assembly
+
+
+def test_a_processor_without_dot_products_says_so() -> None:
+    bare = CpuTarget(replace(OWN, dots=""))
+    assert bare.dtypes == {"float32"}
+    for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", "dense:n=1,c=16,o=16"):
+        with pytest.raises(WorkloadError, match=r"no dot products of int8 .*write dtype=float32"):
+            bare.space(parse_workload(text))
+        bare.space(parse_workload(f"{text},dtype=float32", "bias"))
+
+
+@needs_dots
+def test_what_has_no_dot_product_is_refused() -> None:
+    for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=3,p=1,g=16", "batch_matmul:n=1,h=4,c=16,o=16"):
+        with pytest.raises(WorkloadError, match=r"sum four channels.*write dtype=float32"):
+            CpuTarget(OWN).space(parse_workload(text))
+
+
+@pytest.mark.parametrize("dots", ["", *DOTS.values()])
+def test_a_specification_keeps_its_instructions(dots: str) -> None:
+    spec = replace(OWN, dots=dots)
+    assert CpuSpec.from_json(spec.to_json()) == spec
+    said = spec.to_json()
+    del said["dots"]  # as it was written before there was any int8
+    assert CpuSpec.from_json(said).dots == ""
+    with pytest.raises(SpecError):
+        CpuSpec.from_json({**said, "dots": "; rm"})
+
+
+@needs_dots
+@pytest.mark.parametrize("text", LAYERS)
+def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None:
+    w, spec = parse_workload(text, EPILOGUES[0]), SPECS[-1]
+    space, default = CpuTarget(spec).space(w), kernel_for(w).default_values(w, spec)
+    assert 1e4 <= space.size <= 1e8
+    assert [default[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
+    scheduled(w, spec, default)
+    peak = 3e9 * 4 * spec.lanes * spec.threads
+    core = Machine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
+    configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
+    own = [knob.values.index(default[knob.name]) for knob in space.knobs]
+    found = estimate(w, core, space, np.vstack([configs, own]))
+    seconds = found.of_meaning("latency")[:, 0]
+    assert np.isfinite(found.matrix).all()
+    assert (seconds >= 2 * w.macs / (4 * peak)).all()  # a step multiplies four times as many
+    assert seconds[-1] < np.median(seconds)  # the untuned schedule is one of the better ones
+
+
+@needs_dots
+def test_too_much_unrolling_is_refused_before_it_is_compiled() -> None:
+    w, spec = parse_workload(LAYERS[0], EPILOGUES[0]), SPECS[-1]
+    values = {**kernel_for(w).default_values(w, spec), "unroll_kernel": 2}
+    with pytest.raises(DoesNotApply, match=str(MAX_UNROLLED)) as refused:
+        scheduled(w, spec, {**values, "tile_oc": 2, "tile_ow": 14})
+    assert refused.value.failure == "code_too_large"
+
+
+def test_weights_are_packed_in_fours_behind_where_sums_begin() -> None:
+    weights = np.random.default_rng(0).integers(-128, 128, (2, 12, 5), np.int8)
+    packed = pack_fours(weights)
+    assert packed.shape == (2, 4, 5)
+    np.testing.assert_array_equal(packed[:, 0], -128 * weights.astype(int).sum(axis=1))
+    fours = packed[:, 1:].astype("<i4").view(np.int8).reshape(2, 3, 5, 4)
+    np.testing.assert_array_equal(fours.transpose(0, 1, 3, 2).reshape(2, 12, 5), weights)
