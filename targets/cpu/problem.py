@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,20 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from targets.base import Configs, Space
+from targets.cpu.integers import integer_reference, random_integers
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
 from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from targets.cpu.spec import CpuSpec
-from targets.reference import reference as integers
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 
 class Tensors:
     """Of one workload; made once and shared by all its configs. Everything as a model has it: data
-    and residual (n, c, h, w), (rows, channels) or (batch, rows, depth), weights (o, c, kh, kw),
-    (out, in) or (batch, depth, columns), bias (out channels,)."""
+    and what is `added` like the output (n, c, h, w), (rows, channels) or (batch, rows, depth),
+    weights (o, c, kh, kw), (out, in) or (batch, depth, columns), what is `added` a channel (out
+    channels,)."""
 
     def __init__(self, workload: Workload, spec: CpuSpec, space: Space, seed: int = 0) -> None:
         w = workload
@@ -35,8 +35,8 @@ class Tensors:
         self.added: dict[str, NDArray[Any]]
         self.expected: NDArray[Any]
         if w.dtype == "int8":
-            self.data, self.weights, self.added = _integers(w, rng, fan_in)
-            self.expected = integer_reference(w, self.data, self.weights, self.added)
+            self.data, self.weights, self.added = random_integers(w, rng, plain_shapes(w))
+            self.expected = integer_reference(w, self.data, self.weights, self.added, out)
             return
         self.data = _normal(rng, data)
         self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
@@ -145,60 +145,6 @@ def reference(
             clip = np.maximum if step.kind == "max" else np.minimum
             found = clip(found, np.float32(step.value))
     return np.ascontiguousarray(found, dtype=np.float32)
-
-
-INTERESTING = 40.0
-"""Standard deviation of an int8 output's values: few are clipped, none is small."""
-
-
-def _integers(
-    w: Workload, rng: np.random.Generator, fan_in: int
-) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, NDArray[Any]]]:
-    """Data, weights and what the epilogue takes. Data have all values; weights are as large as
-    leaves most outputs within int8 after the shifts, and a few at either end."""
-    data, weights, out = plain_shapes(w)
-    shift = sum(
-        op.amounts[0] * (-1 if op.kind == "shl" else 1)
-        for op in w.epilogue
-        if op.kind in ("shr", "shl", "shr_channel")
-    )
-    spread = min(max(INTERESTING * 2.0**shift / (74 * np.sqrt(fan_in)), 1.0), 64.0)
-    drawn = np.clip(np.rint(rng.normal(0, spread, weights)), -128, 127).astype(np.int8)
-    ends = rng.random(weights) < 1 / 256
-    drawn[ends] = rng.choice(np.array([-128, 127], np.int8), int(ends.sum()))
-    limit = 1 << min(max(shift + 6, 1), 19)
-    bias = rng.integers(-limit, limit, w.out_channels, np.int32)
-    if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
-        bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
-        bias >>= rng.integers(0, 32, w.out_channels, np.int32)
-    added: dict[str, NDArray[Any]] = {
-        "bias": bias,
-        "add": rng.integers(-limit, limit, out, np.int32),
-        "residual": rng.integers(-128, 128, out, np.int8),
-    }
-    for op in w.epilogue:
-        if op.kind == "shr_channel":
-            least, most = op.amounts
-            added["shr_channel"] = rng.integers(least, most + 1, w.out_channels, np.int32)
-    return rng.integers(-128, 128, data, np.int8), drawn, added
-
-
-def integer_reference(
-    w: Workload,
-    data: NDArray[np.int8],
-    weights: NDArray[np.int8],
-    added: Mapping[str, NDArray[Any]],
-) -> NDArray[np.int8]:
-    """What `targets.reference` says, of the shapes of `plain_shapes`."""
-
-    def image(tensor: NDArray[Any]) -> NDArray[Any]:
-        return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
-
-    tensors = {
-        name: array if name in A_CHANNEL else image(array)
-        for name, array in {"data": data, "weight": weights, **added}.items()
-    }
-    return integers(w, tensors).astype(np.int8).reshape(plain_shapes(w)[2])
 
 
 def _convolution(

@@ -25,7 +25,7 @@ from targets.cpu.estimates.machine import (
     step_cycles,
 )
 from targets.cpu.kernels.loops import MAX_ACCUMULATORS, MAX_UNROLLED
-from targets.cpu.kernels.matrix import Product
+from targets.cpu.kernels.product import Product
 from targets.workload import Workload
 
 GATHER = 0.7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from targets.cpu.bounds import SIZES
 from targets.cpu.estimates.direct import COPY
 from targets.cpu.estimates.machine import (
     ENTRY,
@@ -11,7 +12,6 @@ from targets.cpu.estimates.machine import (
     LOADS,
     LOOP,
     MULTIPLIES,
-    NUMBER,
     SPILL,
     TILE,
     Array,
@@ -142,8 +142,8 @@ def _groups(
 
 def _moved(w: Workload, machine: Machine, knobs: Knobs, cache: float) -> Array:
     """Data and output once, if they do not fit; data that are copied first, twice more."""
-    data = NUMBER * w.batch * w.in_channels * w.height * w.width
-    out = NUMBER * w.batch * w.out_channels * w.out_height * w.out_width
+    data = SIZES[w.dtype] * w.batch * w.in_channels * w.height * w.width
+    out = SIZES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width
     outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
     times = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
     size = data * times + 2.0 * outs * out

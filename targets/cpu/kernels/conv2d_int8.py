@@ -26,11 +26,11 @@ class ConvolutionInt8:
 
     def serves(self, workload: Workload) -> bool:
         w = workload
-        return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8" and w.pool is None
+        return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """Raises `WorkloadError` for a processor without dot products."""
-        check_dots(spec)
+        check_dots(workload, spec)
         block = channel_block(workload.in_channels, spec.lanes)
         return (
             *direct_knobs(workload, spec, (1,), fours(block)),

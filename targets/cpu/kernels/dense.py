@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from targets.base import Knob
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import tiles
-from targets.cpu.kernels.matrix import Product, multiply
+from targets.cpu.kernels.matrix import multiply
+from targets.cpu.kernels.product import Product
 from targets.cpu.kernels.shared import with_row_epilogue
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload

@@ -25,7 +25,8 @@ from targets.cpu.kernels.dots import (
 )
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import tiles
-from targets.cpu.kernels.matrix import Product, Share, multiply
+from targets.cpu.kernels.matrix import Share, multiply
+from targets.cpu.kernels.product import Product
 from targets.cpu.kernels.shared import with_row_epilogue
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
@@ -42,7 +43,7 @@ class DenseInt8:
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
         """See `targets.cpu.kernels.matrix`. Raises `WorkloadError` for a processor without dot
         products."""
-        check_dots(spec)
+        check_dots(workload, spec)
         pack = (1,) if workload.in_channels % FOUR else (0, 1)
         return tuple(
             replace(knob, values=pack) if knob.name == "pack_data" else knob

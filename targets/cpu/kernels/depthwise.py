@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
+from targets.cpu.kernels.dots import check_dots
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, tiles
 from targets.cpu.kernels.padding import Source, padded
-from targets.cpu.kernels.shared import registers, vectors, with_epilogue
+from targets.cpu.kernels.shared import registers, vectors, widened, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     Windows,
@@ -33,6 +34,7 @@ MAX_TILE_ROWS = 4
 class _ChannelTaps:
     """Keeps `targets.cpu.kernels.windows.Taps`."""
 
+    w: Workload
     tasks: int
     block: int
     blocks: int = 1
@@ -56,7 +58,8 @@ class _ChannelTaps:
         y, column, (first, end) = pixels
         with T.unroll(first, end) as pixel, T.vectorized(0, self.block) as i:
             place = pixel * self.block + i
-            value = source.at(0, y, column(pixel), i) * arguments.weights[(task, *tap, i)]
+            factors = source.at(0, y, column(pixel), i), arguments.weights[(task, *tap, i)]
+            value = widened(self.w, factors[0]) * widened(self.w, factors[1])
             T.buffer_store(sums[0], sums[0][place] + value, [place])
 
 
@@ -66,11 +69,11 @@ class Depthwise:
     def serves(self, workload: Workload) -> bool:
         """One input and one output channel a group."""
         w = workload
-        kind = w.operator == "conv2d" and w.dtype == "float32"
-        return kind and 1 < w.groups == w.in_channels == w.out_channels
+        return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.windows`."""
+        """See `targets.cpu.kernels.windows`. Raises `WorkloadError` as `check_dots`."""
+        check_dots(workload, spec)
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
@@ -116,15 +119,16 @@ class Depthwise:
         from tvm import te
 
         w, block = workload, _block(workload, spec)
-        data = te.placeholder(self.data_shape(w, spec), name="data")
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
-        weights = te.placeholder(filters, name="weights")
+        weights = te.placeholder(filters, w.dtype, name="weights")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
         source = padded(w, data)
 
         def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
-            return te.sum(source[n, c, row, column, i] * weights[c, kh, kw, i], axis=[kh, kw])
+            factors = source[n, c, row, column, i], weights[c, kh, kw, i]
+            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=[kh, kw])
 
         shape = self.out_shape(w, spec)
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
@@ -133,7 +137,7 @@ class Depthwise:
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
-        taps = _ChannelTaps(w.out_channels // block, block)
+        taps = _ChannelTaps(w, w.out_channels // block, block)
         windows = Windows(w, values, taps, block, block)
         weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from targets.cpu.spec import CpuSpec
 from targets.errors import WorkloadError
+from targets.workload import Workload
 
 FOUR = 4
 """Numbers of a dot product."""
@@ -25,9 +26,9 @@ WIDTHS = (4, 8, 16)
 """Lanes of vectors of 128, 256 and 512 bits."""
 
 
-def check_dots(spec: CpuSpec) -> None:
-    """Raises `WorkloadError` for a processor without the instruction."""
-    if not spec.dots:
+def check_dots(workload: Workload, spec: CpuSpec) -> None:
+    """Raises `WorkloadError` for int8 on a processor without the instruction."""
+    if workload.dtype == "int8" and not spec.dots:
         raise WorkloadError(
             f"{spec.name} computes no int8: {spec.model or 'this processor'} has no dot products "
             f"of int8 (AVX512-VNNI, AVX-VNNI) in vectors of {spec.lanes} that kernels here use; "

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
+from targets.cpu.kernels.dots import check_dots
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, Nest, tiles
 from targets.cpu.kernels.padding import Source, padded
-from targets.cpu.kernels.shared import divisors, registers, vectors, with_epilogue
+from targets.cpu.kernels.shared import divisors, registers, vectors, widened, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     Windows,
@@ -141,7 +142,8 @@ class _GroupTaps:
                 with T.unroll(first, end) as pixel, T.vectorized(0, self.out_block) as i:
                     place = pixel * self.out_block + i
                     weight = arguments.weights[(task, *tap, c, v * self.out_block + i)]
-                    value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
+                    number = source.at(of_block[0], y, column(pixel), of_block[1])
+                    value = widened(reach.workload, number) * widened(reach.workload, weight)
                     T.buffer_store(buffer, buffer[place] + value, [place])
 
         size = block if reach.aligned else reach.span
@@ -162,10 +164,11 @@ class Grouped:
     def serves(self, workload: Workload) -> bool:
         """Any groups, also one a channel with several output channels each."""
         w = workload
-        return w.operator == "conv2d" and w.dtype == "float32" and w.groups > 1
+        return w.operator == "conv2d" and w.groups > 1
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.windows`."""
+        """See `targets.cpu.kernels.windows`. Raises `WorkloadError` as `check_dots`."""
+        check_dots(workload, spec)
         w = workload
         _, ob = _blocks(w, spec)
         each = w.out_channels // w.groups
@@ -229,8 +232,8 @@ class Grouped:
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
-        data = te.placeholder(self.data_shape(w, spec), name="data")
-        weights = te.placeholder(self.weights_shape(w, spec, values), name="weights")
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        weights = te.placeholder(self.weights_shape(w, spec, values), w.dtype, name="weights")
         c = te.reduce_axis((0, each_in), "c")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
         source = padded(w, data)
@@ -244,7 +247,8 @@ class Grouped:
                 task, kh, kw, channel - reach.start(task), tirx.indexmod(out, reach.tile)
             ]
             of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
-            return te.sum(source[n, of_block[0], row, column, of_block[1]] * weight, [c, kh, kw])
+            number = source[n, of_block[0], row, column, of_block[1]]
+            return te.sum(widened(w, number) * widened(w, weight), [c, kh, kw])
 
         shape = self.out_shape(w, spec)
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, ob)

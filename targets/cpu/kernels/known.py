@@ -21,11 +21,9 @@ KERNELS: tuple[Kernel, ...] = (
 def kernel_for(workload: Workload) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
     for kernel in KERNELS:
-        if kernel.serves(workload):
+        if workload.pool is None and kernel.serves(workload):
             return kernel
-    known = "conv2d, dense and batch_matmul"
-    if workload.dtype == "int8":
-        known = "conv2d without groups (dot products sum four channels) and dense"
+    known = "conv2d and dense" if workload.dtype == "int8" else "conv2d, dense and batch_matmul"
     raise WorkloadError(
         f"the target cpu has no kernel for {workload} in {workload.dtype}: it computes {known}; "
         f"{'write dtype=float32, or ' if workload.dtype == 'int8' else ''}name another target"

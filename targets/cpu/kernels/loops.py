@@ -97,7 +97,7 @@ class Nest:
 
 class Arguments:
     """A kernel's parameters while its function is being written, in the order they are passed;
-    weights of int8 in fours (`targets.cpu.kernels.dots`)."""
+    weights are of the workload's type unless another is given."""
 
     def __init__(
         self,
@@ -106,6 +106,7 @@ class Arguments:
         weights: tuple[int, ...],
         bias: tuple[int, ...],
         out: tuple[int, ...],
+        weights_type: str = "",
     ) -> None:
         from tvm.script.ir_builder import tirx as T
 
@@ -114,7 +115,7 @@ class Arguments:
 
         kind, self._workload = workload.dtype, workload
         self.data = argument("data", data, kind)
-        self.weights = argument("weights", weights, "int32" if kind == "int8" else kind)
+        self.weights = argument("weights", weights, weights_type or kind)
         self._inputs: dict[str, Any] = {
             name: argument(name, bias if name in A_CHANNEL else out, dtype)
             for name, dtype in epilogue_tensors(workload).items()

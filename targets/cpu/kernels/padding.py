@@ -58,7 +58,7 @@ class Copies:
         from tvm.script.ir_builder import tirx as T
 
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
-        copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), "float32")
+        copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), w.dtype)
         with T.parallel(0, w.batch * blocks * rows) as chunk:
             n, c, y = split_index(chunk, w.batch, blocks, rows)
             self._row(copy, [n, c, y], [n, c, y - w.pad_top])
@@ -71,7 +71,7 @@ class Copies:
 
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)
-        copy = T.alloc_buffer((blocks, height, self.width, self.block), "float32")
+        copy = T.alloc_buffer((blocks, height, self.width, self.block), w.dtype)
         with T.serial(0, blocks) as c, T.serial(0, height) as y:
             self._row(copy, [c, y], [n, block + c, top + y])
         return Source(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
@@ -80,7 +80,7 @@ class Copies:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        w, zero = self.w, tirx.const(0, "float32")
+        w, zero = self.w, tirx.const(0, self.w.dtype)
         end = min(w.pad_left + w.width, self.width)
 
         def clear(begin: int, until: int) -> None:

@@ -32,6 +32,18 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, A
     }
 
 
+def sums_type(w: Workload) -> str:
+    """Of the sums of products."""
+    return "int32" if w.dtype == "int8" else w.dtype
+
+
+def widened(w: Workload, number: Any) -> Any:
+    """A number of the data or the weights, as its products are summed."""
+    from tvm import tirx
+
+    return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
+
+
 A_CHANNEL = frozenset({"bias", "shr_channel"})
 """Steps whose tensors have one value an output channel; those of others are like the output."""
 _FLOATS = {"bias": "float32", "residual": "float32"}

@@ -33,6 +33,7 @@ from targets.cpu.kernels.loops import (
     tiles,
 )
 from targets.cpu.kernels.padding import Copies, Source, is_padded
+from targets.cpu.kernels.shared import sums_type
 from targets.workload import Workload
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
@@ -239,15 +240,15 @@ class Windows:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        size = self.width * self.out_block
+        size, kind = self.width * self.out_block, sums_type(self.w)
         sums = [
-            [T.alloc_buffer((size,), "float32") for _ in range(self.taps.sums)]
+            [T.alloc_buffer((size,), kind) for _ in range(self.taps.sums)]
             for _ in range(self.height)
         ]
         for buffers in sums:
             for buffer in buffers:
                 with Nest.tile(self.width, self.out_block) as (x, i):
-                    zero = tirx.const(0, "float32")
+                    zero = tirx.const(0, kind)
                     T.buffer_store(buffer, zero, [x * self.out_block + i])
         self._kernel_rows(task, source, sums, at, border, tests)
         for r, buffers in enumerate(sums):

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from targets.cpu.compile import assembly_of, llvm_target, scheduled
 from targets.cpu.estimates import Machine, estimate
+from targets.cpu.integers import integer_reference
 from targets.cpu.kernels.dots import pack_fours
 from targets.cpu.kernels.kernel import DoesNotApply
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.kernels.tiling import MAX_UNROLLED
-from targets.cpu.problem import Tensors, integer_reference
+from targets.cpu.problem import Tensors
 from targets.cpu.spec import DOTS, CpuSpec, this_machine
 from targets.cpu.target import CpuTarget
 from targets.errors import SpecError, WorkloadError
@@ -47,6 +48,7 @@ LAYERS = (
     "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2",
     "conv2d:n=1,c=24,h=56,w=56,o=144,k=1",
     "conv2d:n=1,c=960,h=7,w=7,o=320,k=1",
+    "conv2d:n=1,c=144,h=56,w=56,o=144,k=3,p=1,g=144",
     "dense:n=197,c=192,o=576",
 )
 needs_dots = pytest.mark.skipif(not SPECS, reason="this processor has no dot products of int8")
@@ -66,9 +68,14 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
     pads = draw(st.one_of(st.just((0, 0, 0, 0)), st.tuples(pad, pad, pad, pad)))
     image = st.integers(6, 13)
+    inputs, outputs, groups = draw(channels), draw(channels), 1
+    if draw(st.integers(0, 3)) == 0:
+        inputs = groups = draw(st.sampled_from([2, 12, 24]))
+        outputs = draw(st.sampled_from([1, 2])) * groups
+        inputs *= draw(st.sampled_from([1, 1, 4]))
     return Workload(
-        "conv2d", draw(st.integers(1, 2)), draw(channels), draw(image), draw(image), draw(channels),
-        *kernel, *stride, *pads, *dilation, epilogue=epilogue,
+        "conv2d", draw(st.integers(1, 2)), inputs, draw(image), draw(image), outputs,
+        *kernel, *stride, *pads, *dilation, groups, epilogue=epilogue,
     )  # fmt: skip
 
 
@@ -97,7 +104,9 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, "bias, >> 15, min 127, max -128")
     tensors = Tensors(w, target.spec, target.space(w))
     tensors.data[:], tensors.weights[:] = data, weight
-    tensors.expected = integer_reference(w, tensors.data, tensors.weights, tensors.added)
+    tensors.expected = integer_reference(
+        w, tensors.data, tensors.weights, tensors.added, tensors.expected.shape
+    )
     assert error_of(tensors, kernel_for(w).default_values(w, target.spec)) == 0
 
 
@@ -149,9 +158,9 @@ def test_a_processor_without_dot_products_says_so() -> None:
 
 
 @needs_dots
-def test_what_has_no_dot_product_is_refused() -> None:
-    for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=3,p=1,g=16", "batch_matmul:n=1,h=4,c=16,o=16"):
-        with pytest.raises(WorkloadError, match=r"sum four channels.*write dtype=float32"):
+def test_what_has_no_kernel_is_refused() -> None:
+    for text in ("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,mk=2", "batch_matmul:n=1,h=4,c=16,o=16"):
+        with pytest.raises(WorkloadError, match=r"computes conv2d and dense; write dtype=float32"):
             CpuTarget(OWN).space(parse_workload(text))
 
 
