@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.dots import check_dots
+from targets.cpu.kernels.dots import (
+    add_products,
+    check_dots,
+    lanes_at,
+    pack_words,
+    vector,
+    word_at,
+    words,
+)
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, tiles
 from targets.cpu.kernels.padding import Source, padded
-from targets.cpu.kernels.shared import registers, vectors, widened, with_epilogue
+from targets.cpu.kernels.shared import registers, sums_type, vectors, widened, with_epilogue
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     Windows,
@@ -56,10 +64,16 @@ class _ChannelTaps:
         from tvm.script.ir_builder import tirx as T
 
         y, column, (first, end) = pixels
+        if self.w.dtype == "int8":
+            with T.unroll(first, end) as pixel:
+                number = source.at(0, y, column(pixel), lanes_at(0, self.block))
+                weight = vector(arguments.weights, [task, *tap, 0], self.block)
+                numbers = words(number, self.block)
+                add_products(sums[0], pixel * self.block, numbers, weight, self.block)
+            return
         with T.unroll(first, end) as pixel, T.vectorized(0, self.block) as i:
             place = pixel * self.block + i
-            factors = source.at(0, y, column(pixel), i), arguments.weights[(task, *tap, i)]
-            value = widened(self.w, factors[0]) * widened(self.w, factors[1])
+            value = source.at(0, y, column(pixel), i) * arguments.weights[(task, *tap, i)]
             T.buffer_store(sums[0], sums[0][place] + value, [place])
 
 
@@ -121,14 +135,14 @@ class Depthwise:
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
-        weights = te.placeholder(filters, w.dtype, name="weights")
+        weights = te.placeholder(filters, sums_type(w), name="weights")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
         source = padded(w, data)
 
         def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
-            factors = source[n, c, row, column, i], weights[c, kh, kw, i]
-            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=[kh, kw])
+            number = widened(w, source[n, c, row, column, i])
+            return te.sum(number * word_at(w, weights[c, kh, kw, i]), axis=[kh, kw])
 
         shape = self.out_shape(w, spec)
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
@@ -148,7 +162,7 @@ class Depthwise:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
-        return np.ascontiguousarray(blocked.transpose(0, 2, 3, 1))
+        return pack_words(np.ascontiguousarray(blocked.transpose(0, 2, 3, 1)), block)
 
 
 def _block(w: Workload, spec: CpuSpec) -> int:

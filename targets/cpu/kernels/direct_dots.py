@@ -103,7 +103,7 @@ class _Convolution:
         from tvm.script.ir_builder import tirx as T
 
         w, t, v = self.w, self.t, self.v
-        self.a = Arguments(w, *self.shapes, weights_type="int32")
+        self.a = Arguments(w, *self.shapes)
         copies = must_copy(t.ib, w) or v["copy"] > 0
         whole = self._copy_of_everything() if copies and v["copy"] != COPY_CHUNK else None
         oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))

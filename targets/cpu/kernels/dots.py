@@ -83,11 +83,9 @@ def vector(buffer: Any, place: list[Any], lanes: int) -> Any:
 
 def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
     """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
-    from tvm import tirx
     from tvm.script.ir_builder import tirx as T
 
-    last = tirx.Ramp(place[-1], 1, lanes) if lanes > 1 else place[-1]
-    T.buffer_store(buffer, value, [*place[:-1], last])
+    T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
 
 def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:
@@ -106,6 +104,61 @@ def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:
         as_bytes(weights),
     )
     store(sums, found, [at], lanes)
+
+
+def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int) -> None:
+    """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
+    `weights` of `pack_words`, vectors of so many: `vpdpwssd` adds the products of two pairs of 16
+    bits, and the upper half of these weights is zero. Other multiplications of int32 are slow."""
+    from tvm import tirx
+
+    if lanes not in WIDTHS:
+        found = vector(sums, [at], lanes) + numbers * weights
+    else:
+        found = tirx.call_llvm_pure_intrin(
+            f"int32x{lanes}",
+            f"llvm.x86.avx512.vpdpwssd.{32 * lanes}",
+            vector(sums, [at], lanes),
+            tirx.reinterpret(f"int16x{2 * lanes}", numbers),
+            tirx.reinterpret(f"int16x{2 * lanes}", weights),
+        )
+    store(sums, found, [at], lanes)
+
+
+def words(numbers: Any, lanes: int) -> Any:
+    """A vector of so many int8 as int32."""
+    from tvm import tirx
+
+    return tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", numbers)
+
+
+def spread(number: Any, lanes: int) -> Any:
+    """One int8 as so many int32."""
+    from tvm import tirx
+
+    wide = tirx.Cast("int32", number)
+    return wide if lanes == 1 else tirx.Broadcast(wide, lanes)
+
+
+def lanes_at(place: Any, lanes: int) -> Any:
+    """The index of so many elements from `place` on."""
+    from tvm import tirx
+
+    return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
+
+
+def pack_words(weights: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """Weights of any shape for `add_products` of so many lanes; float32 as they are."""
+    if weights.dtype != np.int8:
+        return weights
+    return weights.astype(np.int32) & (0xFFFF if lanes in WIDTHS else -1)
+
+
+def word_at(w: Workload, word: Any) -> Any:
+    """The weight that is in an int32 of `pack_words`, as an int32; a float32 as it is."""
+    from tvm import tirx
+
+    return word if w.dtype == "float32" else tirx.Cast("int32", tirx.Cast("int16", word))
 
 
 def pack_fours(weights: NDArray[Any]) -> NDArray[np.int32]:

@@ -16,11 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Knob
-from targets.cpu.kernels.dots import check_dots
+from targets.cpu.kernels.dots import (
+    add_products,
+    check_dots,
+    pack_words,
+    spread,
+    vector,
+    word_at,
+)
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import Arguments, Nest, tiles
 from targets.cpu.kernels.padding import Source, padded
-from targets.cpu.kernels.shared import divisors, registers, vectors, widened, with_epilogue
+from targets.cpu.kernels.shared import (
+    divisors,
+    registers,
+    sums_type,
+    vectors,
+    widened,
+    with_epilogue,
+)
 from targets.cpu.kernels.windows import (
     COPY_NOTHING,
     Windows,
@@ -133,17 +147,22 @@ class _GroupTaps:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        reach, block = self.reach, self.reach.block
+        reach, block, lanes = self.reach, self.reach.block, self.out_block
         offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
 
         def channel(c: Any, of_block: tuple[Any, Any]) -> None:
             y, column, (first, end) = pixels
             for v, buffer in enumerate(sums):
-                with T.unroll(first, end) as pixel, T.vectorized(0, self.out_block) as i:
-                    place = pixel * self.out_block + i
-                    weight = arguments.weights[(task, *tap, c, v * self.out_block + i)]
-                    number = source.at(of_block[0], y, column(pixel), of_block[1])
-                    value = widened(reach.workload, number) * widened(reach.workload, weight)
+                if reach.workload.dtype == "int8":
+                    with T.unroll(first, end) as pixel:
+                        number = source.at(of_block[0], y, column(pixel), of_block[1])
+                        weight = vector(arguments.weights, [task, *tap, c, v * lanes], lanes)
+                        add_products(buffer, pixel * lanes, spread(number, lanes), weight, lanes)
+                    continue
+                with T.unroll(first, end) as pixel, T.vectorized(0, lanes) as i:
+                    place = pixel * lanes + i
+                    weight = arguments.weights[(task, *tap, c, v * lanes + i)]
+                    value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
                     T.buffer_store(buffer, buffer[place] + value, [place])
 
         size = block if reach.aligned else reach.span
@@ -233,7 +252,8 @@ class Grouped:
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
-        weights = te.placeholder(self.weights_shape(w, spec, values), w.dtype, name="weights")
+        filters = self.weights_shape(w, spec, values)
+        weights = te.placeholder(filters, sums_type(w), name="weights")
         c = te.reduce_axis((0, each_in), "c")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
         source = padded(w, data)
@@ -247,8 +267,8 @@ class Grouped:
                 task, kh, kw, channel - reach.start(task), tirx.indexmod(out, reach.tile)
             ]
             of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
-            number = source[n, of_block[0], row, column, of_block[1]]
-            return te.sum(widened(w, number) * widened(w, weight), [c, kh, kw])
+            number = widened(w, source[n, of_block[0], row, column, of_block[1]])
+            return te.sum(number * word_at(w, weight), [c, kh, kw])
 
         shape = self.out_shape(w, spec)
         inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, ob)
@@ -275,7 +295,7 @@ class Grouped:
         first = out // (w.out_channels // w.groups) * each_in - reach.starts[task]
         for c in range(each_in):
             packed[task, :, :, first + c, inside] = weights[:, c]
-        return packed
+        return pack_words(packed, _blocks(w, spec)[1])
 
 
 def _blocks(w: Workload, spec: CpuSpec) -> tuple[int, int]:

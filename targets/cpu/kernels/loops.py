@@ -12,7 +12,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from targets.cpu.kernels.kernel import DoesNotApply
-from targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors, epilogue_value
+from targets.cpu.kernels.shared import (
+    A_CHANNEL,
+    epilogue_tensors,
+    epilogue_value,
+    sums_type,
+)
 from targets.workload import Workload
 
 MAX_ACCUMULATORS = 64
@@ -97,7 +102,7 @@ class Nest:
 
 class Arguments:
     """A kernel's parameters while its function is being written, in the order they are passed;
-    weights are of the workload's type unless another is given."""
+    weights of int8 are packed in int32 (`targets.cpu.kernels.dots`)."""
 
     def __init__(
         self,
@@ -106,7 +111,6 @@ class Arguments:
         weights: tuple[int, ...],
         bias: tuple[int, ...],
         out: tuple[int, ...],
-        weights_type: str = "",
     ) -> None:
         from tvm.script.ir_builder import tirx as T
 
@@ -115,7 +119,7 @@ class Arguments:
 
         kind, self._workload = workload.dtype, workload
         self.data = argument("data", data, kind)
-        self.weights = argument("weights", weights, weights_type or kind)
+        self.weights = argument("weights", weights, sums_type(workload))
         self._inputs: dict[str, Any] = {
             name: argument(name, bias if name in A_CHANNEL else out, dtype)
             for name, dtype in epilogue_tensors(workload).items()

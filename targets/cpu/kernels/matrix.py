@@ -55,7 +55,7 @@ def multiply(
         T.func_name("main")
         arguments = Arguments(
             w, (*lead, p.rows, w.in_channels), (*lead, *weights), (p.columns,),
-            (*lead, p.rows, p.columns), writer.sums_type,
+            (*lead, p.rows, p.columns),
         )  # fmt: skip
         by_rows, by_columns = v["row_shares"], v["column_shares"]
         with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
