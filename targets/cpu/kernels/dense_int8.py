@@ -27,7 +27,7 @@ from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.loops import tiles
 from targets.cpu.kernels.matrix import Share, multiply
 from targets.cpu.kernels.product import Product
-from targets.cpu.kernels.shared import with_row_epilogue
+from targets.cpu.kernels.shared import with_row_epilogue, wrapping_sum
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -117,6 +117,9 @@ class _DotShare(Share):
 
     def begin(self, column: Any, at: Any) -> Any:
         return self.a.weights[column, 0, at]
+
+    def plus(self, one: Any, other: Any) -> Any:
+        return wrapping_sum(one, other)
 
     def number(self, row: Any, r: int, k: Any) -> Any:
         data, place = self.a.data, [self.first_row(row) + r, k * FOUR]

@@ -103,6 +103,10 @@ class Share:
 
         return tirx.const(0, self.sums_type)
 
+    def plus(self, one: Any, other: Any) -> Any:
+        """Of two sums."""
+        return one + other
+
     def write(self, packed: bool) -> None:
         """The whole task."""
         from tvm import tirx
@@ -127,10 +131,12 @@ class Share:
         partial = T.alloc_buffer(shape, self.sums_type)
 
         def before(step: Any, row: Any, column: Any) -> Callable[[int, Any], Any]:
+            place, zero = self._place(row, column), tirx.const(0, self.sums_type)
+            return lambda r, at: tirx.if_then_else(step > 0, partial[(*place, r, at)], zero)
+
+        def before_last(row: Any, column: Any) -> Callable[[int, Any], Any]:
             place = self._place(row, column)
-            return lambda r, at: tirx.if_then_else(
-                step > 0, partial[(*place, r, at)], self.begin(column, at)
-            )
+            return lambda r, at: self.plus(partial[(*place, r, at)], self.begin(column, at))
 
         with T.serial(0, steps - 1) as step, self._tiles() as (row, column):
             sums = self._sums(before(step, row, column))
@@ -139,10 +145,10 @@ class Share:
                 with Nest.tile(v["tile_vectors"], self.vector) as (c, i):
                     at = c * self.vector + i
                     place = [*self._place(row, column), r, at]
-                    T.buffer_store(partial, _total(sums, r, at), place)
+                    T.buffer_store(partial, self._total(sums, r, at), place)
         done = (steps - 1) * v["tile_depth"]
         with self._tiles() as (row, column):
-            sums = self._sums(before(tirx.const(1, "int32"), row, column))
+            sums = self._sums(before_last(row, column))
             self._add_all(sums, row, column, done, p.depth - done)
             self._finish(sums, row, column)
 
@@ -219,13 +225,19 @@ class Share:
             return self.number(row, r, k)
         return self.data[row - self.rows[0], k, r]
 
+    def _total(self, sums: list[list[Any]], r: int, at: Any) -> Any:
+        total = sums[0][r][at]
+        for chain in sums[1:]:
+            total = self.plus(total, chain[r][at])
+        return total
+
     def _finish(self, sums: list[list[Any]], row: Any, column: Any) -> None:
         lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
         for r in range(self.height):
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
                 channel = start + c * lanes + i
                 place = *self.lead, self.first_row(row) + r, channel
-                self.a.finish(_total(sums, r, c * self.vector + i), place, (channel,))
+                self.a.finish(self._total(sums, r, c * self.vector + i), place, (channel,))
 
     def first_row(self, row: Any) -> Any:
         """Of a tile."""
@@ -259,13 +271,6 @@ class Share:
             value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
             T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
         return packed
-
-
-def _total(sums: list[list[Any]], r: int, at: Any) -> Any:
-    total = sums[0][r][at]
-    for chain in sums[1:]:
-        total = total + chain[r][at]
-    return total
 
 
 class _Swapped(Nest):

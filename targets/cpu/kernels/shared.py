@@ -83,25 +83,29 @@ def epilogue_value(
     return found
 
 
+def wrapping_sum(one: Any, other: Any) -> Any:
+    """Of two int32, modulo 2^32. TVM tells LLVM that sums of signed numbers never wrap, and takes
+    what is cast from unsigned ones for positive: neither is so."""
+    from tvm import tirx
+
+    unsigned = tirx.reinterpret("uint32", one) + tirx.reinterpret("uint32", other)
+    return tirx.reinterpret("int32", unsigned)
+
+
 def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
     """All steps on an int32 sum, which wrap as the reference's do, and its lowest eight bits;
     `tensors` are the values at its place."""
     from tvm import tirx
 
-    def plus(value: Any) -> Any:
-        # TVM tells LLVM that sums of signed numbers never wrap, and takes what is cast from
-        # unsigned ones for positive: neither is so.
-        unsigned = tirx.reinterpret("uint32", found) + tirx.reinterpret("uint32", value)
-        return tirx.reinterpret("int32", unsigned)
-
     for step in w.epilogue:
         constant = tirx.const(step.value, "int32")
         if step.kind in ("bias", "add"):
-            found = plus(tensors[step.kind])
+            found = wrapping_sum(found, tensors[step.kind])
         elif step.kind == "residual":
-            found = plus(tirx.shift_left(tirx.Cast("int32", tensors["residual"]), constant))
+            residual = tirx.shift_left(tirx.Cast("int32", tensors["residual"]), constant)
+            found = wrapping_sum(found, residual)
         elif step.kind == "offset":
-            found = plus(constant)
+            found = wrapping_sum(found, constant)
         elif step.kind == "shr_channel":
             found = tirx.shift_right(found, tensors["shr_channel"])
         elif step.kind in ("shr", "shl"):

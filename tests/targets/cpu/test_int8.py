@@ -61,7 +61,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     channels = st.sampled_from([1, 3, 7, 10, 12, 16, 24, 32, 48])
     if draw(st.integers(0, 3)) == 0:
         rows, outputs = draw(st.sampled_from([1, 2, 5, 13])), draw(st.integers(1, 70))
-        return Workload("dense", rows, draw(st.integers(1, 70)), 1, 1, outputs, epilogue=epilogue)
+        inputs = draw(st.one_of(st.integers(1, 70), st.sampled_from([140, 300, 301])))
+        return Workload("dense", rows, inputs, 1, 1, outputs, epilogue=epilogue)
     small, pad = st.integers(1, 3), st.integers(0, 2)
     kernel, stride, dilation = (
         draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
