@@ -14,7 +14,7 @@ number apart (`chains`), since one multiply-add has to wait for the one before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from targets.cpu.kernels.kernel import KnobValues
@@ -158,12 +158,15 @@ class Share:
 
     def _tiles(self) -> Nest:
         """Loops over the share's tiles: the indices of a row tile and of a column tile."""
-        from tvm.script.ir_builder import tirx as T
 
-        rows, columns = T.serial(*self.rows), T.serial(*self.columns)
-        if self.v["rows_inside"]:
-            return _Swapped([columns, rows])
-        return Nest([rows, columns])
+        def count(whole: int, parts: int, of: tuple[Any, Any]) -> Any:
+            return of[1] - of[0] if whole % parts else whole // parts
+
+        counts = [
+            count(self.row_tiles, self.v["row_shares"], self.rows),
+            count(self.column_tiles, self.v["column_shares"], self.columns),
+        ]
+        return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
     def _sums(self, before: Callable[[int, Any], Any]) -> list[list[Any]]:
         """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
@@ -273,8 +276,17 @@ class Share:
         return packed
 
 
-class _Swapped(Nest):
-    """Gives the indices of two loops the other way round."""
+class _Tiles(Nest):
+    """Loops over so many rows and columns of tiles, rows inside of columns or the other way round,
+    and their indices, which begin at `first`. The loops begin at 0: a loop of one iteration that
+    begins elsewhere is what TVM's features of stores cannot be made of."""
+
+    def __init__(self, counts: Sequence[Any], first: tuple[Any, Any], rows_inside: bool) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        self._order, self._first = -1 if rows_inside else 1, first
+        super().__init__([T.serial(0, count) for count in counts][:: self._order])
 
     def __enter__(self) -> tuple[Any, ...]:
-        return super().__enter__()[::-1]
+        inside = super().__enter__()[:: self._order]
+        return tuple(first + index for first, index in zip(self._first, inside, strict=True))

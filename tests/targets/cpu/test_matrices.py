@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.cpu.compile import scheduled
+from targets.cpu.compile import compile_config, scheduled
 from targets.cpu.kernels.kernel import DoesNotApply
 from targets.cpu.kernels.known import kernel_for
 from targets.cpu.problem import Tensors, reference
@@ -102,3 +102,13 @@ def test_the_reference_adds_a_bias_by_column_and_a_residual_by_number() -> None:
     assert found.tolist() == [[13, 0], [16, 11]]
     plain = replace(workload, epilogue=parse_epilogue(""))
     assert reference(plain, data, weights, bias, residual).tolist() == [[3, -5], [6, -10]]
+
+
+def test_a_share_of_one_tile_compiles_with_partial_sums() -> None:
+    """TVM makes no features of a loop of one iteration that begins elsewhere than at 0."""
+    lanes = TARGET.spec.lanes
+    workload = parse_workload(f"dense:n=1,c=128,o={2 * lanes},dtype=float32", "bias")
+    default = kernel_for(workload).default_values(workload, TARGET.spec)
+    values = {**default, "tile_vectors": 1, "column_shares": 2, "tile_depth": 32}
+    compiled = compile_config(workload, TARGET.spec, values)
+    assert not compiled.failure, compiled.reason
