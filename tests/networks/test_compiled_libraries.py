@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 from onnx_graphs import normal, reference
+from quantised_graphs import Graph
 
 import networks
 from networks import zoo
@@ -23,11 +25,14 @@ from networks.artefact.compiled import TOLERANCE, build
 from networks.artefact.folder import sealed
 from networks.compiled.layers import kernel_layers
 from networks.errors import InputError
+from networks.offload import decide
 from networks.zoo.builder import Builder
 from networks.zoo.transformer import attention, feed_forward
 from targets import make_target
 from targets.built import Pick
+from targets.capabilities import dtypes_of
 from targets.cpu.kernels.known import kernel_for
+from targets.cpu.spec import CpuSpec
 from targets.cpu.target import CpuTarget
 from targets.files import Json
 from targets.workload import Workload
@@ -233,3 +238,41 @@ def test_a_target_that_computes_in_float_gets_float_workloads_without_padding() 
     assert texts[0] == ("conv2d:n=1,c=1,h=8,w=8,o=16,k=3,s=1,p=1,dtype=float32", ["bias", "max 0"])
     assert texts[-1][0] == "dense:n=1,c=128,o=10,dtype=float32"
     assert all(w.dtype == "float32" for w, _, _ in found)
+
+
+def quantised() -> onnx.ModelProto:
+    """A stem, a convolution of each channel and a 1×1 one, in QDQ."""
+    net = Graph()
+    x = net.quantise(net.input("x", (1, 3, 16, 16)), -6)
+    stem = net.conv(x, "stem", (16, 3, 3, 3), (-6, -7), strides=[2, 2], pads=[1, 1, 1, 1])
+    stem = net.quantise(net.op("Relu", "relu", [stem]), -5)
+    each = net.conv(stem, "each", (16, 1, 3, 3), (-5, -7), group=16, pads=[1, 1, 1, 1])
+    each = net.quantise(each, -5)
+    point = net.quantise(net.conv(each, "point", (32, 16, 1, 1), (-5, -7)), -4)
+    return net.model((point, (1, 32, 8, 8)))
+
+
+def test_layers_of_a_quantised_network_are_workloads_in_int8(tmp_path: Path) -> None:
+    path = tmp_path / "quantised.onnx"
+    path.write_bytes(quantised().SerializeToString())
+    target = make_target("cpu")
+    if "int8" not in dtypes_of(target):
+        pytest.skip("this processor has no dot products of int8")
+    network = networks.load(str(path))
+    decisions = decide(network.examined, Accelerator.of(target))
+    found = {d.fused.node: d.workload for d in decisions if d.workload is not None}
+    assert set(found) == {"stem", "each", "point"}
+    assert {workload.dtype for workload in found.values()} == {"int8"}
+    assert [step.kind for step in found["stem"].epilogue] == ["bias", "shr", "min", "max"]
+    bare = Accelerator.of(CpuTarget(replace(CpuSpec.parse(""), dots="")))
+    (reason,) = {d.reason for d in decide(network.examined, bare)}
+    assert "kernels compute in float32" in reason
+
+
+def test_a_quantised_network_is_never_built_in_float(tmp_path: Path) -> None:
+    path = tmp_path / "quantised.onnx"
+    path.write_bytes(quantised().SerializeToString())
+    options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
+    with pytest.raises(ArtefactError, match=r"is quantised.*build it for a VTA, or take the float"):
+        build_artefact(options)
+    assert not (tmp_path / "art").exists()
