@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,18 @@ def integer_reference(
 ) -> NDArray[np.int8]:
     """What `targets.reference` says, of shape `out`; tensors of any workload as a model has them,
     (n, c, h, w) and (o, c / groups, kh, kw), or (rows, channels) and (out, in)."""
+
+    if w.operator == "batch_matmul":  # each product a dense layer
+        dense = replace(w, operator="dense", batch=w.height, height=1)
+
+        def of(each: int) -> dict[str, NDArray[Any]]:
+            return {n: a if n in A_CHANNEL else a[each] for n, a in added.items()}
+
+        parts = [
+            integer_reference(dense, data[each], weights[each].T, of(each), out[1:])
+            for each in range(w.batch)
+        ]
+        return np.stack(parts)
 
     def image(tensor: NDArray[Any]) -> NDArray[Any]:
         return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))

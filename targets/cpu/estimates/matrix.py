@@ -24,6 +24,7 @@ from targets.cpu.estimates.machine import (
     moved,
     step_cycles,
 )
+from targets.cpu.kernels.dots import FOUR
 from targets.cpu.kernels.loops import MAX_ACCUMULATORS, MAX_UNROLLED
 from targets.cpu.kernels.product import Product
 from targets.workload import Workload
@@ -52,7 +53,8 @@ def estimate(w: Workload, machine: Machine, knobs: Knobs) -> Parts:
     kinds = [step.kind for step in w.epilogue]
     partial = (steps - 1) * sums * 2 / STORES
     gathered = np.where(knobs["pack_data"] > 0, p.rows * shares[1] * GATHER, 0.0)
-    packed = np.where(knobs["pack_weights"] > 0, tiles[1] * wide * shares[0] * PACK, 0.0)
+    pack = PACK * (FOUR if w.dtype == "int8" else 1)
+    packed = np.where(knobs["pack_weights"] > 0, tiles[1] * wide * shares[0] * pack, 0.0)
     other = count * (finish_cycles(sums * chains, kinds) + partial)
     other = other + p.batch * p.depth * (gathered + packed)
     sizes = tuple(np.stack([high, width]))

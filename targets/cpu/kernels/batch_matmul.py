@@ -10,7 +10,7 @@ from targets.base import Knob
 from targets.cpu.kernels.kernel import KnobValues
 from targets.cpu.kernels.matrix import multiply
 from targets.cpu.kernels.product import Product
-from targets.cpu.kernels.shared import with_row_epilogue
+from targets.cpu.kernels.shared import widened, with_row_epilogue
 from targets.cpu.spec import CpuSpec
 from targets.workload import Workload
 
@@ -49,12 +49,13 @@ class BatchMatmul:
         from tvm import te
 
         w = workload
-        data = te.placeholder(self.data_shape(w, spec), name="data")
-        weights = te.placeholder(self.weights_shape(w), name="weights")
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
         k = te.reduce_axis((0, w.in_channels), "k")
 
         def product(batch: Any, row: Any, column: Any) -> Any:
-            return te.sum(data[batch, row, k] * weights[batch, k, column], axis=k)
+            factors = data[batch, row, k], weights[batch, k, column]
+            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
         inputs, out = with_row_epilogue(w, sums)

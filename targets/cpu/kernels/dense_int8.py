@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from targets.base import Knob
 from targets.cpu.kernels.dense import tile_starts
 from targets.cpu.kernels.dots import (
+    FLIP,
     FOUR,
     add_dots,
+    byte_of_four,
     check_dots,
     flipped,
     fours,
@@ -24,7 +26,7 @@ from targets.cpu.kernels.dots import (
     weight_at,
 )
 from targets.cpu.kernels.kernel import KnobValues
-from targets.cpu.kernels.loops import tiles
+from targets.cpu.kernels.loops import Nest, tile_start, tiles
 from targets.cpu.kernels.matrix import Share, multiply
 from targets.cpu.kernels.product import Product
 from targets.cpu.kernels.shared import with_row_epilogue, wrapping_sum
@@ -69,7 +71,7 @@ class DenseInt8:
         w, p = workload, Product.of(workload, spec)
         width = p.width(values)
         data = te.placeholder(self.data_shape(w, spec), "int8", name="data")
-        shape = _DotShare.weights_shape(p, values)
+        shape = DotShare.weights_shape(p, values)
         weights = te.placeholder(shape, "int32", name="weights")
         k = te.reduce_axis((0, w.in_channels), "k")
 
@@ -86,7 +88,7 @@ class DenseInt8:
 
     def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         """The loops written out; `function` says what they compute."""
-        return multiply(workload, Product.of(workload, spec), values, True, _DotShare)
+        return multiply(workload, Product.of(workload, spec), values, True, DotShare)
 
     def pack_weights(
         self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
@@ -103,8 +105,9 @@ class DenseInt8:
         return pack_fours(whole.reshape(*whole.shape[:2], count * lanes))
 
 
-class _DotShare(Share):
-    """A step is a dot product of four; of the data each number is four."""
+class DotShare(Share):
+    """A step is a dot product of four; of the data each number is four. Sums begin as the packed
+    weights say."""
 
     sums_type = "int32"
 
@@ -116,22 +119,69 @@ class _DotShare(Share):
         return vector_of(p.lanes)
 
     def begin(self, column: Any, at: Any) -> Any:
-        return self.a.weights[column, 0, at]
+        buffer, place = self._packed(column)
+        return buffer[(*place, 0, at)]
+
+    def _packed(self, column: Any) -> tuple[Any, list[Any]]:
+        """Where the packed weights of a tile of columns are: a buffer, and the place in it."""
+        if self.weights is None:
+            return self.a.weights, [column]
+        return self.weights, [column - self.columns[0]]
 
     def plus(self, one: Any, other: Any) -> Any:
         return wrapping_sum(one, other)
 
     def number(self, row: Any, r: int, k: Any) -> Any:
-        data, place = self.a.data, [self.first_row(row) + r, k * FOUR]
-        depth = int(data.shape[1])
+        data, place = self.a.data, [*self.lead, self.first_row(row) + r]
+        depth = int(data.shape[-1])
         if depth % FOUR == 0:
-            return flipped(loaded(data, place))
-        return flipped(gathered(data, [place[0], 0], place[1], depth))
+            return flipped(loaded(data, [*place, k * FOUR]))
+        return flipped(gathered(data, [*place, 0], k * FOUR, depth))
 
     def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+        packed, place = self._packed(column)
         for r, buffer in enumerate(sums):
             four = self.left(row, r, k)
             for c in range(self.v["tile_vectors"]):
                 at = c * self.vector
-                weights = vector(self.a.weights, [column, 1 + k, at], self.vector)
+                weights = vector(packed, [*place, 1 + k, at], self.vector)
                 add_dots(buffer, at, four, weights, self.vector)
+
+    def pack_weights(self) -> Any:
+        """A buffer of the columns of the share, tile behind tile, in fours; before them, where
+        their sums begin."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        lanes, vectors = self.p.lanes, self.v["tile_vectors"]
+        depth, each = int(self.a.weights.shape[-2]), vectors * self.vector
+        packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, each), "int32")
+        zero, ones = tirx.const(0, "int32"), tirx.const(FLIP, "int32")
+        with T.serial(*self.columns) as column:
+            place = column - self.columns[0]
+            begin = T.alloc_buffer((each,), "int32")
+            with Nest.tile(vectors, self.vector) as (c, i):
+                T.buffer_store(begin, zero, [c * self.vector + i])
+
+            def step(k: Any, numbers: int) -> None:
+                with Nest.tile(vectors, lanes) as (c, i):
+                    start = tile_start(column, self.p.columns, self.width)
+                    source = start + c * lanes + i
+                    found = zero
+                    for byte in range(numbers):
+                        number = self.a.weights[(*self.lead, k * FOUR + byte, source)]
+                        found = tirx.bitwise_or(found, byte_of_four(number, byte))
+                    T.buffer_store(packed, found, [place, 1 + k, c * self.vector + i])
+                for c in range(vectors):
+                    at = c * self.vector
+                    words = vector(packed, [place, 1 + k, at], self.vector)
+                    add_dots(begin, at, ones, words, self.vector)
+
+            with T.serial(0, depth // FOUR) as k:
+                step(k, FOUR)
+            if depth % FOUR:
+                step(depth // FOUR, depth % FOUR)
+            with Nest.tile(vectors, self.vector) as (c, i):
+                at = c * self.vector + i
+                T.buffer_store(packed, zero - begin[at], [place, 0, at])
+        return packed

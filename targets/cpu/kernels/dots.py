@@ -71,9 +71,16 @@ def gathered(data: Any, place: list[Any], first: Any, end: int) -> Any:
     for byte in range(FOUR):
         value = data[(*place[:-1], place[-1] + first + byte)]
         value = tirx.if_then_else(first + byte < end, value, tirx.const(0, "int8"))
-        wide = tirx.bitwise_and(tirx.Cast("int32", value), tirx.const(255, "int32"))
-        found = tirx.bitwise_or(found, tirx.shift_left(wide, tirx.const(8 * byte, "int32")))
+        found = tirx.bitwise_or(found, byte_of_four(value, byte))
     return found
+
+
+def byte_of_four(number: Any, byte: int) -> Any:
+    """An int8 as byte number `byte` of an int32 that is zero else."""
+    from tvm import tirx
+
+    wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const(255, "int32"))
+    return tirx.shift_left(wide, tirx.const(8 * byte, "int32"))
 
 
 def vector(buffer: Any, place: list[Any], lanes: int) -> Any:

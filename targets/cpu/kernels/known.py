@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from targets.cpu.kernels.batch_matmul import BatchMatmul
+from targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
 from targets.cpu.kernels.conv2d import Convolution
 from targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
 from targets.cpu.kernels.dense import Dense
@@ -14,7 +15,8 @@ from targets.errors import WorkloadError
 from targets.workload import Workload
 
 KERNELS: tuple[Kernel, ...] = (
-    Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8()
+    Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8(),
+    BatchMatmulInt8(),
 )  # fmt: skip
 
 
@@ -23,8 +25,7 @@ def kernel_for(workload: Workload) -> Kernel:
     for kernel in KERNELS:
         if workload.pool is None and kernel.serves(workload):
             return kernel
-    known = "conv2d and dense" if workload.dtype == "int8" else "conv2d, dense and batch_matmul"
     raise WorkloadError(
-        f"the target cpu has no kernel for {workload} in {workload.dtype}: it computes {known}; "
-        f"{'write dtype=float32, or ' if workload.dtype == 'int8' else ''}name another target"
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d (no "
+        "pool behind it), dense and batch_matmul; name another target for it"
     )

@@ -102,7 +102,8 @@ class Nest:
 
 class Arguments:
     """A kernel's parameters while its function is being written, in the order they are passed;
-    weights of int8 are packed in int32 (`targets.cpu.kernels.dots`)."""
+    weights of int8 are packed in int32 (`targets.cpu.kernels.dots`), unless another type is given.
+    """
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class Arguments:
         weights: tuple[int, ...],
         bias: tuple[int, ...],
         out: tuple[int, ...],
+        weights_type: str = "",
     ) -> None:
         from tvm.script.ir_builder import tirx as T
 
@@ -119,7 +121,7 @@ class Arguments:
 
         kind, self._workload = workload.dtype, workload
         self.data = argument("data", data, kind)
-        self.weights = argument("weights", weights, sums_type(workload))
+        self.weights = argument("weights", weights, weights_type or sums_type(workload))
         self._inputs: dict[str, Any] = {
             name: argument(name, bias if name in A_CHANNEL else out, dtype)
             for name, dtype in epilogue_tensors(workload).items()

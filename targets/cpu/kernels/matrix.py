@@ -50,12 +50,12 @@ def multiply(
     )
     lead = (p.batch,) if w.operator == "batch_matmul" else ()
     writer = share_of or Share
-    weights = writer.weights_shape(p, v) if packed else (p.depth, p.columns)
+    weights = writer.weights_shape(p, v) if packed else (w.in_channels, p.columns)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         arguments = Arguments(
             w, (*lead, p.rows, w.in_channels), (*lead, *weights), (p.columns,),
-            (*lead, p.rows, p.columns),
+            (*lead, p.rows, p.columns), "" if packed else w.dtype,
         )  # fmt: skip
         by_rows, by_columns = v["row_shares"], v["column_shares"]
         with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
@@ -118,7 +118,7 @@ class Share:
         self.most_columns = tiles(self.column_tiles, v["column_shares"])
         self.packed_weights = packed
         self.data = self._pack_data() if v["pack_data"] else None
-        self.weights = self._pack_weights() if v["pack_weights"] else None
+        self.weights = self.pack_weights() if v["pack_weights"] else None
         steps = tiles(p.depth, v["tile_depth"])
         if steps == 1:
             with self._tiles() as (row, column):
@@ -262,8 +262,8 @@ class Share:
             T.buffer_store(packed, value, [row - self.rows[0], k, r])
         return packed
 
-    def _pack_weights(self) -> Any:
-        """The columns of the share, tile behind tile."""
+    def pack_weights(self) -> Any:
+        """A buffer of the columns of the share, tile behind tile."""
         from tvm.script.ir_builder import tirx as T
 
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
