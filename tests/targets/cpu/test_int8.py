@@ -78,7 +78,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         draw(st.one_of(st.just((1, 1)), st.tuples(small, small))) for _ in range(3)
     )
     pads = draw(st.one_of(st.just((0, 0, 0, 0)), st.tuples(pad, pad, pad, pad)))
-    image = st.integers(6, 13)
+    image = st.integers(7, 13)
     inputs, outputs, groups = draw(channels), draw(channels), 1
     if draw(st.integers(0, 3)) == 0:
         inputs = groups = draw(st.sampled_from([2, 12, 24]))
