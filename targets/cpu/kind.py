@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from targets.base import Target
 from targets.cpu import machine
 from targets.cpu.assembly import c_compiler
-from targets.cpu.spec import CpuSpec, this_machine
+from targets.cpu.spec import CpuSpec, dots_of, this_machine
 from targets.errors import SpecError
 from targets.files import Json
 from targets.registry import Property, TargetKind
@@ -39,6 +39,11 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
             f"this is for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), this machine "
             f"is {own.model} ({own.threads}, {own.lanes}); tune and build anew on this machine"
         )
+    if spec.dots not in ("", dots_of(spec.lanes)):
+        raise SpecError(
+            f"this needs the instructions {spec.dots}, which this machine does not have; tune and "
+            "build anew on this machine"
+        )
     return _target(spec)
 
 
@@ -69,6 +74,7 @@ def _properties(text: str) -> Sequence[Property]:
         Property("processor", "threads", spec.threads, "", "that run a kernel, a core each"),
         Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
         Property("processor", "registers", spec.registers, "", "vector registers"),
+        Property("processor", "int8", spec.dots or "none", "", "its dot products, by LLVM's name"),
         Property(
             "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
         ),

@@ -93,7 +93,7 @@ class CpuSpec:
             )
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
         mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
-        return CpuSpec(threads, lanes, mcpu, own.model, _dots(lanes))
+        return CpuSpec(threads, lanes, mcpu, own.model, dots_of(lanes))
 
 
 @cache
@@ -104,9 +104,9 @@ def this_machine() -> CpuSpec:
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return CpuSpec(usable, lanes, "", machine.model() or platform.processor(), _dots(lanes))
+    return CpuSpec(usable, lanes, "", machine.model() or platform.processor(), dots_of(lanes))
 
 
-def _dots(lanes: int) -> str:
+def dots_of(lanes: int) -> str:
     """Of this machine's instructions for dot products those on vectors of so many lanes."""
     return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

@@ -100,7 +100,7 @@ def add_dots(sums: Any, at: int, four: Any, weights: Any, lanes: int) -> None:
     an int32 that was `flipped`, `weights` a vector of them."""
     from tvm import tirx
 
-    def as_bytes(value: Any) -> Any:
+    def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
         return tirx.reinterpret(f"int8x{FOUR * lanes}", value)
 
     found = tirx.call_llvm_pure_intrin(

@@ -21,6 +21,7 @@ from targets.cpu.problem import Tensors
 from targets.cpu.spec import DOTS, CpuSpec, this_machine
 from targets.cpu.target import CpuTarget
 from targets.errors import SpecError, WorkloadError
+from targets.registry import kind_of
 from targets.workload import Workload, parse_epilogue, parse_workload
 from tests.targets.cpu.compiled import called, error_of
 
@@ -93,7 +94,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 @needs_dots
 @pytest.mark.slow(seconds=10)
 @given(workloads(), st.integers(0, 2**32 - 1), st.integers(0, 9))
-@settings(max_examples=36, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width: int) -> None:
     target = CpuTarget(SPECS[width % len(SPECS)])
     space = target.space(w)
@@ -182,6 +183,15 @@ def test_a_specification_keeps_its_instructions(dots: str) -> None:
     assert CpuSpec.from_json(said).dots == ""
     with pytest.raises(SpecError):
         CpuSpec.from_json({**said, "dots": "; rm"})
+
+
+def test_a_folder_that_needs_other_instructions_is_refused() -> None:
+    rebuild = kind_of("cpu")[0].rebuild
+    assert rebuild is not None
+    narrow = CpuSpec.parse("lanes=4")
+    assert rebuild(narrow.to_json(), "").name == narrow.name
+    with pytest.raises(SpecError, match=r"needs the instructions avxvnni"):
+        rebuild(replace(narrow, dots="avxvnni").to_json(), "")
 
 
 @needs_dots
