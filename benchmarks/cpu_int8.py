@@ -1,0 +1,49 @@
+"""Int8 against float32 on this processor: untuned schedules of the layers of `benchmarks.cpu`,
+measured in turns.
+
+    python -m benchmarks.cpu_int8 --target cpu:threads=1      # a minute
+
+Prints a table in 10^9 operations a second, two a multiply-add of the plain operator: where
+float32 uses Winograd's algorithm, it makes fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from benchmarks.cpu import LAYERS
+from targets.base import Target
+from targets.capabilities import Baseline, capability
+from targets.registry import make_target
+from targets.workload import Workload, parse_workload
+
+ROUNDS = 3
+REQUANTISE = "bias, >> 8, min 127, max 0"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--target", default="cpu")
+    target = make_target(parser.parse_args().target)
+    print("| layer | float32 | int8 | × |\n|---|---:|---:|---:|")
+    for name, (text, epilogue) in LAYERS.items():
+        pair = (parse_workload(f"{text},dtype=float32", epilogue), parse_workload(text, REQUANTISE))
+        floats, integers = rates(target, pair)
+        print(f"| {name} | {floats:.0f} | {integers:.0f} | {integers / floats:.1f} |", flush=True)
+
+
+def rates(target: Target, workloads: tuple[Workload, ...]) -> list[float]:
+    """10^9 operations a second of each workload's untuned schedule: medians of some rounds."""
+    untuned = capability(target, Baseline)
+    assert untuned is not None
+    lowered = [untuned.baseline(workload).lowered for workload in workloads]
+    seconds = [[target.measure(each).seconds[0] for each in lowered] for _ in range(ROUNDS)]
+    operations = [2 * workload.macs for workload in workloads]
+    return [float(rate) for rate in operations / np.median(seconds, axis=0) / 1e9]
+
+
+if __name__ == "__main__":
+    main()
