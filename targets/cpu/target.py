@@ -35,7 +35,7 @@ CACHED, MEMORY = 1 << 20, 1 << 27
 """Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
 BEYOND = 1 << 24
 """The same of one that second-level caches do not hold, but a shared third-level one may."""
-COMPILE_SECONDS, MEASURE_SECONDS = 0.4, 0.2
+COMPILE_SECONDS, MEASURE_SECONDS = 0.47, 0.2
 """What a config's compile takes of a core, and its measurement: see
 docs/decisions/measuring-on-a-cpu.md."""
 
