@@ -61,6 +61,8 @@ def results_table(summary: Summary, width: int = 80) -> Table:
     figures = [*each, _figures(summary["total"], rows, wide)]
     columns = {"layer": names, "×": counts}
     columns |= {head: [of[head] for of in figures] for head in figures[0]}
+    if not wide and any(columns["tuned\n95 %"]):
+        del columns["valid"]  # a line for every layer has said it
     untuned = untuned_word(row["default_source"] for row in rows)
     table, shown = ruled_table(padding=(0, 1, 0, 0)), []
     for head, cells in columns.items():

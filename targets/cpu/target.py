@@ -103,12 +103,12 @@ class CpuTarget(NetworkKernels):
 
     def roofline(self, workload: Workload) -> Latency:
         """The larger of the least arithmetic at the measured peak, of int8 four times that of
-        float32, and each byte once at the measured bandwidth of a piece of memory of that size:
-        tuning keeps data in caches."""
+        float32, and each byte once at the measured bandwidth of a piece of memory of at most
+        that size: tuning keeps data in caches."""
         size = bytes_of(workload)
         faster = FOUR if workload.dtype == "int8" else 1
         arithmetic = least_operations(workload) / (self._peak() * faster)
-        moving = size / self._bandwidth(1 << max(size - 1, 1 << 16).bit_length())
+        moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
         return Latency(max(arithmetic, moving))
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
