@@ -81,7 +81,7 @@ def main() -> None:
         found[kind].append(row)
         options.json.write_text(json.dumps(found, indent=1))
 
-    for row in layers(target, list(names), trials, seeds):
+    for row in layers(target, list(names), trials, seeds, options.quick):
         keep("layers", row)
     print(summary(found["layers"]))
     for name in NETWORKS if options.networks is None else filter(None, options.networks.split(",")):
@@ -97,14 +97,15 @@ def workload_of(layer: str) -> Workload:
 
 
 def layers(
-    target: Target, names: Sequence[str], trials: int, seeds: int
+    target: Target, names: Sequence[str], trials: int, seeds: int, quick: bool
 ) -> Iterator[dict[str, Any]]:
     """A row a layer, seed and tuner; tuners in another order with every seed."""
     for seed in range(seeds):
         for name in names:
             order = [*TUNERS[seed % len(TUNERS) :], *TUNERS[: seed % len(TUNERS)]]
-            runs = {tuner: run(target, workload_of(name), tuner, trials, seed) for tuner in order}
-            fresh = again(target, workload_of(name), [runs[tuner].pop("best") for tuner in order])
+            workload = workload_of(name)
+            runs = {tuner: run(target, workload, tuner, trials, seed, quick) for tuner in order}
+            fresh = again(target, workload, [runs[tuner].pop("best") for tuner in order])
             for tuner, seconds in zip(order, fresh, strict=True):
                 yield {
                     "layer": name, "tuner": tuner, "seed": seed, "final_seconds": seconds,
@@ -112,10 +113,12 @@ def layers(
                 }  # fmt: skip
 
 
-def run(target: Target, workload: Workload, tuner: str, trials: int, seed: int) -> dict[str, Any]:
+def run(
+    target: Target, workload: Workload, tuner: str, trials: int, seed: int, quick: bool
+) -> dict[str, Any]:
     """One tuner's run: its trace, and under `best` its fastest program as a batch of one."""
     if tuner == "metaschedule":
-        done = metaschedule.tune(target, workload, trials, seed)
+        done = metaschedule.tune(target, workload, trials, seed, quick=quick)
         return _row(done.seconds, done.elapsed) | {"best": done.best}
     begin = time.perf_counter()
     seconds: list[float] = []
@@ -184,7 +187,7 @@ def network_line(row: Mapping[str, Any]) -> str:
 def _timed(engine: str, network: str, threads: int) -> float:
     """The median of one process's inferences."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "benchmarks.timed_network", engine, network, "--threads",
+        [sys.executable, "-m", "benchmarks.timed_network", engine, network, "--threads",
          str(threads)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip

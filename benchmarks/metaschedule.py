@@ -97,8 +97,11 @@ def export(module: Any) -> str:
     return str(path)
 
 
-def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
-    """MetaSchedule with so many measurements of one workload on a CPU target. Raises
+def tune(
+    target: Target, workload: Workload, trials: int, seed: int, *, quick: bool = False
+) -> Trials:
+    """MetaSchedule with so many measurements of one workload on a CPU target; `quick`, with an
+    eighth of its population and one generation, for its own search takes minutes a round. Raises
     `WorkloadError` where the target has no kernel."""
     spec = CpuSpec.parse(target.name.partition(":")[2])
     few_intrinsics()
@@ -108,6 +111,7 @@ def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
 
     function = kernel_for(workload).define(workload, spec, _untuned_values(spec, workload))
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    small = {"population_size": 64, "genetic_num_iters": 1, "init_min_unmeasured": 32}
     found = Trials()
     with tempfile.TemporaryDirectory() as folder:
         database = ms.tune_tir(
@@ -123,6 +127,7 @@ def tune(target: Target, workload: Workload, trials: int, seed: int) -> Trials:
             runner=_runner(target, workload, untuned_config(target, spec, workload), found),
             measure_callbacks=ms.MeasureCallback.create("default")[1:],
             database="memory",
+            strategy=ms.search_strategy.EvolutionarySearch(**(small if quick else {})),
             num_tuning_cores=1,
             seed=seed,
         )  # fmt: skip
