@@ -210,15 +210,17 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
     fits = estimated.of_meaning("share").max(axis=1, initial=0.0) <= 1
     order = np.lexsort((estimated.total("latency"), ~fits))
     best = configs[order[:LOWERED]]
-    lowered = target.lower(workload, best)
-    rows = np.flatnonzero(lowered.ok)
-    if not len(rows):
-        return None
-    measured = target.measure(lowered.rows(rows[:1]))
-    if not measured.valid[0]:
-        return None
-    config = tuple(int(index) for index in best[rows[0]])
-    return float(measured.latency[0]), Pick(space.name, config)
+    begin, some = 0, 1  # a compile may take a second: no more than needed
+    while begin < len(best):
+        lowered = target.lower(workload, best[begin : begin + some])
+        rows = np.flatnonzero(lowered.ok)
+        if len(rows):
+            measured = target.measure(lowered.rows(rows[:1]))
+            config = tuple(int(index) for index in best[begin + rows[0]])
+            cost = float(measured.latency[0])
+            return (cost, Pick(space.name, config)) if measured.valid[0] else None
+        begin, some = begin + some, 4 * some
+    return None
 
 
 def _read(path: Path) -> dict[str, Json]:
