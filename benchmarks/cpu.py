@@ -84,6 +84,8 @@ def main() -> None:
     for row in layers(target, list(names), trials, seeds, options.quick):
         keep("layers", row)
     print(summary(found["layers"]))
+    if options.quick:
+        print("(MetaSchedule with an eighth of its population and one generation)")
     for name in NETWORKS if options.networks is None else filter(None, options.networks.split(",")):
         row = network(target, name, options.network_trials, rival=not options.quick)
         keep("networks", row)
