@@ -36,7 +36,12 @@ def as_record(numbers: Numbers) -> Numbers:
 @intrinsic
 def unowned(_: Any, lent: types.Type) -> Any:
     """The same array, or tuple with arrays in it, without an owner: for the arguments of a call,
-    while the caller keeps the owner."""
+    while the caller keeps the owner.
+
+    An argument of the caller has one, and so has what the caller uses after the call. Any other
+    array numba frees once it was handed to `unowned`, before the call: lend it as it is, to a
+    function compiled with `_nrt=False`, which counts nothing either.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _without_owner(context, builder, signature.return_type, arguments[0])

@@ -102,7 +102,7 @@ def lower_extended(
     failure = slots_failure(m, plan.tiling, plan.operations, slots)
     if failure != OK:
         return failure
-    # The arrays stay here: what is called takes them without an owner, and counts nothing.
+    # Lent with their owners: an array whose last use is `unowned` is freed before the call.
     inp_ring = np.full((slots.inp, 2), -1, np.int64)
     wgt_ring = np.full((slots.wgt, 2), -1, np.int64)
     reader = np.full(slots.wgt_places if slots.streamed else 1, -1, np.int64)
@@ -111,9 +111,8 @@ def lower_extended(
     kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
     kernel_at = np.empty(MAX_KERNELS, np.int64)
     return _write(
-        plan, unowned(state), unowned(out), unowned(uops), unowned(store_of), unowned(inp_ring),
-        unowned(wgt_ring), unowned(reader), unowned(residual), unowned(kernel_keys),
-        unowned(kernel_at),
+        plan, state, out, uops, store_of, inp_ring, wgt_ring, reader, residual, kernel_keys,
+        kernel_at,
     )  # fmt: skip
 
 

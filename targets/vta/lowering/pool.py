@@ -90,17 +90,14 @@ def lower_pool(
     failure = pool_failure(plan)
     if failure != OK:
         return failure
-    # The arrays stay here: what is called takes them without an owner, and counts nothing.
+    # Lent with their owners: an array whose last use is `unowned` is freed before the call.
     counts = np.zeros(2, np.int64)
     run_keys = np.empty((MAX_RUNS, 4), np.int64)
     run_at = np.empty(MAX_RUNS, np.int64)
     steps = np.empty((max(geo.kh, geo.kw) + 32, 4), np.int64)
     read_by = np.full(plan.slots.inp, -1, np.int64)
     store_of = np.full(plan.slots.acc, -1, np.int64)
-    program = Program(
-        unowned(state), unowned(out), unowned(uops), unowned(counts), unowned(run_keys),
-        unowned(run_at), unowned(steps), unowned(read_by), unowned(store_of),
-    )  # fmt: skip
+    program = Program(state, out, uops, counts, run_keys, run_at, steps, read_by, store_of)
     return _write(plan, program)
 
 

@@ -86,7 +86,7 @@ def lower_pooled(
     failure = slots_failure(m, plan.sums.tiling, plan.sums.operations, slots)
     if failure != OK:
         return failure
-    # The arrays stay here: what is called takes them without an owner, and counts nothing.
+    # Lent with their owners: an array whose last use is `unowned` is freed before the call.
     inp_ring = np.full((slots.inp, 2), -1, np.int64)
     wgt_ring = np.full((slots.wgt, 2), -1, np.int64)
     none = np.full(1, -1, np.int64)
@@ -95,15 +95,9 @@ def lower_pooled(
     run_keys = np.empty((MAX_RUNS, 4), np.int64)
     run_at = np.empty(MAX_RUNS, np.int64)
     steps = np.empty((max(geo.pool_kh, geo.pool_kw) + 32, 4), np.int64)
-    program = Program(unowned(state), unowned(out), unowned(uops), unowned(store_of))
-    maxima = PoolProgram(
-        unowned(state), unowned(out), unowned(uops), unowned(counts), unowned(run_keys),
-        unowned(run_at), unowned(steps), unowned(none), unowned(store_of),
-    )  # fmt: skip
-    rings = Rings(
-        unowned(inp_ring), unowned(wgt_ring), unowned(none), unowned(none), unowned(run_keys),
-        unowned(run_at),
-    )  # fmt: skip
+    program = Program(state, out, uops, store_of)
+    maxima = PoolProgram(state, out, uops, counts, run_keys, run_at, steps, none, store_of)
+    rings = Rings(inp_ring, wgt_ring, none, none, run_keys, run_at)
     return _write(plan, Writing(program, maxima, rings))
 
 
