@@ -35,6 +35,14 @@ def tree_features(workload: Workload, space: Space, configs: Configs) -> Feature
     return _kept(_tree_columns, workload, space, configs)
 
 
+def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Features:
+    """The columns of `tree_features`, constant ones too, so that they are those of other spaces of
+    the same knobs. A row a config, configs of shape (n, knobs)."""
+    columns = _tree_columns(workload, space, configs)
+    about = tuple(Feature(name, text=words(name)) for name in columns)
+    return Features(np.stack([*columns.values()], axis=1), about)
+
+
 def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
     """Columns for Gaussian processes, mean 0 and deviation 1 over the space: log2 of knobs, small
     knobs that are no threads as categories, waste of last parts, log2 volumes. A row a config,
