@@ -51,10 +51,11 @@ def columns_of(
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
-    """Logarithms, but of what is one already."""
+    """Logarithms, but of what is one already; what is 0 the hardware lacks."""
     return {
-        f"hardware {name}": value if name.startswith("log2_") else float(np.log2(max(value, 2**-20)))
+        f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
         for name, value in hardware.items()
+        if value > 0 or name.startswith("log2_")
     }
 
 
