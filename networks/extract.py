@@ -68,9 +68,7 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
         return Decision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
     epilogue = int8.epilogue(call, accelerator.epilogue)
-    if blocks.in_channels != blocks.out_channels:  # no tensor passes the matrix unit as it is
-        epilogue = tuple(EpilogueOp("add") if op.kind == "residual" else op for op in epilogue)
-    plain = canonical(replace(workload_of(call, blocks), epilogue=epilogue))
+    plain = canonical(_without_passing(replace(workload_of(call, blocks), epilogue=epilogue), blocks))
     unfold = unfold_for(plain, accelerator) if from_host else None
     written = plain if unfold is None else unfold.workload(plain)
     workload, wasted = padded(written, blocks), _waste(call, written, blocks)
@@ -80,6 +78,19 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
     return Decision(
         call, workload, _calls(call), wasted, _remarks(call, written, unfold, blocks), "", unfold
     )
+
+
+def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
+    """A workload that was extracted for other blocks, as an accelerator with these gets it."""
+    return padded(_without_passing(workload, blocks), blocks)
+
+
+def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
+    """With additions in place of residuals where no tensor passes the matrix unit as it is."""
+    if blocks.in_channels == blocks.out_channels:
+        return workload
+    steps = (EpilogueOp("add") if op.kind == "residual" else op for op in workload.epilogue)
+    return replace(workload, epilogue=tuple(steps))
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> Decision:

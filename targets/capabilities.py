@@ -187,6 +187,18 @@ class Enumerates(Protocol):
 
 
 @runtime_checkable
+class MeasuresInOnePass(Protocol):
+    """Lowers and measures configs together, faster than one after the other."""
+
+    def lower_and_measure(
+        self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """What `lower` and `measure` give of configs (n, knobs), but no programs are kept.
+        `progress` is told the number of configs done since the last call, from any thread."""
+        ...
+
+
+@runtime_checkable
 class Builds(Protocol):
     """Makes of layers and their schedules what a board loads, and runs that as the board would."""
 

@@ -33,7 +33,7 @@ from targets.base import (
     Status,
     Target,
 )
-from targets.capabilities import Enumerates, capability
+from targets.capabilities import Enumerates, MeasuresInOnePass, capability
 from targets.errors import TilewrightError, WorkloadError
 from targets.features import Features, read_columns
 from targets.files import Json, as_number, as_object
@@ -140,7 +140,7 @@ class IsolatedTarget:
     def capability(self, kind: type[C]) -> C | None:
         """Estimates come from the process, the rest from the target beside it; spaces are not
         enumerated in one call, which no watchdog could bound."""
-        if kind is Enumerates:
+        if kind in (Enumerates, MeasuresInOnePass):
             return None
         if self._beside is None and self._about["estimates"]:
             remote = _RemoteEstimates(self._estimate)

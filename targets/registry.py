@@ -73,6 +73,10 @@ def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
     raise TargetError("targets of this kind cannot be built from what a run has written down")
 
 
+def _no_variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    return ()
+
+
 @dataclass(frozen=True)
 class TargetKind:
     """How targets of one kind are named and made.
@@ -82,8 +86,10 @@ class TargetKind:
     anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
     used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
     that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
-    target from what `HasSpecification` gave. `warm_up()` compiles what would otherwise be compiled
-    by the first run.
+    target from what `HasSpecification` gave. `variants(count, seed)` are what `rebuild` takes of at
+    most so many different pieces of hardware of this kind, for models that shall know more than
+    one; none of them is a preset. `warm_up()` compiles what would otherwise be compiled by the
+    first run.
     """
 
     name: str
@@ -97,6 +103,7 @@ class TargetKind:
     remarks: Callable[[str], Sequence[str]] = _nothing_to_remark
     properties: Callable[[str], Sequence[Property]] = _no_properties
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
+    variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = _no_variants
     warm_up: Callable[[], None] = _nothing_to_warm_up
 
     def space_named(self, space: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from targets.base import Target
 from targets.cpu import machine
 from targets.cpu.assembly import c_compiler
-from targets.cpu.spec import CpuSpec, dots_of, this_machine
+from targets.cpu.spec import LANES, CpuSpec, dots_of, this_machine
 from targets.errors import SpecError
 from targets.files import Json
 from targets.registry import Property, TargetKind
@@ -45,6 +45,20 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
             "build anew on this machine"
         )
     return _target(spec)
+
+
+def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    """Parts of this processor: numbers of threads by powers of two, and every width of vectors."""
+    own = this_machine()
+    threads = sorted({own.threads} | {1 << k for k in range(own.threads.bit_length())})
+    found = [
+        CpuSpec.parse(f"threads={cores},lanes={lanes}").to_json()
+        for cores in threads
+        if cores <= own.threads
+        for lanes in LANES
+        if lanes <= own.lanes
+    ]
+    return found[:count]
 
 
 def _remarks(text: str) -> Sequence[str]:
@@ -92,4 +106,5 @@ KIND = TargetKind(
     remarks=_remarks,
     properties=_properties,
     rebuild=_rebuild,
+    variants=_variants,
 )

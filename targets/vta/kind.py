@@ -65,6 +65,12 @@ def _properties(text: str) -> Sequence[Property]:
     return properties(VtaSpec.load(text))
 
 
+def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    from targets.vta.variants import variants
+
+    return [spec.model_dump(by_alias=True) for spec in variants(count, seed)]
+
+
 def _warm_up() -> None:
     from targets.vta.warm_up import warm_up
 
@@ -83,5 +89,6 @@ KIND = TargetKind(
     remarks=_remarks,
     properties=_properties,
     rebuild=_rebuild,
+    variants=_variants,
     warm_up=_warm_up,
 )

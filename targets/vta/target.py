@@ -104,8 +104,13 @@ class VtaTarget:
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
+        space = self.space(workload)
+        return self.lower_and_measure(workload, space.unravel(np.arange(space.size)), progress)
+
+    def lower_and_measure(
+        self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
         lowering = self.lowering(workload)
-        configs = lowering.space.unravel(np.arange(lowering.space.size))
         values = lowering.space.values(configs)
         codes, states, cycles = time_rows(lowering, values, progress)
         lowered = _described(lowering, configs, codes, states)

@@ -1,0 +1,286 @@
+"""What a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
+
+A plan depends on its options and this program alone, but for what is measured of a processor; it is
+made once and kept, so that a build that was stopped goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from evaluation.datasets.errors import DatasetError
+from networks import zoo
+from networks.accelerator import MAX_WASTE
+from networks.extract import for_blocks
+from targets.base import Target
+from targets.capabilities import HasSpecification, blocks_of, capability, dtypes_of
+from targets.errors import TilewrightError, WorkloadError
+from targets.files import as_object, canonical, digest, read_json
+from targets.registry import check_target, make_target, rebuild, target_kinds
+from targets.workload import Workload
+from tuning.network import extract_subgraphs, import_model
+from tuning.options import DEFAULTS
+
+ROWS, CPU_ROWS, SPECS, WORKLOADS, CPU_WORKLOADS = 2_000_000, 256, 48, 128, 8
+LEAST_ROWS = 16
+"""Of a cell, where there are fewer rows than cells need: pairs within a task are what is judged."""
+PART_ROWS = 8192
+"""About so many rows are made, written and lost at a time; of a processor a 128th."""
+MOST_ROWS = 1 << 30
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How many `rows` of accelerators that are simulated and of the processor that this runs on;
+    how many of `specs` and `workloads` they are spread over, at most."""
+
+    rows: int = ROWS
+    cpu_rows: int = CPU_ROWS
+    seed: int = 0
+    specs: int = SPECS
+    workloads: int = WORKLOADS
+
+    def check(self) -> None:
+        """Raises `DatasetError` for options that make no dataset."""
+        if not 1 <= self.rows <= MOST_ROWS or not 0 <= self.cpu_rows <= MOST_ROWS:
+            raise DatasetError(
+                f"a dataset of {self.rows} rows and {self.cpu_rows} of the processor cannot be "
+                f"built; ask for 1 to {MOST_ROWS} rows"
+            )
+        if self.specs < 1 or self.workloads < 1 or self.seed < 0:
+            raise DatasetError("specs and workloads are at least 1, and a seed is at least 0")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A piece of hardware: `id` and `fingerprint` are its target's, `features` as
+    `Target.hardware_features` gave them when the plan was made."""
+
+    id: str
+    kind: str
+    name: str
+    features: dict[str, float]
+    specification: dict[str, Any]
+    space: str = ""
+
+    def target(self) -> Target:
+        """To lower and measure on. Raises a `TilewrightError` of its kind."""
+        return rebuild(self.kind, self.specification, self.space)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """So many rows of a workload, by its place in the plan."""
+
+    workload: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells of one piece of hardware that are made and kept together, as the file `path`."""
+
+    hardware: int
+    number: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all its cells."""
+        return sum(cell.rows for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All there is to make."""
+
+    options: BuildOptions
+    tilewright: str
+    hardware: tuple[Hardware, ...]
+    workloads: tuple[dict[str, Any], ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def digest(self) -> str:
+        """Content hash: equal plans make equal datasets, but for what is measured."""
+        return digest(self.to_json())[:32]
+
+    def workload(self, place: int) -> Workload:
+        """As the network has it, for the usual accelerator."""
+        return Workload.from_json(self.workloads[place])
+
+    def path(self, part: Part) -> str:
+        """Of a part's file, from the dataset's folder."""
+        return f"rows/hardware={self.hardware[part.hardware].id}/part-{part.number:04d}.parquet"
+
+    def to_json(self) -> bytes:
+        """What `from_json` reads."""
+        return canonical(asdict(self))
+
+    @staticmethod
+    def from_json(data: bytes) -> Plan:
+        """Raises `ValueError` for what `to_json` did not write."""
+        try:
+            plan = _plans().validate_python(as_object(read_json(data)))
+            for part in plan.parts:
+                _ = plan.hardware[part.hardware], [plan.workloads[c.workload] for c in part.cells]
+            for place in range(len(plan.workloads)):
+                plan.workload(place)
+        except (ValidationError, LookupError, TypeError, WorkloadError, RecursionError) as error:
+            raise ValueError(f"no plan of a dataset: {error}") from None
+        return plan
+
+
+@cache
+def _plans() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def make_plan(options: BuildOptions) -> Plan:
+    """Draw hardware, workloads and cells. Raises `DatasetError`."""
+    options.check()
+    rng = np.random.default_rng([options.seed, 1])
+    vta = _hardware("vta", options.specs, options.seed, "extended")
+    cpu = _hardware("cpu", options.specs, options.seed, "") if options.cpu_rows else []
+    simulated = _drawn(_shapes_of(make_target(DEFAULTS.target)), options.workloads, rng)
+    measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
+    workloads = [*simulated, *measured]
+    cells = _cells(vta, list(enumerate(simulated)), options.rows, rng)
+    own = list(enumerate(measured, len(simulated)))
+    cells |= {
+        (len(vta) + h, w): rows
+        for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
+    }
+    hardware = [each for each, _ in (*vta, *cpu)]
+    parts = tuple(_parts(cells, hardware))
+    if sum(part.rows for part in parts) < options.rows:
+        raise DatasetError(
+            f"{options.specs} specifications and {options.workloads} workloads have no "
+            f"{options.rows:,} different schedules; ask for fewer rows, or for more of these"
+        )
+    return Plan(
+        options, version("tilewright"), tuple(hardware),
+        tuple(each.to_json() for each in workloads), parts,
+    )  # fmt: skip
+
+
+def fitted(workload: Workload, target: Target) -> Workload:
+    """The workload as the target gets it: padded to its blocks, if it has any."""
+    return workload if "float32" in dtypes_of(target) else for_blocks(workload, blocks_of(target))
+
+
+def shape_of(workload: Workload) -> Workload:
+    """What workloads have in common that differ in what is done to their sums, or in the numbers
+    they compute with: who knows one knows most of the others."""
+    return replace(workload, epilogue=(), dtype="int8")
+
+
+# -- drawing -----------------------------------------------------------------------------------
+
+
+def _hardware(
+    kind: str, count: int, seed: int, space: str
+) -> list[tuple[Hardware, Target]]:
+    """Different pieces of hardware of a kind; none where this machine cannot measure it."""
+    try:
+        if kind == "cpu":
+            check_target(kind)  # there may be no compiler
+        specifications = target_kinds()[kind].variants(count, seed)
+    except TilewrightError:
+        return []
+    found = []
+    for specification in specifications:
+        target = rebuild(kind, specification, space)
+        said = capability(target, HasSpecification)
+        assert said is not None
+        found.append(
+            (
+                Hardware(
+                    target.fingerprint, kind, target.name, target.hardware_features(),
+                    dict(said.specification), space,
+                ),
+                target,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _shapes_of(target: Target) -> list[Workload]:
+    """The workloads that built-in networks have on a target by default, one a shape, in the order
+    of their text."""
+    found: dict[Workload, Workload] = {}
+    for name in zoo.names():
+        extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
+        for each in extracted.subgraphs:
+            found.setdefault(shape_of(each.workload), each.workload)
+    return sorted(found.values(), key=lambda workload: (str(workload), workload.id))
+
+
+def _drawn(found: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
+    kept = rng.permutation(len(found))[:count]
+    return [found[place] for place in sorted(kept.tolist())]
+
+
+def _cells(
+    hardware: Sequence[tuple[Hardware, Target]],
+    workloads: Sequence[tuple[int, Workload]],
+    rows: int,
+    rng: np.random.Generator,
+) -> dict[tuple[int, int], int]:
+    """Rows by place of hardware and of workload: as even as the sizes of the spaces allow."""
+    pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
+    wanted, known = max(1, rows // LEAST_ROWS), 0
+    sizes: dict[tuple[int, int], int] = {}
+    for place in rng.permutation(len(pairs)).tolist():
+        h, w = pairs[place]
+        if len(sizes) >= wanted and known >= rows:
+            break
+        target, (number, workload) = hardware[h][1], workloads[w]
+        try:
+            sizes[h, number] = target.space(fitted(workload, target)).size
+        except WorkloadError:  # it cannot run there
+            continue
+        known += sizes[h, number]
+    return dict(_shared_out(sizes, rows))
+
+
+def _shared_out(
+    sizes: Mapping[tuple[int, int], int], rows: int
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Equal shares, small spaces whole and the rest to the larger ones; in the order of places."""
+    share: dict[tuple[int, int], int] = {}
+    left, cells = rows, len(sizes)
+    for place, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+        share[place] = min(size, -(-left // cells))
+        left, cells = left - share[place], cells - 1
+    yield from ((place, count) for place, count in sorted(share.items()) if count)
+
+
+def _parts(
+    cells: Mapping[tuple[int, int], int], hardware: Sequence[Hardware]
+) -> Iterator[Part]:
+    for h, each in enumerate(hardware):
+        limit = PART_ROWS if each.kind == "vta" else PART_ROWS // 128
+        number, held = 0, list[Cell]()
+        for (place, workload), rows in cells.items():
+            if place != h:
+                continue
+            held.append(Cell(workload, rows))
+            if sum(cell.rows for cell in held) >= limit:
+                yield Part(h, number, tuple(held))
+                number, held = number + 1, []
+        if held:
+            yield Part(h, number, tuple(held))
+

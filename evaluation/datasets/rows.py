@@ -1,0 +1,116 @@
+"""Rows of a cell: schedules drawn from a space, compiled, measured and described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.datasets.plan import Cell, Hardware, Plan, fitted
+from models.transfer.columns import columns_of
+from targets.base import STATUSES, Configs, Lowered, Measurements, Target
+from targets.capabilities import MeasuresInOnePass, capability
+from targets.features import Feature
+from targets.workload import Workload
+
+Progress = Callable[[int], None]
+"""Told how many rows more are done."""
+
+_AT_ONCE = 4096  # configs whose programs are in memory together, on targets that keep programs
+_CODES = {status: code for code, status in enumerate(STATUSES)}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one piece of hardware, arrays of shape (rows,). `columns` are float32 of the same
+    shape by feature, NaN where a row has no such thing. `workload` is the place in the plan,
+    `config` the flat index in the space, `status` the place in `targets.base.STATUSES`."""
+
+    workload: NDArray[np.int32]
+    config: NDArray[np.int64]
+    status: NDArray[np.int8]
+    log_latency: NDArray[np.float64]
+    columns: dict[Feature, NDArray[np.float32]]
+
+    def __len__(self) -> int:
+        return len(self.workload)
+
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        """Rows behind each other; columns by name, NaN where a part lacks one."""
+        known = sorted({column for part in parts for column in part.columns}, key=lambda each: each.name)
+        return Rows(
+            np.concatenate([part.workload for part in parts]),
+            np.concatenate([part.config for part in parts]),
+            np.concatenate([part.status for part in parts]),
+            np.concatenate([part.log_latency for part in parts]),
+            {
+                column: np.concatenate(
+                    [
+                        part.columns.get(column, np.full(len(part), np.nan, np.float32))
+                        for part in parts
+                    ]
+                )
+                for column in known
+            },
+        )
+
+
+def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Progress) -> Rows:
+    """The rows of a cell on its hardware, `target`; equal plans draw equal configs. Raises
+    `WorkloadError`."""
+    workload = fitted(plan.workload(cell.workload), target)
+    space = target.space(workload)
+    rng = np.random.default_rng(_seed(plan, hardware, cell))
+    places = rng.choice(space.size, cell.rows, replace=False)
+    flat = places if space.listed is None else np.asarray(space.listed)[places]
+    parts = [
+        _measured(target, workload, space.unravel(flat[first : first + _AT_ONCE]), tell)
+        for first in range(0, cell.rows, _AT_ONCE)
+    ]
+    return Rows.joined(
+        [
+            _described(plan, hardware, target, cell.workload, workload, lowered, measured)
+            for lowered, measured in parts
+        ]
+    )
+
+
+def _seed(plan: Plan, hardware: Hardware, cell: Cell) -> list[int]:
+    """Of a cell, wherever in the plan it is."""
+    text = f"{hardware.id} {plan.workload(cell.workload).id}".encode()
+    return [plan.options.seed, int.from_bytes(text, "little")]
+
+
+def _measured(
+    target: Target, workload: Workload, configs: Configs, tell: Progress
+) -> tuple[Lowered, Measurements]:
+    at_once = capability(target, MeasuresInOnePass)
+    if at_once is not None:
+        return at_once.lower_and_measure(workload, configs, tell)
+    lowered = target.lower(workload, configs)
+    measured = target.measure(lowered)
+    tell(len(configs))
+    return lowered, measured
+
+
+def _described(
+    plan: Plan, hardware: Hardware, target: Target, place: int, workload: Workload,
+    lowered: Lowered, measured: Measurements,
+) -> Rows:  # fmt: skip
+    space = target.space(workload)
+    known = columns_of(workload, space, lowered.configs, hardware.features, lowered.hidden)
+    valid = measured.valid
+    latency = np.full(len(lowered), np.nan)
+    latency[valid] = np.log2(measured.latency[valid])
+    matrix = known.matrix.astype(np.float32)
+    return Rows(
+        np.full(len(lowered), place, np.int32),
+        space.ravel(lowered.configs),
+        np.array([_CODES[status] for status in measured.status], np.int8),
+        latency,
+        {column: matrix[:, k] for k, column in enumerate(known.columns)},
+    )
+
