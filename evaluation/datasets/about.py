@@ -136,9 +136,13 @@ def _check(about: About) -> None:
         raise ValueError(f"more than {MOST_COLUMNS} columns or {MOST_FILES} files")
     for each in about.files:
         if not _PATH.fullmatch(each.path):
-            raise ValueError(f"a file is called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}")
+            raise ValueError(
+                f"a file is called rows/hardware=ID/NAME.parquet, not {each.path!r:.80}"
+            )
         if each.hardware not in known:
-            raise ValueError(f"{each.path} is of hardware {each.hardware!r:.40}, which is not listed")
+            raise ValueError(
+                f"{each.path} is of hardware {each.hardware!r:.40}, which is not listed"
+            )
         if each.rows < 0 or each.bytes < 0:
             raise ValueError(f"{each.path} has a negative size")
     if sum(each.rows for each in about.files) != about.rows:

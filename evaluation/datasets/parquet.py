@@ -38,21 +38,20 @@ def encode(rows: Rows, plan: str) -> bytes:
         STATUS: pa.array(rows.status),
         LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN is null
     }
-    features = {
-        column.name: pa.array(values, from_pandas=True) for column, values in rows.columns.items()
-    }
-    notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns(list(rows.columns)))}
+    features = {name: pa.array(values, from_pandas=True) for name, values in rows.columns.items()}
+    notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
     buffer = io.BytesIO()
     table = pa.table(fixed | features).replace_schema_metadata(notes)
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
-def columns_in(data: bytes, plan: str) -> tuple[Feature, ...]:
-    """The features of a file that `encode` wrote for a plan. Raises `ValueError` for any other
-    file, and for one that is damaged."""
-    found = _opened(data).schema_arrow.metadata or {}
-    if found.get(_PLAN, b"").decode(errors="replace") != plan:
+def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
+    """The features of a file that `encode` wrote of so many rows for a plan. Raises `ValueError`
+    for any other file."""
+    file = _opened(data)
+    found = file.schema_arrow.metadata or {}
+    if found.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
         raise ValueError("it belongs to another plan")
     return read_columns(read_json(as_text(found[_COLUMNS].decode())))
 

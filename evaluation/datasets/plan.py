@@ -70,10 +70,6 @@ class Hardware:
     specification: dict[str, Any]
     space: str = ""
 
-    def target(self) -> Target:
-        """To lower and measure on. Raises a `TilewrightError` of its kind."""
-        return rebuild(self.kind, self.specification, self.space)
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -160,8 +156,7 @@ def make_plan(options: BuildOptions) -> Plan:
     cells = _cells(vta, list(enumerate(simulated)), options.rows, rng)
     own = list(enumerate(measured, len(simulated)))
     cells |= {
-        (len(vta) + h, w): rows
-        for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
+        (len(vta) + h, w): rows for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
     }
     hardware = [each for each, _ in (*vta, *cpu)]
     parts = tuple(_parts(cells, hardware))
@@ -190,9 +185,7 @@ def shape_of(workload: Workload) -> Workload:
 # -- drawing -----------------------------------------------------------------------------------
 
 
-def _hardware(
-    kind: str, count: int, seed: int, space: str
-) -> list[tuple[Hardware, Target]]:
+def _hardware(kind: str, count: int, seed: int, space: str) -> list[tuple[Hardware, Target]]:
     """Different pieces of hardware of a kind; none where this machine cannot measure it."""
     try:
         if kind == "cpu":
@@ -268,9 +261,7 @@ def _shared_out(
     yield from ((place, count) for place, count in sorted(share.items()) if count)
 
 
-def _parts(
-    cells: Mapping[tuple[int, int], int], hardware: Sequence[Hardware]
-) -> Iterator[Part]:
+def _parts(cells: Mapping[tuple[int, int], int], hardware: Sequence[Hardware]) -> Iterator[Part]:
     for h, each in enumerate(hardware):
         limit = PART_ROWS if each.kind == "vta" else PART_ROWS // 128
         number, held = 0, list[Cell]()
@@ -283,4 +274,3 @@ def _parts(
                 number, held = number + 1, []
         if held:
             yield Part(h, number, tuple(held))
-

@@ -25,14 +25,15 @@ _CODES = {status: code for code, status in enumerate(STATUSES)}
 @dataclass(frozen=True)
 class Rows:
     """Rows of one piece of hardware, arrays of shape (rows,). `columns` are float32 of the same
-    shape by feature, NaN where a row has no such thing. `workload` is the place in the plan,
+    shape by name, NaN where a row has no such thing, and `about` says what they are. `workload` is the place in the plan,
     `config` the flat index in the space, `status` the place in `targets.base.STATUSES`."""
 
     workload: NDArray[np.int32]
     config: NDArray[np.int64]
     status: NDArray[np.int8]
     log_latency: NDArray[np.float64]
-    columns: dict[Feature, NDArray[np.float32]]
+    columns: dict[str, NDArray[np.float32]]
+    about: dict[str, Feature]
 
     def __len__(self) -> int:
         return len(self.workload)
@@ -40,22 +41,23 @@ class Rows:
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
         """Rows behind each other; columns by name, NaN where a part lacks one."""
-        known = sorted({column for part in parts for column in part.columns}, key=lambda each: each.name)
+        about = {name: column for part in parts for name, column in part.about.items()}
         return Rows(
             np.concatenate([part.workload for part in parts]),
             np.concatenate([part.config for part in parts]),
             np.concatenate([part.status for part in parts]),
             np.concatenate([part.log_latency for part in parts]),
             {
-                column: np.concatenate(
-                    [
-                        part.columns.get(column, np.full(len(part), np.nan, np.float32))
-                        for part in parts
-                    ]
-                )
-                for column in known
+                name: np.concatenate([part._column(name) for part in parts])
+                for name in sorted(about)
             },
+            {name: about[name] for name in sorted(about)},
         )
+
+    def _column(self, name: str) -> NDArray[np.float32]:
+        if name in self.columns:
+            return self.columns[name]
+        return np.full(len(self), np.nan, np.float32)
 
 
 def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Progress) -> Rows:
@@ -111,6 +113,6 @@ def _described(
         space.ravel(lowered.configs),
         np.array([_CODES[status] for status in measured.status], np.int8),
         latency,
-        {column: matrix[:, k] for k, column in enumerate(known.columns)},
+        {name: matrix[:, k] for k, name in enumerate(known.names)},
+        dict(zip(known.names, known.columns, strict=True)),
     )
-
