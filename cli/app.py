@@ -15,6 +15,7 @@ import typer
 from cli.commands import (
     artefact,
     compare,
+    dataset,
     enumerate,
     explain,
     export,
@@ -66,7 +67,7 @@ def _options(
 
 for _group in (
     tune, artefact, compare, explain, trials, export, networks, targets, servers, set_up, vta,
-    enumerate,
+    enumerate, dataset,
 ):  # fmt: skip
     _group.register(app)
 

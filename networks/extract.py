@@ -68,7 +68,8 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
         return Decision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
     epilogue = int8.epilogue(call, accelerator.epilogue)
-    plain = canonical(_without_passing(replace(workload_of(call, blocks), epilogue=epilogue), blocks))
+    written_plainly = replace(workload_of(call, blocks), epilogue=epilogue)
+    plain = canonical(_without_passing(written_plainly, blocks))
     unfold = unfold_for(plain, accelerator) if from_host else None
     written = plain if unfold is None else unfold.workload(plain)
     workload, wasted = padded(written, blocks), _waste(call, written, blocks)

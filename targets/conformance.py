@@ -22,6 +22,7 @@ from targets.capabilities import (
     Baseline,
     Bound,
     Enumerates,
+    MeasuresInOnePass,
     Estimates,
     Fallback,
     HasArea,
@@ -219,12 +220,30 @@ def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
     _equal_measured(measured.rows(flat), target.measure(again), exact=target.deterministic)
 
 
+def measures_the_same_in_one_pass(make: Make, workload: Workload) -> None:
+    """Lowering and measuring at once gives what one after the other gives."""
+    target = make()
+    space, at_once = target.space(workload), capability(target, MeasuresInOnePass)
+    if at_once is None or space.listed is not None:
+        return
+    configs = space.unravel(_sample(space.size, SAMPLE))
+    done: list[int] = []
+    lowered, measured = at_once.lower_and_measure(workload, configs, done.append)
+    again = target.lower(workload, configs)
+    assert sum(done) == len(configs), "progress of other rows"
+    assert np.array_equal(lowered.failures, again.failures), "other failures"
+    assert np.array_equal(lowered.hidden.matrix, again.hidden.matrix, equal_nan=True), (
+        "other hidden features"
+    )
+    _equal_measured(measured, target.measure(again), exact=target.deterministic)
+
+
 CHECKS: dict[str, Callable[[Make, Workload], None]] = {
     check.__name__: check
     for check in (
         describes_itself, offers_a_space, lowers_the_same_again, types_its_failures,
         keeps_its_programs, measures_honestly, measures_what_was_lowered, copes_with_nothing,
-        keeps_its_capabilities, enumerates_what_it_measures,
+        keeps_its_capabilities, enumerates_what_it_measures, measures_the_same_in_one_pass,
     )
 }  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Datasets of programs on hardware: made, kept, read, pruned, split, and what judges a model on them."""
+"""Datasets of programs on hardware: made, kept, read, pruned, split, and what judges a model."""

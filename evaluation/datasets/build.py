@@ -1,4 +1,4 @@
-"""Building a dataset: a plan that is kept, then part by part what is missing, at last what it is."""
+"""Building a dataset: a plan that is kept, then what is missing part by part, last what it is."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _plan(folder: Path, options: BuildOptions, steps: Steps) -> Plan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raises `DatasetError` for a dataset that came from elsewhere: it is not to be written over."""
+    """Raises `DatasetError` for a dataset that came from elsewhere: nobody writes over that."""
     if (folder / ABOUT).exists():
         raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
 
@@ -194,6 +194,12 @@ def _record(plan: Plan, part: Part, data: bytes) -> _Held:
         plan.path(part), plan.hardware[part.hardware].id, part.rows, len(data), digest(data)
     )
     return file, columns_in(data, plan.digest, part.rows)
+
+
+def kept_rows(folder: Path) -> int:
+    """How many rows of a build that was stopped are there. Raises `ValueError` and `OSError`."""
+    plan = Plan.from_json(read_plain(folder / PLAN, limit=_MOST_PLAN_BYTES))
+    return sum(part.rows for part in plan.parts if (folder / plan.path(part)).exists())
 
 
 def _about(plan: Plan, files: list[FileRecord], columns: tuple[Feature, ...]) -> About:

@@ -25,8 +25,9 @@ _CODES = {status: code for code, status in enumerate(STATUSES)}
 @dataclass(frozen=True)
 class Rows:
     """Rows of one piece of hardware, arrays of shape (rows,). `columns` are float32 of the same
-    shape by name, NaN where a row has no such thing, and `about` says what they are. `workload` is the place in the plan,
-    `config` the flat index in the space, `status` the place in `targets.base.STATUSES`."""
+    shape by name, NaN where a row has no such thing, and `about` says what they are. `workload` is
+    the place in the plan, `config` the flat index in the space, `status` the place in
+    `targets.base.STATUSES`."""
 
     workload: NDArray[np.int32]
     config: NDArray[np.int64]
@@ -91,9 +92,10 @@ def _measured(
 ) -> tuple[Lowered, Measurements]:
     at_once = capability(target, MeasuresInOnePass)
     if at_once is not None:
-        return at_once.lower_and_measure(workload, configs, tell)
-    lowered = target.lower(workload, configs)
-    measured = target.measure(lowered)
+        lowered, measured = at_once.lower_and_measure(workload, configs)
+    else:
+        lowered = target.lower(workload, configs)
+        measured = target.measure(lowered)
     tell(len(configs))
     return lowered, measured
 

@@ -1,0 +1,80 @@
+"""`tilewright dataset build`: programs on much hardware, for cost models to learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from evaluation.datasets.about import About
+    from evaluation.datasets.build import Listener
+    from evaluation.datasets.plan import BuildOptions
+
+commands = typer.Typer(help="Build datasets that cost models learn from.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="dataset")
+
+
+@commands.callback()
+def _group() -> None:
+    """A group, though it has one command."""
+
+
+@commands.command("build")
+def build(
+    out: Annotated[Path, typer.Option(help="Folder for the dataset.")],
+    rows: Annotated[int, typer.Option(help="Rows of simulated accelerators.", min=1)] = 2_000_000,
+    seed: Annotated[int, typer.Option(help="Same seed, same rows.", min=0)] = 0,
+    cpu_rows: Annotated[
+        int,
+        typer.Option(
+            help="Rows measured on this processor, half a second each; none are without a C "
+            "compiler.",
+            min=0,
+        ),
+    ] = 256,
+    bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
+        False
+    ),
+) -> None:
+    """Lower and measure schedules of the built-in networks' layers on many accelerators. Repeating
+    the command goes on with a build that was stopped."""
+    from cli.interrupts import keep_count
+    from cli.views.dataset import building, show_built
+    from cli.views.terminal import Terminal
+    from evaluation.datasets.build import kept_rows
+    from evaluation.datasets.plan import BuildOptions
+    from tuning.folders import check_folder
+
+    options = BuildOptions(rows=rows, cpu_rows=cpu_rows, seed=seed)
+    options.check()
+    check_folder(out.parent)
+    keep_count("row", lambda: kept_rows(out))
+    with building(Terminal(stderr=True)) as listen:
+        about = _bare(out, options, listen) if bare else _tracked(out, options, listen)
+    show_built(about, out, Terminal())
+
+
+def _bare(out: Path, options: BuildOptions, listen: Listener) -> About:
+    from evaluation.datasets.build import build as build_folder
+
+    return build_folder(out, options, listen=listen)
+
+
+def _tracked(out: Path, options: BuildOptions, listen: Listener) -> About:
+    from services.embedded import embedded
+
+    with embedded(_prepare):
+        from flows.dataset import dataset_flow
+
+        return dataset_flow(listen)(options, str(out))
+
+
+def _prepare() -> None:
+    """While the server starts."""
+    import flows.dataset  # noqa: F401
+    import networks.network  # noqa: F401

@@ -1,0 +1,53 @@
+"""How the building of a dataset goes, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.views.terminal import progress_bar, say
+from evaluation.datasets.about import About
+from evaluation.datasets.build import Listener, Planned, RowsDone
+from reports.figures import plural
+
+_QUIET_SECONDS = 30.0
+
+
+@contextmanager
+def building(console: Console) -> Iterator[Listener]:
+    """A bar of rows on a terminal; elsewhere a line now and then."""
+    with progress_bar(console) as bars:
+        bar = bars.add_task("planning", total=None)
+        done, total, spoke = 0, 0, time.monotonic()
+
+        def hear(event: Planned | RowsDone) -> None:
+            nonlocal done, total, spoke
+            if isinstance(event, Planned):
+                done, total = event.kept, event.rows
+                what = f"{event.workloads} workloads on {event.hardware} pieces of hardware"
+                kept = f", {event.kept:,} rows kept" if event.kept else ""
+                bars.update(bar, description=what, total=total, completed=done)
+                say(console, f"{what}: {total:,} {plural(total, 'row')}{kept}")
+                return
+            done += event.rows
+            bars.advance(bar, event.rows)
+            if not console.is_terminal and time.monotonic() - spoke > _QUIET_SECONDS:
+                spoke = time.monotonic()
+                say(console, f"… {done:,} of {total:,} rows")
+
+        yield hear
+
+
+def show_built(about: About, out: Path, console: Console) -> None:
+    """How large the dataset is, and its digest."""
+    size = sum(file.bytes for file in about.files)
+    say(
+        console,
+        f"{out}: {about.rows:,} rows of {len(about.hardware)} pieces of hardware and "
+        f"{len(about.workloads)} workloads, {size / 1e6:,.1f} MB in {len(about.files)} "
+        f"{plural(len(about.files), 'file')}; digest {about.digest[:16]}",
+    )

@@ -1,0 +1,37 @@
+"""The steps of building a dataset as Prefect tasks: a plan, and a file of rows after the other.
+
+Nothing of it is cached by `tasks.store`: what is finished lies in the dataset's own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluation.datasets.build import made
+from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
+from evaluation.datasets.rows import Progress
+from tasks.stage import step
+
+
+class TrackedSteps:
+    """Keeps `evaluation.datasets.build.Steps`."""
+
+    def plan(self, options: BuildOptions) -> Plan:
+        return _plan_dataset(options)
+
+    def part(self, plan: Plan, part: Part, tell: Progress) -> bytes:
+        title = f"{plan.hardware[part.hardware].name}, {part.number}"
+        return _measure_rows(title, part.rows, lambda: made(plan, part, tell))
+
+
+@step("plan of {options.rows} rows")
+def _plan_dataset(options: BuildOptions) -> Plan:
+    """Draw hardware, workloads, and how many rows of each pair."""
+    return make_plan(options)
+
+
+@step("{title}: {rows} rows")
+def _measure_rows(title: str, rows: int, work: Callable[[], bytes]) -> bytes:
+    """Draw, lower and measure the rows of a file. `work` stands for a plan of thousands of cells,
+    which Prefect would walk through."""
+    return work()

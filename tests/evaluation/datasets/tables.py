@@ -1,0 +1,27 @@
+"""Tables of a few made-up tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.transfer.table import Table
+from targets.features import Features
+
+
+def table_of(
+    task: Sequence[int],
+    log_latency: Sequence[float],
+    workload: Sequence[int] | None = None,
+    hardware: Sequence[int] | None = None,
+) -> Table:
+    """Rows with one column, their number."""
+    tasks = np.asarray(task, np.int64)
+    return Table(
+        Features.of(np.arange(len(tasks), dtype=np.float64)[:, None], ["number"]),
+        np.asarray(log_latency, np.float64),
+        tasks,
+        tasks if workload is None else np.asarray(workload, np.int64),
+        tasks if hardware is None else np.asarray(hardware, np.int64),
+    )
