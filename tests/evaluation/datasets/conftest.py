@@ -1,0 +1,17 @@
+"""One small dataset that tests only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluation.datasets.build import build
+from tests.evaluation.datasets.plans import OPTIONS, Steps
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dataset")
+    build(folder, OPTIONS, Steps())
+    return folder

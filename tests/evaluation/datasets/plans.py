@@ -1,0 +1,52 @@
+"""A plan of few rows, made without asking networks what there is to tune."""
+
+from __future__ import annotations
+
+from evaluation.datasets.plan import BuildOptions, Cell, Hardware, Part, Plan
+from targets.registry import rebuild, target_kinds
+from targets.workload import parse_workload
+
+WORKLOADS = (
+    "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",
+    "conv2d:n=1,c=64,h=14,w=14,o=64,k=1,s=1,p=0",
+    "dense:n=1,c=128,o=256",
+)
+OPTIONS = BuildOptions(rows=240, cpu_rows=0, seed=5, specs=2, workloads=3)
+
+
+def small_plan(options: BuildOptions = OPTIONS) -> Plan:
+    """Two accelerators, three workloads, 40 rows of each pair, in two parts each."""
+    hardware = []
+    for specification in target_kinds()["vta"].variants(2, 0):
+        target = rebuild("vta", specification, "extended")
+        hardware.append(
+            Hardware(
+                target.fingerprint, "vta", target.name, target.hardware_features(),
+                dict(specification), "extended",
+            )
+        )  # fmt: skip
+    parts = [
+        Part(h, number, tuple(Cell(w, 40) for w in cells))
+        for h in range(2)
+        for number, cells in enumerate([(0, 1), (2,)])
+    ]
+    workloads = tuple(parse_workload(text).to_json() for text in WORKLOADS)
+    return Plan(options, "0", tuple(hardware), workloads, tuple(parts))
+
+
+class Steps:
+    """Keeps `evaluation.datasets.build.Steps`; is stopped before the part of number `stop`."""
+
+    def __init__(self, stop: int = 99) -> None:
+        self.made, self.stop = 0, stop
+
+    def plan(self, options: BuildOptions) -> Plan:
+        return small_plan(options)
+
+    def part(self, plan, part, tell):  # type: ignore[no-untyped-def]
+        from evaluation.datasets.build import made
+
+        if self.made == self.stop:
+            raise KeyboardInterrupt
+        self.made += 1
+        return made(plan, part, tell)

@@ -1,0 +1,146 @@
+"""Building: rows are what the hardware does, and a build that was stopped ends as any other."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from evaluation.datasets.build import Planned, RowsDone, build, kept_rows
+from evaluation.datasets.errors import DatasetError
+from evaluation.datasets.folder import digest_of, read_table
+from evaluation.datasets.plan import BuildOptions, Plan, fitted
+from models.transfer.columns import columns_of
+from search.lease import LeaseHeld
+from targets.base import STATUSES
+from targets.registry import rebuild
+from tests.evaluation.datasets.plans import OPTIONS, Steps, small_plan
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lease"
+    }
+
+
+def test_a_row_is_what_lowering_and_measuring_its_config_give(dataset: Path) -> None:
+    plan = small_plan()
+    part = plan.parts[0]
+    found = pq.read_table(dataset / plan.path(part), partitioning=None).to_pandas()
+    hardware = plan.hardware[0]
+    target = rebuild("vta", hardware.specification, hardware.space)
+    for place in (0, 1):
+        rows = found[found["workload"] == place]
+        workload = fitted(plan.workload(place), target)
+        space = target.space(workload)
+        assert rows["config"].is_unique
+        lowered = target.lower(workload, space.unravel(rows["config"].to_numpy()))
+        measured = target.measure(lowered)
+        assert [STATUSES[code] for code in rows["status"]] == list(measured.status)
+        assert measured.valid.any()
+        cycles = np.where(measured.valid, measured.cycles, 1)
+        np.testing.assert_array_equal(
+            rows["log_latency"], np.where(measured.valid, np.log2(cycles), np.nan)
+        )
+        known = columns_of(
+            workload, space, lowered.configs, target.hardware_features(), lowered.hidden
+        )
+        for k, name in enumerate(known.names):
+            np.testing.assert_array_equal(rows[name], known.matrix[:, k].astype(np.float32))
+
+
+def test_a_build_that_is_stopped_goes_on_to_the_same_bytes(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, OPTIONS, Steps(stop=2))
+    assert not (tmp_path / "dataset.json").exists()
+    assert kept_rows(tmp_path) == 120
+    heard: list[Planned | RowsDone] = []
+    again = Steps()
+    build(tmp_path, OPTIONS, again, heard.append)
+    assert again.made == 2
+    assert heard[0] == Planned(240, 2, 3, 120)
+    assert sum(event.rows for event in heard[1:] if isinstance(event, RowsDone)) == 120
+    assert files(tmp_path) == files(dataset)
+
+
+def test_a_finished_build_is_left_as_it_is_and_mends_what_is_damaged(
+    dataset: Path, tmp_path: Path
+) -> None:
+    build(tmp_path, OPTIONS, Steps())
+    unneeded = Steps(stop=0)
+    build(tmp_path, OPTIONS, unneeded)
+    path = tmp_path / small_plan().path(small_plan().parts[3])
+    path.write_bytes(path.read_bytes()[:-100])
+    mending = Steps()
+    build(tmp_path, OPTIONS, mending)
+    assert mending.made == 1
+    assert files(tmp_path) == files(dataset)
+
+
+def test_other_options_do_not_touch_a_dataset(dataset: Path) -> None:
+    before = files(dataset)
+    with pytest.raises(DatasetError, match="other options"):
+        build(dataset, replace(OPTIONS, seed=6), Steps())
+    assert files(dataset) == before
+
+
+def test_a_dataset_from_elsewhere_is_not_built_over(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_bytes((dataset / "dataset.json").read_bytes())
+    with pytest.raises(DatasetError, match="not built here"):
+        build(tmp_path, OPTIONS, Steps())
+
+
+def test_of_two_builds_into_a_folder_one_is_told(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Steps):
+        def plan(self, options: BuildOptions) -> Plan:
+            begun.set()
+            assert go_on.wait(60)
+            return super().plan(options)
+
+    first = threading.Thread(target=build, args=(tmp_path, OPTIONS, Waiting()))
+    first.start()
+    try:
+        assert begun.wait(60)
+        with pytest.raises(LeaseHeld, match="being written by process"):
+            build(tmp_path, OPTIONS, Steps())
+    finally:
+        go_on.set()
+        first.join()
+    assert (tmp_path / "dataset.json").exists()
+
+
+def test_hardware_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    class Changed(Steps):
+        def plan(self, options: BuildOptions) -> Plan:
+            plan = small_plan(options)
+            return replace(
+                plan, hardware=tuple(replace(each, id="f" * 16) for each in plan.hardware[:1])
+                + plan.hardware[1:],
+            )  # fmt: skip
+
+    with pytest.raises(DatasetError, match="no longer is what it was"):
+        build(tmp_path, OPTIONS, Changed())
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[" * 100_000, b'{"parts": 3}', b"\xff"])
+def test_a_strange_plan_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "plan.json").write_bytes(text)
+    with pytest.raises(DatasetError, match="another folder"):
+        build(tmp_path, OPTIONS, Steps())
+
+
+def test_the_digest_changes_with_the_seed(dataset: Path, tmp_path: Path) -> None:
+    options = replace(OPTIONS, seed=6)
+    build(tmp_path, options, Steps())
+    assert digest_of(tmp_path) != digest_of(dataset)
+    ours, theirs = read_table(tmp_path), read_table(dataset)
+    assert len(ours) == len(theirs) == 240
+    assert not np.array_equal(ours.features.matrix, theirs.features.matrix, equal_nan=True)

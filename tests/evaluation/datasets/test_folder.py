@@ -1,0 +1,277 @@
+"""Reading back any part of a dataset, and refusing what is none."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evaluation.datasets.errors import DatasetError
+from evaluation.datasets.folder import read_table
+from targets.errors import TilewrightError, UnknownName
+from targets.files import digest
+from tests.evaluation.datasets.plans import small_plan
+
+PLAN = small_plan()
+FIRST = PLAN.path(PLAN.parts[0])
+
+
+@pytest.fixture
+def copy(dataset: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(dataset, tmp_path / "copy"))
+
+
+def rewrite(folder: Path, change: Callable[[Any], Any]) -> None:
+    """`dataset.json` with something changed."""
+    about = json.loads((folder / "dataset.json").read_bytes())
+    (folder / "dataset.json").write_text(json.dumps(change(about) or about))
+
+
+def replace_file(folder: Path, data: bytes, rows: int | None = None) -> None:
+    """The first file with other bytes, and `dataset.json` that vouches for them."""
+    (folder / FIRST).write_bytes(data)
+
+    def vouch(about: Any) -> None:
+        record = next(each for each in about["files"] if each["path"] == FIRST)
+        record |= {"bytes": len(data), "sha256": digest(data)}
+        if rows is not None:
+            about["rows"] += rows - record["rows"]
+            record["rows"] = rows
+
+    rewrite(folder, vouch)
+
+
+def parquet(table: pa.Table, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **how)
+    return buffer.getvalue()
+
+
+def test_the_whole_table_is_numbered_as_it_is_listed(dataset: Path) -> None:
+    table = read_table(dataset)
+    assert len(table) == 240
+    assert np.array_equal(np.unique(table.hardware), [0, 1])
+    assert np.array_equal(np.unique(table.workload), [0, 1, 2])
+    assert np.array_equal(table.task, table.hardware * 3 + table.workload)
+    assert 0 < table.valid.sum() < 240
+    compiled = [k for k, name in enumerate(table.features.names) if name.startswith("program ")]
+    missing = np.isnan(table.features.matrix[:, compiled]).all(axis=1)
+    assert 0 < missing.sum() <= (~table.valid).sum()
+    always = [k for k, name in enumerate(table.features.names) if name.startswith("hardware ")]
+    assert np.isfinite(table.features.matrix[:, always]).all()
+
+
+def test_a_part_has_the_numbers_and_columns_of_the_whole(dataset: Path) -> None:
+    whole = read_table(dataset)
+    name, workload = PLAN.hardware[1].name, PLAN.workload(2).id
+    part = read_table(dataset, hardware=[name], workloads=[workload])
+    same = whole.rows((whole.hardware == 1) & (whole.workload == 2))
+    assert len(part) == 40
+    assert part.features.names == whole.features.names
+    np.testing.assert_array_equal(part.features.matrix, same.features.matrix)
+    np.testing.assert_array_equal(part.log_latency, same.log_latency)
+    np.testing.assert_array_equal(part.task, same.task)
+    assert len(read_table(dataset, hardware=[PLAN.hardware[1].id])) == 120
+
+
+def test_some_rows_are_drawn_by_seed(dataset: Path) -> None:
+    whole = read_table(dataset)
+    some = [read_table(dataset, rows=50, seed=seed) for seed in (0, 0, 1)]
+    assert [len(each) for each in some] == [50, 50, 50]
+    np.testing.assert_array_equal(some[0].features.matrix, some[1].features.matrix)
+    assert not np.array_equal(some[0].features.matrix, some[2].features.matrix, equal_nan=True)
+    rows = {row.tobytes() for row in whole.features.matrix}
+    assert {row.tobytes() for row in some[0].features.matrix} <= rows
+    assert len(read_table(dataset, rows=1000)) == 240
+
+
+def test_workloads_that_differ_in_epilogue_alone_are_one_group(copy: Path) -> None:
+    def make_alike(about: Any) -> None:
+        about["workloads"][1] = about["workloads"][0] | {"epilogue": []}
+
+    rewrite(copy, make_alike)
+    table = read_table(copy)
+    assert np.array_equal(np.unique(table.workload), [0, 2])
+    assert len(np.unique(table.task)) == 6
+
+
+def test_unknown_names_are_refused_with_what_is_known(dataset: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        read_table(dataset, hardware=[PLAN.hardware[0].name + "x"])
+    with pytest.raises(UnknownName, match="workload"):
+        read_table(dataset, workloads=["conv"])
+
+
+def test_rows_may_come_from_elsewhere(tmp_path: Path) -> None:
+    """The format as docs/transfer.md gives it, with none of our writing code."""
+    table = pa.table(
+        {
+            "workload": pa.array([0, 0, 0], pa.int32()),
+            "status": pa.array([0, 0, 1], pa.int8()),
+            "log_latency": pa.array([10.0, 11.0, None], pa.float64()),
+            "hardware lanes": pa.array([3.0, 3.0, None], pa.float32()),
+        }
+    )
+    data = parquet(table)
+    path = tmp_path / "rows" / "hardware=mine" / "a.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    about = {
+        "format": "tilewright dataset", "version": 1, "rows": 3,
+        "statuses": ["valid", "run_error"],
+        "hardware": [{"id": "mine", "name": "m", "kind": "k", "fingerprint": "", "unit": "cycles"}],
+        "workloads": [PLAN.workload(0).to_json()],
+        "columns": [{"name": "hardware lanes"}, {"name": "hardware none"}],
+        "files": [{"path": "rows/hardware=mine/a.parquet", "hardware": "mine", "rows": 3,
+                   "bytes": len(data), "sha256": digest(data)}],
+    }  # fmt: skip
+    (tmp_path / "dataset.json").write_text(json.dumps(about))
+    found = read_table(tmp_path)
+    np.testing.assert_array_equal(found.log_latency, [10, 11, np.nan])
+    np.testing.assert_array_equal(
+        found.features.matrix, [[3, np.nan], [3, np.nan], [np.nan, np.nan]]
+    )
+
+
+# -- what is none ------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_finished_dataset_says_how_to_finish_it(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="tilewright dataset build --out"):
+        read_table(tmp_path)
+
+
+def _set(**values: Any) -> Callable[[Any], Any]:
+    return lambda about: about | values
+
+
+def _file(**values: Any) -> Callable[[Any], Any]:
+    def change(about: Any) -> None:
+        about["files"][0] |= values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda about: ["no object"], "describes no dataset"),
+        (_set(format="other"), "not about a dataset"),
+        (_set(version=2), "version 2"),
+        (_set(rows=7), "its rows are not those"),
+        (_set(hardware=[]), "not listed"),
+        (_set(columns=[{"name": "x"}, {"name": "x"}]), "twice"),
+        (_set(columns=[]), "is not listed"),
+        (_set(workloads=[]), "not listed"),
+        (_set(workloads=[{"operator": "conv2d"}]), "describes no dataset"),
+        (_set(statuses=["fine"]), "statuses"),
+        (_set(files=3), "files"),
+        (_file(path="../../etc/passwd"), "a file is called"),
+        (_file(path="rows/hardware=../part.parquet"), "a file is called"),
+        (_file(path="rows/hardware=a/part-0000.parquet"), "is missing|No such"),
+        (_file(rows=-40), "negative|its rows"),
+        (_file(sha256="0" * 64), "damaged"),
+        (_file(bytes=10), "larger than"),
+    ],
+)
+def test_a_strange_description_is_refused(
+    copy: Path, change: Callable[[Any], Any], says: str
+) -> None:
+    rewrite(copy, change)
+    with pytest.raises((TilewrightError, FileNotFoundError), match=says):
+        read_table(copy)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[" * 200_000, b"\xff\xfe", b"null"])
+def test_a_description_that_is_no_json_is_refused(copy: Path, text: bytes) -> None:
+    (copy / "dataset.json").write_bytes(text)
+    with pytest.raises(DatasetError, match="describes no dataset"):
+        read_table(copy)
+
+
+def test_damage_is_found_by_the_digest(copy: Path) -> None:
+    data = bytearray((copy / FIRST).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / FIRST).write_bytes(data)
+    with pytest.raises(DatasetError, match="damaged"):
+        read_table(copy)
+
+
+def test_a_link_in_the_place_of_a_file_is_refused(copy: Path, tmp_path: Path) -> None:
+    (copy / FIRST).rename(tmp_path / "elsewhere.parquet")
+    (copy / FIRST).symlink_to(tmp_path / "elsewhere.parquet")
+    with pytest.raises(TilewrightError, match="symbolic link"):
+        read_table(copy)
+
+
+def _changed(copy: Path, change: Callable[[pa.Table], pa.Table]) -> bytes:
+    return parquet(change(pq.read_table(copy / FIRST, partitioning=None)))
+
+
+def _with(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.set_column(table.schema.names.index(name), name, values(table))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda table: table.drop_columns(["status"]), "lacks a column status"),
+        (lambda table: table.slice(0, 5), "it has 5 rows"),
+        (lambda table: table.append_column("x", table["status"]), "is not listed"),
+        (_with("workload", lambda t: pa.array([3] * len(t), pa.int32())), "not listed"),
+        (_with("workload", lambda t: pa.array([-1] * len(t), pa.int32())), "not listed"),
+        (_with("workload", lambda t: pa.array([None] * len(t), pa.int32())), "lacks values"),
+        (_with("workload", lambda t: pa.array(["0"] * len(t))), "type int32"),
+        (_with("log_latency", lambda t: pa.array([1.0] * len(t))), "other rows"),
+        (_with("log_latency", lambda t: pa.array([float("inf")] * len(t))), "other rows"),
+        (
+            _with("hardware batch", lambda t: pa.array([float("inf")] * len(t), pa.float32())),
+            "infinite",
+        ),
+        (_with("hardware batch", lambda t: pa.array([1.0] * len(t))), "not float"),
+        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "not float"),
+    ],
+)
+def test_a_strange_file_is_refused(
+    copy: Path, change: Callable[[pa.Table], pa.Table], says: str
+) -> None:
+    replace_file(copy, _changed(copy, change))
+    with pytest.raises(DatasetError, match=says):
+        read_table(copy)
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
+    """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
+    from evaluation.datasets.about import read_about
+    from evaluation.datasets.parquet import Reader
+
+    about = read_about(dataset)
+    intact = (dataset / FIRST).read_bytes()
+    hostile = bytearray(intact)
+    for _ in range(data.draw(st.integers(1, 8))):
+        # The footer, where lengths and offsets are, is the last few kilobytes.
+        near_the_end = data.draw(st.booleans())
+        first = max(0, len(hostile) - 20_000) if near_the_end else 0
+        hostile[data.draw(st.integers(first, len(hostile) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.one_of(st.none(), st.integers(0, len(hostile))))
+    try:
+        reader = Reader(bytes(hostile[:cut]), 80, about.columns)
+        reader.workloads(3)
+        reader.log_latency(0)
+        into = np.full((80, len(about.columns)), np.nan, np.float32)
+        reader.features(np.arange(80), into)
+    except ValueError:
+        return
+    assert len(into) == 80
