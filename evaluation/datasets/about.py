@@ -25,7 +25,7 @@ FORMAT, VERSION = "tilewright dataset", 1
 MOST_BYTES = 64 << 20
 """Of `dataset.json`."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
-_PATH = re.compile(r"rows/hardware=[\w.-]{1,64}/[\w-]{1,64}\.parquet", re.ASCII)
+_PATH = re.compile(r"rows/hardware=\w[\w.-]{0,63}/\w[\w-]{0,63}\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)

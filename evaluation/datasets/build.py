@@ -145,9 +145,9 @@ def _plan(folder: Path, options: BuildOptions, steps: Steps) -> Plan:
     path = folder / PLAN
     if not check_own(path):
         _refuse_foreign(folder)
-        plan = steps.plan(options)
-        write_atomically(path, plan.to_json())
-        return plan
+        written = steps.plan(options).to_json()
+        write_atomically(path, written)
+        return Plan.from_json(written)  # as it will be when a build goes on
     try:
         plan = Plan.from_json(read_plain(path, limit=_MOST_PLAN_BYTES))
     except ValueError as error:

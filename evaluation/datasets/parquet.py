@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from evaluation.datasets.rows import Rows
 from targets.features import Feature, read_columns, write_columns
 from targets.files import as_text, read_json
+
+N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
 
 WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
 _TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
@@ -103,7 +106,7 @@ class Reader:
                 raise ValueError(f"its column {name!r:.60} has infinite values")
             into[:, place] = values
 
-    def _numbers(self, name: str, kind: type) -> NDArray[np.generic]:
+    def _numbers(self, name: str, kind: type[N]) -> NDArray[N]:
         try:
             table = self._file.read(columns=[name], use_threads=False)
             table.validate(full=True)

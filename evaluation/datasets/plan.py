@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -108,7 +108,7 @@ class Plan:
         """Of all parts."""
         return sum(part.rows for part in self.parts)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Content hash: equal plans make equal datasets, but for what is measured."""
         return digest(self.to_json())[:32]

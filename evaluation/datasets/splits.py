@@ -65,4 +65,5 @@ def _whole_groups(table: Table, kind: Kind, rng: np.random.Generator, held_out: 
 
 def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:
     """So many of each count, at least one and not all; of one, none."""
-    return np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1).astype(np.int64)
+    shares = np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1)
+    return np.asarray(shares, np.int64)
