@@ -1,0 +1,184 @@
+"""How neural models learn: Adam on the root of the mean squared error, until it is time.
+
+Rows lie on the device as a whole; a few hundred steps at a time are one compiled loop, and the
+clock is looked at between loops. The learning rate falls to nothing in the last part of whatever
+ends first, the epochs or the minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from models.transfer.model import Learned, Lesson
+from models.transfer.networks import Network, begin
+from models.transfer.prepared import Matrix
+from models.transfer.weights import Weights
+from search.actor_critic import on_cpu
+
+_ASKED_AT_ONCE = 4096
+_LOOP_SECONDS = 4.0
+_FIRST_STEPS = 32
+_LOOK_EVERY = 0.1  # of the training: how far it is from the rows kept back
+_EPSILON = 1e-8
+
+
+class Taken(NamedTuple):
+    """What is taken away at random: the chance that a row loses its late columns, that any value is
+    lost, and which columns are late, (columns,)."""
+
+    program: float
+    column: float
+    late: ArrayLike
+
+
+def descend(
+    network: Network,
+    lesson: Lesson,
+    scaled: Callable[[Matrix], Matrix],
+    options: Any,
+    seed: int,
+) -> tuple[Weights, Learned]:
+    """Weights that fit a lesson, and how far the training came. `options` are those of
+    `models.transfer.neural.NeuralOptions` with a batch."""
+    begun, rng = time.monotonic(), np.random.default_rng(seed)
+    batch = min(options.batch, len(lesson.y))
+    per_epoch = -(-len(lesson.y) // batch)
+    total = per_epoch * options.epochs
+    taken = Taken(options.drop_program, options.drop_column, lesson.late)
+    with on_cpu():
+        x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(lesson.y)
+        weights: Any = {name: jnp.asarray(each) for name, each in begin(network, seed).items()}
+        adam = _adam().init(weights)
+        done, steps, looked, started = 0, _FIRST_STEPS, 0.0, 0.0
+        draws = _Draws(len(lesson.y), batch, rng)
+        while done < total:
+            now = time.monotonic()
+            if now > lesson.until:
+                break
+            steps = min(steps, total - done)
+            share = max(done / total, _share(now, started, lesson.until) if started else 0.0)
+            rate = options.learning_rate * min(1.0, (1.0 - share) / max(options.fall, 1e-9))
+            weights, adam, loss = _loop(
+                network, weights, adam, x, y, draws.take(steps), np.uint32(rng.integers(1 << 31)),
+                np.float32(rate), taken,
+            )  # fmt: skip
+            loss.block_until_ready()
+            done += steps
+            if not started:  # the first loop compiled
+                started = time.monotonic()
+                begun_steps = done
+            else:
+                took = time.monotonic() - now
+                if took < _LOOP_SECONDS / 2 and steps < 4096:
+                    steps *= 2
+            if share >= looked:
+                looked = share + _LOOK_EVERY
+                lesson.say(
+                    f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
+                )
+        found = {name: np.asarray(each) for name, each in weights.items()}
+    end = time.monotonic()
+    pace = (end - started) / max(done - begun_steps, 1) if started else 0.0
+    seconds = pace * done if done > _FIRST_STEPS else end - begun
+    stopped = "epochs" if done >= total else "minutes"
+    return found, Learned(done / per_epoch, options.epochs, seconds, stopped)
+
+
+def ask(
+    network: Network, weights: Weights, x: Matrix, scaled: Callable[[Matrix], Matrix]
+) -> NDArray[np.float64]:
+    """Labels of rows (rows, columns), shape (rows,)."""
+    found = np.empty(len(x))
+    with on_cpu():
+        for begin_at in range(0, len(x), _ASKED_AT_ONCE):
+            part = scaled(x[begin_at : begin_at + _ASKED_AT_ONCE])
+            size = _size(len(part))
+            filled = np.zeros((size, part.shape[1]), np.float32)
+            filled[: len(part)] = part
+            labels = np.asarray(_ask(network, weights, filled))
+            found[begin_at : begin_at + len(part)] = labels[: len(part)]
+    return found
+
+
+def _size(rows: int) -> int:
+    """So many rows are asked about: few sizes, since each is compiled."""
+    return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
+
+
+class _Draws:
+    """Rows of minibatches, each epoch all of them in another order."""
+
+    def __init__(self, rows: int, batch: int, rng: np.random.Generator) -> None:
+        self.rows, self.batch, self.rng = rows, batch, rng
+        self.left = np.empty(0, np.int32)
+
+    def take(self, steps: int) -> NDArray[np.int32]:
+        """Shape (steps, batch)."""
+        wanted = steps * self.batch
+        parts, count = [self.left], len(self.left)
+        while count < wanted:
+            parts.append(self.rng.permutation(self.rows).astype(np.int32))
+            count += self.rows
+        whole = np.concatenate(parts)
+        self.left = whole[wanted:]
+        return whole[:wanted].reshape(steps, self.batch)
+
+
+def _share(now: float, started: float, until: float) -> float:
+    return min((now - started) / max(until - started, 1e-9), 1.0)
+
+
+def _adam() -> Any:
+    return optax.inject_hyperparams(optax.adam)(learning_rate=1e-3)
+
+
+@partial(jax.jit, static_argnums=0)
+def _ask(network: Network, weights: Any, x: ArrayLike) -> jax.Array:
+    return network(weights, jnp.asarray(x))
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+def _loop(
+    network: Network, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
+    seed: ArrayLike, rate: ArrayLike, taken: Taken,
+) -> tuple[Any, Any, jax.Array]:  # fmt: skip
+    """Weights and Adam's averages after a step for each row of `rows`, (steps, batch), and the mean
+    error on the way."""
+    adam.hyperparams["learning_rate"] = jnp.asarray(rate)
+    key = jax.random.key(seed, impl="threefry2x32")
+
+    def loss(weights: Any, some: jax.Array, label: jax.Array) -> jax.Array:
+        off = network(weights, some) - label
+        return jnp.sqrt((off * off).mean() + _EPSILON)
+
+    def step(carried: tuple[Any, Any], now: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+        weights, adam = carried
+        which, number = now
+        some = _without(x[which], jax.random.fold_in(key, number), taken)
+        error, slope = jax.value_and_grad(loss)(weights, some, y[which])
+        change, adam = _adam().update(slope, adam)
+        return (optax.apply_updates(weights, change), adam), error
+
+    rows = jnp.asarray(rows)
+    (weights, adam), errors = jax.lax.scan(
+        step, (weights, adam), (rows, jnp.arange(rows.shape[0]))
+    )
+    return weights, adam, errors.mean()
+
+
+def _without(x: jax.Array, key: jax.Array, taken: Taken) -> jax.Array:
+    """Rows with values taken away."""
+    rows, single = jax.random.split(key)
+    gone = jax.random.uniform(rows, (x.shape[0], 1)) < taken.program
+    gone = (gone & jnp.asarray(taken.late)) | (jax.random.uniform(single, x.shape) < taken.column)
+    return jnp.where(gone, jnp.nan, x)

@@ -1,0 +1,87 @@
+"""The folder of a transferred model: an index in JSON with digests, and files in native formats.
+
+`model.json` says of which kind the model is, with which options and columns, and which files it has
+with their SHA-256. Nothing in it chooses code but the name of a kind, and every file is held
+against its format before a library reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.transfer.contract import TransferError
+from targets.errors import TilewrightError
+from targets.files import canonical, digest, write_atomically
+from targets.safe_files import read_plain
+
+INDEX = "model.json"
+MAX_COLUMNS = 20_000
+MAX_BYTES = 1 << 29
+"""Of a file of a model."""
+
+Name = Annotated[str, Field(max_length=300)]
+
+
+class Index(BaseModel):
+    """What `model.json` holds."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: Literal[1] = 1
+    kind: Annotated[str, Field(max_length=100)]
+    seed: Annotated[int, Field(ge=0)]
+    options: dict[str, int | float | bool | str]
+    columns: Annotated[list[Name], Field(max_length=MAX_COLUMNS)]
+    spread: Annotated[list[float], Field(min_length=2, max_length=2)]
+    facts: dict[str, int | float | bool | str]
+    files: dict[Name, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+
+
+def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write the files, then the index with their digests. Raises `OSError` and `UnsafeFile`."""
+    whole = Index.model_validate(
+        {**index, "files": {name: digest(data) for name, data in files.items()}}
+    )
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    write_atomically(folder / INDEX, canonical(whole.model_dump()) + b"\n")
+
+
+def read_index(folder: Path) -> Index:
+    """What a folder says of its model. Raises `TransferError`."""
+    try:
+        found = Index.model_validate_json(read_plain(folder / INDEX, limit=MAX_BYTES))
+        if len(set(found.columns)) != len(found.columns):
+            raise ValueError("two of its columns have one name")
+    except (OSError, ValueError, RecursionError, TilewrightError) as error:
+        raise no_model(folder, error) from None
+    return found
+
+
+def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The files of these names, as they were written. Raises `TransferError`."""
+    if tuple(sorted(index.files)) != tuple(sorted(names)):
+        raise no_model(folder, f"a model of kind {index.kind} has the files {', '.join(names)}")
+    try:
+        found = {name: read_plain(folder / name, limit=MAX_BYTES) for name in names}
+    except (OSError, TilewrightError) as error:
+        raise no_model(folder, error) from None
+    for name, data in found.items():
+        if digest(data) != index.files[name]:
+            raise no_model(folder, f"{name} is not the file that was saved")
+    return found
+
+
+def no_model(folder: Path, why: object) -> TransferError:
+    """An error that says what to do about a folder that holds no usable model."""
+    if isinstance(why, ValidationError):
+        first = why.errors()[0]
+        why = f"{INDEX}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    said = " ".join(str(why).split())[:200]
+    return TransferError(
+        f"{folder} holds no usable model ({said}); train one: tilewright model train --out {folder}"
+    )

@@ -1,0 +1,73 @@
+"""Every kind of transferred model, by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from models.transfer.contract import TransferError
+from models.transfer.files import read_index
+from models.transfer.model import Transferred, options_of
+from targets.errors import UnknownName
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Where a kind is (its library takes a second to load), and the modules it cannot do
+    without."""
+
+    place: str
+    modules: tuple[str, ...] = ()
+
+
+_NEURAL = ("jax", "optax", "safetensors")
+_KINDS = {
+    "xgboost": _Kind("models.transfer.trees:XGBoost"),
+    "lightgbm": _Kind("models.transfer.trees:LightGBM"),
+    "mlp": _Kind("models.transfer.neural:MLP", _NEURAL),
+    "attention": _Kind("models.transfer.neural:Attention", _NEURAL),
+}
+
+
+def kinds() -> list[str]:
+    """The names of all kinds."""
+    return list(_KINDS)
+
+
+def make_model(
+    kind: str, seed: int = 0, options: Mapping[str, object] | None = None
+) -> Transferred:
+    """An untrained model. Raises `UnknownName`, and `TransferError` for an option it does not know
+    or a library that is missing."""
+    found = _find(kind)
+    return found(seed, options_of(found, options))
+
+
+def load_model(folder: Path) -> Transferred:
+    """The model that was saved in a folder, which may come from a stranger. Raises
+    `TransferError`."""
+    index = read_index(folder)
+    try:
+        model = make_model(index.kind, index.seed, index.options)
+    except UnknownName as error:
+        raise TransferError(f"{folder} holds no usable model: {error}") from None
+    model.read(folder, index)
+    return model
+
+
+def _find(kind: str) -> type[Transferred]:
+    if kind not in _KINDS:
+        raise UnknownName("kind of model", kind, kinds())
+    entry = _KINDS[kind]
+    absent = [name for name in entry.modules if importlib.util.find_spec(name) is None]
+    if absent:
+        raise TransferError(
+            f"a model of kind {kind} needs {' and '.join(absent)}, which is missing; install it: "
+            "pip install 'tilewright[neural]', or choose another kind: xgboost, lightgbm"
+        )
+    module, _, name = entry.place.partition(":")
+    return cast(type[Transferred], getattr(importlib.import_module(module), name))

@@ -1,0 +1,191 @@
+"""What all kinds of transferred models share: columns by name, labels, the chance to run, what a
+prediction is usually off by, and the folder. A kind learns to rank and keeps what it learned."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.transfer.chance import Chance
+from models.transfer.contract import CommonOptions, Prediction, TransferError, Training
+from models.transfer.files import Index, no_model, read_files, read_index, write_model
+from models.transfer.prepared import (
+    Matrix,
+    aligned,
+    held_out,
+    is_late,
+    known_columns,
+    labels,
+    masked,
+)
+from models.transfer.table import Table
+from targets.errors import TilewrightError
+from targets.features import Features
+
+CHANCE = "validity.ubj"
+_CHANCE_SHARE = 0.15  # of the time for training
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a kind learns from: columns by `names` with NaN for what is unknown, shape (rows,
+    columns), and labels (rows,); the same of rows that tell when to stop; which columns are known
+    only of compiled programs, shape (columns,); and when to stop at the latest, by
+    `time.monotonic`."""
+
+    names: tuple[str, ...]
+    x: Matrix
+    y: NDArray[np.float32]
+    held_x: Matrix
+    held_y: NDArray[np.float32]
+    late: NDArray[np.bool_]
+    until: float
+    say: Say
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How many epochs were done of how many, in how many seconds, and by what they ended."""
+
+    epochs: float
+    asked: int
+    seconds: float
+    stopped: str
+
+
+class Transferred(ABC):
+    """Keeps `models.transfer.contract.TransferModel`."""
+
+    kind: ClassVar[str]
+    file: ClassVar[str]
+    options_type: ClassVar[type[CommonOptions]]
+
+    def __init__(self, seed: int, options: CommonOptions) -> None:
+        self.seed = seed
+        self.options = options
+        self.columns: tuple[str, ...] = ()
+        self.facts: dict[str, int | float | bool | str] = {}
+        self._chance = Chance(seed)
+        self._spread = (0.0, 0.0)
+
+    # -- what a kind does -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _learn(self, lesson: Lesson) -> Learned:
+        """Learn to predict labels."""
+
+    @abstractmethod
+    def _rank(self, x: Matrix) -> NDArray[np.float64]:
+        """Labels of rows of the model's columns, shape (rows,)."""
+
+    @abstractmethod
+    def _packed(self) -> bytes:
+        """The file that holds what was learned."""
+
+    @abstractmethod
+    def _unpack(self, data: bytes) -> None:
+        """Read that file, whoever wrote it. Raises `ValueError`, or `TilewrightError`."""
+
+    # -- the contract ---------------------------------------------------------------------------
+
+    def fit(
+        self, table: Table, validation: Table | None = None, say: Say = lambda text: None
+    ) -> Training:
+        """As `TransferModel.fit`; `say` hears how it goes."""
+        begun = time.monotonic()
+        seconds = 60.0 * self.options.minutes
+        rows = len(table)
+        if validation is None:
+            table, validation = held_out(table, self.options.held, self.seed)
+        self.columns = known_columns(table)
+        late = is_late(self.columns)
+        x, held_x = aligned(table.features, self.columns), aligned(validation.features, self.columns)
+        self._chance.fit(
+            x[:, ~late], table.valid, self.options.threads, begun + _CHANCE_SHARE * seconds
+        )
+        known, held = table.valid, validation.valid
+        lesson = Lesson(
+            self.columns, x[known], labels(table)[known], held_x[held], labels(validation)[held],
+            late, begun + 0.97 * seconds, say,
+        )  # fmt: skip
+        del x, held_x
+        if not len(lesson.y):
+            raise TransferError("no row of the table has a latency: there is nothing to learn from")
+        learned = self._learn(lesson)
+        self._spread = self._usual_error(lesson)
+        taken = time.monotonic() - begun
+        full = learned.seconds * learned.asked / max(learned.epochs, 1e-9)
+        return Training(rows, taken, int(learned.epochs), full, learned.stopped)
+
+    def predict(self, features: Features) -> Prediction:
+        """As `TransferModel.predict`."""
+        x = aligned(features, self.columns)
+        late = is_late(self.columns)
+        compiled = ~np.isnan(x[:, late]).all(axis=1)
+        spread = np.where(compiled, *self._spread)
+        return Prediction(self._rank(x), spread, self._chance.predict(x[:, ~late]))
+
+    def save(self, folder: Path) -> None:
+        """As `TransferModel.save`."""
+        index = {
+            "kind": self.kind,
+            "seed": self.seed,
+            "options": self.options.model_dump(),
+            "columns": list(self.columns),
+            "spread": list(self._spread),
+            "facts": self.facts,
+        }
+        write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.packed()})
+
+    def read(self, folder: Path, index: Index) -> None:
+        """Become the model of a folder with this index. Raises `TransferError`."""
+        files = read_files(folder, index, (self.file, CHANCE))
+        self.columns, self.facts = tuple(index.columns), dict(index.facts)
+        low, high = index.spread
+        try:
+            if not (np.isfinite(index.spread).all() and min(index.spread) >= 0):
+                raise ValueError("its spread is none")
+            self._spread = (low, high)
+            self._unpack(files[self.file])
+            self._chance.unpack(files[CHANCE], int((~is_late(self.columns)).sum()))
+        except (ValueError, TilewrightError) as error:
+            raise no_model(folder, error) from None
+
+    def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
+        """Deviation on the rows kept back, centred: compiled, and before that."""
+        off = []
+        for hidden in (0.0, 1.0):
+            x = masked(lesson.held_x, lesson.late, hidden, 0.0, 0)
+            off.append(float(np.std(self._rank(x) - lesson.held_y)) if len(x) else 0.0)
+        return off[0], off[1]
+
+
+def options_of(
+    kind: type[Transferred], given: Mapping[str, object] | None = None
+) -> CommonOptions:
+    """The options of a kind. Raises `TransferError` for one that it does not know, or a value it
+    cannot take."""
+    from pydantic import ValidationError
+
+    fields = kind.options_type.model_fields
+    try:
+        return kind.options_type.model_validate(dict(given or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TransferError(
+            f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; there are "
+            f"{', '.join(fields)}"
+        ) from None
+
+
+def index_of(folder: Path) -> Index:
+    """What a folder says of its model. Raises `TransferError`."""
+    return read_index(folder)

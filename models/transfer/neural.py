@@ -1,0 +1,128 @@
+"""Neural models that carry over: an MLP over all columns, and the published network of Verma et al.
+(ExHET 2023), three bidirectional LSTMs over the schedule's decisions with two heads of attention.
+
+What the networks compute is in `models.transfer.networks`, how they learn in
+`models.transfer.descent`; both load JAX, a second's work.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from models.transfer.contract import CommonOptions
+from models.transfer.model import Learned, Lesson, Transferred
+from models.transfer.prepared import Matrix
+from models.transfer.tokens import tokens_of
+from models.transfer.weights import Weights, pack_weights, unpack_weights
+
+_CLIP = 6.0
+"""Deviations beyond which a value counts as no further away: hardware may be of any size."""
+
+
+class NeuralOptions(CommonOptions):
+    """Of neural models."""
+
+    epochs: int = Field(default=200, ge=1, le=10_000, description="passes over the data at most")
+    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="of Adam")
+    fall: float = Field(
+        default=0.3, ge=0, le=1,
+        description="last share of the training in which the learning rate falls to nothing",
+    )  # fmt: skip
+
+
+class MLPOptions(NeuralOptions):
+    """Of the MLP."""
+
+    batch: int = Field(default=1024, ge=1, le=65536, description="rows a step")
+    units: int = Field(default=256, ge=1, le=4096, description="units a layer")
+    layers: int = Field(default=3, ge=1, le=16, description="hidden layers")
+
+
+class AttentionOptions(NeuralOptions):
+    """Of the published network; the defaults of batch, epochs, rate, layers, heads and unrolling
+    are those published."""
+
+    batch: int = Field(default=16, ge=1, le=65536, description="rows a step")
+    units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM, each direction")
+    layers: int = Field(default=3, ge=1, le=8, description="bidirectional LSTMs")
+    heads: int = Field(default=2, ge=1, le=16, description="heads of attention")
+    unroll: int = Field(default=2, ge=1, le=64, description="steps of an LSTM unrolled into one")
+
+
+class _Neural(Transferred):
+    """Weights, with the mean and deviation of every column."""
+
+    file: ClassVar[str] = "model.safetensors"
+    options: Any
+
+    @abstractmethod
+    def _network(self) -> Any:
+        """A `models.transfer.networks.Network` over this model's columns."""
+
+    def _learn(self, lesson: Lesson) -> Learned:
+        from models.transfer.descent import descend
+
+        mean = np.nanmean(lesson.x, axis=0, dtype=np.float64)
+        deviation = np.nanstd(lesson.x, axis=0, dtype=np.float64)
+        self._scale = {
+            "mean": np.nan_to_num(mean).astype(np.float32),
+            "deviation": np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32),
+        }
+        self._weights, learned = descend(
+            self._network(), lesson, self._scaled, self.options, self.seed
+        )
+        return learned
+
+    def _rank(self, x: Matrix) -> NDArray[np.float64]:
+        from models.transfer.descent import ask
+
+        return ask(self._network(), self._weights, x, self._scaled)
+
+    def _scaled(self, x: Matrix) -> Matrix:
+        """Deviations from the mean, NaN where nothing is known; shape (rows, columns)."""
+        found = (x - self._scale["mean"]) / self._scale["deviation"]
+        return np.clip(found, -_CLIP, _CLIP, out=found)
+
+    def _packed(self) -> bytes:
+        return pack_weights({**self._weights, **self._scale})
+
+    def _unpack(self, data: bytes) -> None:
+        width = len(self.columns)
+        shapes = self._network().shapes() | {"mean": (width,), "deviation": (width,)}
+        found = unpack_weights(data, shapes)
+        self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
+        if not (self._scale["deviation"] > 0).all():
+            raise ValueError("a deviation is not above 0")
+        self._weights: Weights = found
+
+
+class MLP(_Neural):
+    """Layers of units over all columns."""
+
+    kind: ClassVar[str] = "mlp"
+    options_type = MLPOptions
+
+    def _network(self) -> Any:
+        from models.transfer.networks import Perceptron
+
+        return Perceptron(len(self.columns), self.options.units, self.options.layers)
+
+
+class Attention(_Neural):
+    """Bidirectional LSTMs and attention over knobs, in the light of all other columns."""
+
+    kind: ClassVar[str] = "attention"
+    options_type = AttentionOptions
+
+    def _network(self) -> Any:
+        from models.transfer.networks import Sequence
+
+        o, tokens = self.options, tokens_of(self.columns)
+        return Sequence(
+            len(self.columns), tokens.columns, tokens.others, o.units, o.layers, o.heads, o.unroll
+        )

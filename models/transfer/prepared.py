@@ -1,0 +1,100 @@
+"""What kinds of models learn from: columns put in a model's own order by their names, what is
+missing as NaN, and labels that only order programs within a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.transfer.contract import TransferError
+from models.transfer.derived import LATE, with_derived
+from models.transfer.table import Table
+from targets.features import Features
+
+Matrix = NDArray[np.float32]
+"""Rows of a model's columns, NaN where a value is not known, shape (rows, columns)."""
+
+_AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
+
+
+def known_columns(table: Table) -> tuple[str, ...]:
+    """Names of the columns of a table that say something of any row, and of those derived from
+    them, in the order of the table."""
+    found: dict[str, bool] = {}
+    for part in _parts(table.features):
+        given = with_derived(part)
+        known = np.isfinite(given.matrix).any(axis=0)
+        for name, any_row in zip(given.names, known, strict=True):
+            found[name] = found.get(name, False) or bool(any_row)
+    return tuple(name for name, known in found.items() if known)
+
+
+def aligned(features: Features, names: Sequence[str]) -> Matrix:
+    """The columns of these names, in their order, shape (rows, names): NaN where there is no such
+    column, and where a number is none."""
+    matrix = np.full((len(features), len(names)), np.nan, np.float32)
+    begin = 0
+    for part in _parts(features):
+        given = with_derived(part)
+        places = {name: k for k, name in enumerate(given.names)}
+        for k, name in enumerate(names):
+            if name in places:
+                matrix[begin : begin + len(part), k] = given.matrix[:, places[name]]
+        begin += len(part)
+    matrix[~np.isfinite(matrix)] = np.nan
+    return matrix
+
+
+def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which columns are known only of what was compiled, shape (names,)."""
+    return np.array([name.startswith(("program ", LATE)) for name in names], dtype=np.bool_)
+
+
+def masked(
+    x: Matrix, late: NDArray[np.bool_], program: float, column: float, seed: int
+) -> Matrix:
+    """A copy of `x` (rows, columns) in which a share of rows lacks the columns that are `late`
+    (columns,), and every value is missing with the chance `column`."""
+    rng = np.random.default_rng(seed)
+    gone = rng.random(x.shape, np.float32) < column
+    gone |= (rng.random(len(x)) < program)[:, None] & late
+    return np.where(gone, np.float32(np.nan), x)
+
+
+def labels(table: Table) -> NDArray[np.float32]:
+    """log2 latency less the mean of its task, shape (rows,); NaN for programs that do not run."""
+    _, task = np.unique(table.task, return_inverse=True)
+    valid = table.valid
+    total = np.bincount(task, np.where(valid, table.log_latency, 0.0))
+    count = np.bincount(task, valid)
+    mean = total / np.maximum(count, 1)
+    return np.asarray(table.log_latency - mean[task], dtype=np.float32)
+
+
+def held_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """The table without some whole tasks, and these tasks; of a single task some rows. Raises
+    `TransferError` if there is too little for two tables."""
+    rng = np.random.default_rng(seed)
+    tasks = np.unique(table.task)
+    if len(tasks) > 1:
+        count = min(max(1, round(share * len(tasks))), len(tasks) - 1)
+        held = np.isin(table.task, rng.choice(tasks, count, replace=False))
+    else:
+        held = rng.random(len(table)) < share
+    if not (table.valid & ~held).any() or not (table.valid & held).any():
+        held = np.zeros(len(table), dtype=np.bool_)
+        valid = np.flatnonzero(table.valid)
+        held[valid[:: max(2, round(1 / share))]] = True
+    if not (table.valid & ~held).any():
+        raise TransferError(
+            f"{int(table.valid.sum())} of {len(table)} rows have a latency, too few to learn from; "
+            "build a larger dataset"
+        )
+    return table.rows(~held), table.rows(held)
+
+
+def _parts(features: Features) -> list[Features]:
+    starts = range(0, max(len(features), 1), _AT_ONCE)
+    return [features.rows(np.arange(k, min(k + _AT_ONCE, len(features)))) for k in starts]

@@ -1,0 +1,162 @@
+"""Boosted trees that carry over: XGBoost and LightGBM. A cut learns which way unknown values go."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from models.transfer.boosting import PATIENCE, TimedTrees
+from models.transfer.contract import CommonOptions
+from models.transfer.model import Learned, Lesson, Transferred
+from models.transfer.prepared import Matrix, masked
+from models.trees import LightGBM as NativeLightGBM
+
+
+class TreeOptions(CommonOptions):
+    """Of boosted trees."""
+
+    trees: int = Field(default=800, ge=1, le=20_000, description="trees at most")
+    learning_rate: float = Field(default=0.1, gt=0, le=1, description="weight of each tree")
+
+
+class XGBoostOptions(TreeOptions):
+    """Of XGBoost."""
+
+    depth: int = Field(default=9, ge=1, le=16, description="cuts on the way to a leaf")
+
+
+class LightGBMOptions(TreeOptions):
+    """Of LightGBM."""
+
+    leaves: int = Field(default=255, ge=2, le=4096, description="leaves of a tree")
+
+
+class XGBoost(Transferred):
+    """Histogram trees of XGBoost, as UBJSON."""
+
+    kind: ClassVar[str] = "xgboost"
+    file: ClassVar[str] = "model.ubj"
+    options_type = XGBoostOptions
+    options: XGBoostOptions
+
+    def _learn(self, lesson: Lesson) -> Learned:
+        options = self.options
+        self._trees = TimedTrees(
+            self.seed, False,
+            {"rounds": options.trees, "max_depth": options.depth, "eta": options.learning_rate,
+             "min_child_weight": 8.0, "subsample": 0.8, "colsample_bynode": 0.5, "lambda": 1.0},
+        )  # fmt: skip
+        x, held = _masked(lesson, options, self.seed)
+        grown, seconds, stopped = self._trees.boost(
+            x, lesson.y, (held, lesson.held_y), options.threads, lesson.until
+        )
+        return Learned(grown, options.trees, seconds, stopped)
+
+    def _rank(self, x: Matrix) -> NDArray[np.float64]:
+        return self._trees.ask(x)
+
+    def _packed(self) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / self.file
+            self._trees.save(path)
+            return path.read_bytes()
+
+    def _unpack(self, data: bytes) -> None:
+        self._trees = TimedTrees(self.seed, False, {})
+        _read(self._trees, data, self.file)
+        _check_width(self._trees.width, len(self.columns))
+
+
+class LightGBM(Transferred):
+    """Trees of LightGBM, as its text."""
+
+    kind: ClassVar[str] = "lightgbm"
+    file: ClassVar[str] = "model.txt"
+    options_type = LightGBMOptions
+    options: LightGBMOptions
+
+    def _learn(self, lesson: Lesson) -> Learned:
+        import lightgbm
+
+        options, begun = self.options, time.monotonic()
+        settings = {
+            "objective": "regression", "num_leaves": options.leaves, "max_bin": 255,
+            "learning_rate": options.learning_rate, "num_threads": options.threads,
+            "min_data_in_leaf": 20, "feature_fraction_bynode": 0.5, "bagging_fraction": 0.8,
+            "bagging_freq": 1, "lambda_l2": 1.0, "deterministic": True, "force_col_wise": True,
+            "seed": self.seed, "verbosity": -1,
+        }  # fmt: skip
+        x, held = _masked(lesson, options, self.seed)
+        data = lightgbm.Dataset(x, lesson.y, params={"verbosity": -1, "max_bin": 255})
+        clock = _Clock(lesson.until)
+        watched = [data.create_valid(held, lesson.held_y)] if len(held) else []
+        early = [lightgbm.early_stopping(PATIENCE, verbose=False)] if watched else []
+        self._trees = NativeLightGBM(self.seed, False, {})
+        booster = lightgbm.train(
+            settings, data, options.trees, valid_sets=watched, callbacks=[clock, *early]
+        )
+        best = booster.best_iteration if booster.best_iteration > 0 else clock.grown
+        self._trees.booster = lightgbm.Booster(model_str=booster.model_to_string(best))
+        stopped = "no gain" if clock.grown < options.trees else "epochs"
+        return Learned(
+            clock.grown, options.trees, time.monotonic() - begun,
+            "minutes" if clock.late else stopped,
+        )  # fmt: skip
+
+    def _rank(self, x: Matrix) -> NDArray[np.float64]:
+        found = self._trees.booster.predict(x, num_threads=self.options.threads)
+        return np.asarray(found, dtype=np.float64)
+
+    def _packed(self) -> bytes:
+        return str(self._trees.booster.model_to_string()).encode()
+
+    def _unpack(self, data: bytes) -> None:
+        self._trees = NativeLightGBM(self.seed, False, {})
+        _read(self._trees, data, self.file)
+        _check_width(self._trees.width, len(self.columns))
+
+
+class _Clock:
+    """Counts LightGBM's trees, and ends training when it is time."""
+
+    order = 0
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.grown = 0
+        self.late = False
+
+    def __call__(self, env: Any) -> None:
+        from lightgbm.callback import EarlyStopException
+
+        self.grown = env.iteration + 1
+        if time.monotonic() > self.until:
+            self.late = True
+            raise EarlyStopException(env.iteration, env.evaluation_result_list)
+
+
+def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Matrix, Matrix]:
+    """What is learned from and what is held against, with values taken away."""
+    share = (options.drop_program, options.drop_column)
+    return (
+        masked(lesson.x, lesson.late, *share, seed),
+        masked(lesson.held_x, lesson.late, *share, seed + 1),
+    )
+
+
+def _read(trees: TimedTrees | NativeLightGBM, data: bytes, name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        trees.load(path)
+
+
+def _check_width(width: int | None, columns: int) -> None:
+    if width != columns:
+        raise ValueError(f"it is asked with {width} columns, and {columns} are named")

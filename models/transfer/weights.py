@@ -1,0 +1,53 @@
+"""Weights of neural models as safetensors: all there, of the right shape, finite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Weights = dict[str, NDArray[np.float32]]
+_MAX_HEADER = 1 << 22
+
+
+def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
+    """The bytes of a safetensors file, in the order of names."""
+    from safetensors.numpy import save
+
+    return bytes(save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}))
+
+
+def unpack_weights(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    """The arrays of these names and shapes, float32. Raises `ValueError` if the file holds anything
+    else."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    _check_header(data, shapes)
+    try:
+        found: Weights = load(data)
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"safetensors cannot read it: {str(error)[:200]}") from None
+    for name, array in found.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} is not finite")
+    return found
+
+
+def _check_header(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """All of the header, before the library reads it."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(len(data) - 8, _MAX_HEADER):
+        raise ValueError("its header is longer than the file")
+    try:
+        header = json.loads(data[8 : 8 + length])
+    except RecursionError:
+        raise ValueError("its header is no JSON") from None
+    if not isinstance(header, dict) or header.keys() != shapes.keys():
+        raise ValueError("its arrays are not those of such a model")
+    for name, entry in header.items():
+        said = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else None
+        if said != ("F32", list(shapes[name])):
+            raise ValueError(f"{name} is not of shape {shapes[name]}, float32")
