@@ -19,6 +19,7 @@ from cli.commands import (
     enumerate,
     explain,
     export,
+    model,
     networks,
     servers,
     set_up,
@@ -67,7 +68,7 @@ def _options(
 
 for _group in (
     tune, artefact, compare, explain, trials, export, networks, targets, servers, set_up, vta,
-    enumerate, dataset,
+    enumerate, dataset, model,
 ):  # fmt: skip
     _group.register(app)
 

@@ -131,7 +131,7 @@ def _register(
             f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
             f"space {test_bed.space}, learned by tuner {tuner}."
         )
-        _provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
+        provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
         version = _new_version(client, name, model_id, run_id, _digest(model_id))
         crowned.append(Crowned(role, job.workload, name, version))
     return crowned
@@ -180,7 +180,7 @@ def _logged(
     return str(entry.model_id)
 
 
-def _provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
+def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
     """A registered model of this name, there or new."""
     try:
         client.create_registered_model(name, tags=tags, description=text)

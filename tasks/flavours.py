@@ -33,7 +33,7 @@ def booster_of(model: CostModel) -> Any:
 
 def flavoured_booster(kind: str, booster: object) -> Flavoured:
     """A boosted model, loadable with MLflow's flavour of its library."""
-    _survey_no_packages()
+    survey_no_packages()
     if kind == "lightgbm":
         import lightgbm
         import mlflow.lightgbm
@@ -50,7 +50,7 @@ def flavoured_booster(kind: str, booster: object) -> Flavoured:
     )
 
 
-def _survey_no_packages() -> None:
+def survey_no_packages() -> None:
     """MLflow reads the file lists of all installed packages, for a second, to find the modules of
     those that a model requires: here the names are the distributions' own."""
     if requirements_utils._MODULES_TO_PACKAGES is None:
@@ -66,7 +66,7 @@ def flavoured(model: CostModel, folder: Path) -> Flavoured:
         return flavoured_booster(model.kind, booster)
     import mlflow.pyfunc
 
-    _survey_no_packages()
+    survey_no_packages()
     path = folder / f"{model.kind}{model.suffix}"
     model.save(path)
     return Flavoured(

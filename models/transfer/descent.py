@@ -27,7 +27,7 @@ from search.actor_critic import on_cpu
 
 _ASKED_AT_ONCE = 4096
 _LOOP_SECONDS = 4.0
-_FIRST_STEPS = 32
+_FIRST_STEPS, _MOST_STEPS = 32, 1024
 _LOOK_EVERY = 0.1  # of the training: how far it is from the rows kept back
 _EPSILON = 1e-8
 
@@ -68,9 +68,11 @@ def descend(
             steps = min(steps, total - done)
             share = max(done / total, _share(now, started, lesson.until) if started else 0.0)
             rate = options.learning_rate * min(1.0, (1.0 - share) / max(options.fall, 1e-9))
+            rows = np.zeros((_MOST_STEPS, batch), np.int32)  # of one shape: compiled once
+            rows[:steps] = draws.take(steps)
             weights, adam, loss = _loop(
-                network, weights, adam, x, y, draws.take(steps), np.uint32(rng.integers(1 << 31)),
-                np.float32(rate), taken,
+                network, weights, adam, x, y, rows, np.int32(steps),
+                np.uint32(rng.integers(1 << 31)), np.float32(rate), taken,
             )  # fmt: skip
             loss.block_until_ready()
             done += steps
@@ -79,8 +81,8 @@ def descend(
                 begun_steps = done
             else:
                 took = time.monotonic() - now
-                if took < _LOOP_SECONDS / 2 and steps < 4096:
-                    steps *= 2
+                if took < _LOOP_SECONDS / 2:
+                    steps = min(2 * steps, _MOST_STEPS)
             if share >= looked:
                 looked = share + _LOOK_EVERY
                 lesson.say(
@@ -150,30 +152,27 @@ def _ask(network: Network, weights: Any, x: ArrayLike) -> jax.Array:
 @partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
 def _loop(
     network: Network, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
-    seed: ArrayLike, rate: ArrayLike, taken: Taken,
+    count: ArrayLike, seed: ArrayLike, rate: ArrayLike, taken: Taken,
 ) -> tuple[Any, Any, jax.Array]:  # fmt: skip
-    """Weights and Adam's averages after a step for each row of `rows`, (steps, batch), and the mean
-    error on the way."""
+    """Weights and Adam's averages after a step for each of the first `count` rows of `rows`,
+    (steps, batch), and the mean error on the way."""
     adam.hyperparams["learning_rate"] = jnp.asarray(rate)
-    key = jax.random.key(seed, impl="threefry2x32")
+    key, rows = jax.random.key(seed, impl="threefry2x32"), jnp.asarray(rows)
 
     def loss(weights: Any, some: jax.Array, label: jax.Array) -> jax.Array:
         off = network(weights, some) - label
         return jnp.sqrt((off * off).mean() + _EPSILON)
 
-    def step(carried: tuple[Any, Any], now: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        weights, adam = carried
-        which, number = now
-        some = _without(x[which], jax.random.fold_in(key, number), taken)
-        error, slope = jax.value_and_grad(loss)(weights, some, y[which])
+    def step(k: jax.Array, carried: tuple[Any, Any, jax.Array]) -> tuple[Any, Any, jax.Array]:
+        weights, adam, total = carried
+        some = _without(x[rows[k]], jax.random.fold_in(key, k), taken)
+        error, slope = jax.value_and_grad(loss)(weights, some, y[rows[k]])
         change, adam = _adam().update(slope, adam)
-        return (optax.apply_updates(weights, change), adam), error
+        return optax.apply_updates(weights, change), adam, total + error
 
-    rows = jnp.asarray(rows)
-    (weights, adam), errors = jax.lax.scan(
-        step, (weights, adam), (rows, jnp.arange(rows.shape[0]))
-    )
-    return weights, adam, errors.mean()
+    start = (weights, adam, jnp.zeros((), jnp.float32))
+    weights, adam, total = jax.lax.fori_loop(0, count, step, start)
+    return weights, adam, total / count
 
 
 def _without(x: jax.Array, key: jax.Array, taken: Taken) -> jax.Array:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.transfer.chance import Chance
-from models.transfer.contract import CommonOptions, Prediction, TransferError, Training
-from models.transfer.files import Index, no_model, read_files, read_index, write_model
+from models.transfer.contract import CommonOptions, Prediction, Training, TransferError
+from models.transfer.files import Index, no_model, read_files, write_model
 from models.transfer.prepared import (
     Matrix,
     aligned,
@@ -107,7 +107,10 @@ class Transferred(ABC):
             table, validation = held_out(table, self.options.held, self.seed)
         self.columns = known_columns(table)
         late = is_late(self.columns)
-        x, held_x = aligned(table.features, self.columns), aligned(validation.features, self.columns)
+        x, held_x = (
+            aligned(table.features, self.columns),
+            aligned(validation.features, self.columns),
+        )
         self._chance.fit(
             x[:, ~late], table.valid, self.options.threads, begun + _CHANCE_SHARE * seconds
         )
@@ -168,9 +171,7 @@ class Transferred(ABC):
         return off[0], off[1]
 
 
-def options_of(
-    kind: type[Transferred], given: Mapping[str, object] | None = None
-) -> CommonOptions:
+def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
     """The options of a kind. Raises `TransferError` for one that it does not know, or a value it
     cannot take."""
     from pydantic import ValidationError
@@ -184,8 +185,3 @@ def options_of(
             f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; there are "
             f"{', '.join(fields)}"
         ) from None
-
-
-def index_of(folder: Path) -> Index:
-    """What a folder says of its model. Raises `TransferError`."""
-    return read_index(folder)

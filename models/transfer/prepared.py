@@ -52,9 +52,7 @@ def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([name.startswith(("program ", LATE)) for name in names], dtype=np.bool_)
 
 
-def masked(
-    x: Matrix, late: NDArray[np.bool_], program: float, column: float, seed: int
-) -> Matrix:
+def masked(x: Matrix, late: NDArray[np.bool_], program: float, column: float, seed: int) -> Matrix:
     """A copy of `x` (rows, columns) in which a share of rows lacks the columns that are `late`
     (columns,), and every value is missing with the chance `column`."""
     rng = np.random.default_rng(seed)

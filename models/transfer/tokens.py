@@ -1,4 +1,4 @@
-"""A schedule as a sequence: its decisions are the tokens, each with the columns that speak of it."""
+"""A schedule as a sequence: its decisions are the tokens, each with the columns that tell of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _GROUP = "schedule "
 _ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
-"""How columns begin that speak of one knob, and none of which begins another but as here ordered."""
+"""How columns begin that speak of one knob: of two that fit, the first."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""Training a model on part of a dataset and judging it on the rest; judging a trained one on rows
+it has not seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from evaluation.datasets.errors import DatasetError
+from evaluation.datasets.folder import digest_of, read_table
+from evaluation.datasets.metrics import Scores, score
+from evaluation.datasets.splits import KINDS, Kind, split
+from models.transfer.contract import Training
+from models.transfer.kinds import load_model, make_model
+from models.transfer.model import Transferred
+from models.transfer.table import Table
+from targets.errors import UnknownName
+from targets.features import Features
+from targets.files import Json, canonical, write_atomically
+
+METRICS = "metrics.json"
+Say = Callable[[str], None]
+
+
+class TrainingOptions(BaseModel):
+    """Everything that decides how a model is trained and judged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str = Field(min_length=1, description="folder of a dataset")
+    out: str = Field(min_length=1, description="folder for the model")
+    kind: str = Field(default="xgboost", description="kind of model")
+    split: str = Field(default="by_target", description="what the rows judged on are new in")
+    seed: int = Field(default=0, ge=0, description="same seed, same split")
+    minutes: float = Field(default=30.0, gt=0, description="training ends after so long at most")
+    rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
+    threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
+    held_out: float = Field(default=0.2, gt=0, lt=1, description="share that is judged on")
+    options: dict[str, int | float | str | bool] = Field(
+        default_factory=dict, description="options of the kind, by name"
+    )
+
+    def model(self) -> Transferred:
+        """The model to train. Raises `UnknownName` and `TransferError`."""
+        given: dict[str, object] = {"minutes": self.minutes, "threads": self.threads}
+        return make_model(self.kind, self.seed, given | dict(self.options))
+
+
+def parse_training(**given: object) -> TrainingOptions:
+    """The options of a training, checked without reading data. Raises `UnknownName`,
+    `DatasetError` for a value that makes no sense, and `TransferError` for one of a kind's."""
+    try:
+        options = TrainingOptions.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "--" + str(first["loc"][0]).replace("_", "-")
+        raise DatasetError(f"{name}: {first['msg']}") from None
+    if options.split not in KINDS:
+        raise UnknownName("split", options.split, list(KINDS))
+    options.model()
+    return options
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model, how the training went, and the rows it is judged on."""
+
+    model: Transferred
+    training: Training
+    test: Table
+
+
+def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
+    """The rows of a dataset, and the digest of all of it. Raises `DatasetError`."""
+    folder = Path(options.dataset)
+    return read_table(folder, rows=options.rows, seed=options.seed), digest_of(folder)
+
+
+def fit(options: TrainingOptions, table: Table, say: Say = lambda text: None) -> Fitted:
+    """Train on the part of a table that the split leaves. Raises `DatasetError` if the table cannot
+    be split so, and `TransferError` if there is nothing to learn from."""
+    kind: Kind = next(each for each in KINDS if each == options.split)
+    train, test = split(table, kind, options.seed, options.held_out)
+    model = options.model()
+    training = model.fit(table.rows(train), say=say)
+    return Fitted(model, training, table.rows(test))
+
+
+def judge(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Json]:
+    """What `metrics.json` holds: figures of programs that were compiled, below `visible` those of
+    the same before they are, and how the training went. Raises `DatasetError`."""
+    trained = fitted.training
+    found = figures(fitted.model, fitted.test) | {
+        "rows": trained.rows,
+        "seconds": round(trained.seconds, 3),
+        "kind": options.kind,
+        "split": options.split,
+        "seed": options.seed,
+        "epochs": trained.epochs,
+        "stopped": trained.stopped,
+        "all_epochs_seconds": round(trained.full_seconds, 1),
+        "dataset": digest,
+    }
+    fitted.model.facts.update(
+        {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+    )
+    return found
+
+
+def keep(options: TrainingOptions, fitted: Fitted, metrics: Mapping[str, Json]) -> Path:
+    """Write model and `metrics.json`; returns the folder. Raises `OSError` and `UnsafeFile`."""
+    folder = Path(options.out)
+    fitted.model.save(folder)
+    write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
+    return folder
+
+
+def judge_elsewhere(
+    folder: Path, dataset: Path, rows: int | None = None, seed: int = 0
+) -> dict[str, Json]:
+    """Figures of the model in `folder` on a dataset, all of its rows or some drawn by `seed`.
+    Raises `TransferError` and `DatasetError`."""
+    model = load_model(folder)
+    table = read_table(dataset, rows=rows, seed=seed)
+    begun = time.monotonic()
+    found = figures(model, table)
+    return found | {
+        "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
+        "dataset": digest_of(dataset), "seen": model.facts.get("dataset") == digest_of(dataset),
+    }  # fmt: skip
+
+
+def figures(model: Transferred, table: Table) -> dict[str, Json]:
+    """How well a model orders the rows of a table, compiled and before that. Raises
+    `DatasetError`."""
+    after = score(table, model.predict(table.features).log_latency)
+    before = score(table, model.predict(visible(table.features)).log_latency)
+    return {**_row(after), "tasks": after.tasks, "tested": after.rows, "visible": _row(before)}
+
+
+def visible(features: Features) -> Features:
+    """The columns that are known before a program is compiled."""
+    names = [not name.startswith("program ") for name in features.names]
+    kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
+    columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
+    return Features(features.matrix[:, kept], columns)
+
+
+def _row(scores: Scores) -> dict[str, Json]:
+    return {
+        "pairwise_accuracy": scores.pairwise_accuracy,
+        "interval": list(scores.interval),
+        "top1_regret": scores.top1_regret,
+        "top8_regret": scores.top8_regret,
+    }

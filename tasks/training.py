@@ -1,0 +1,166 @@
+"""Training a transferred model, as tasks, and its place in MLflow: a run with parameters, figures
+and files, and a version of a registered model.
+
+The registered model is `tilewright.transfer.<kind>`; its alias `latest` names the version made
+last, and `champion` the one that orders best of those on the same dataset and split. What lies
+there is the model's own folder (`models.transfer.files`); no pickle is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import mlflow.pyfunc
+from mlflow.entities import LoggedModelStatus
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from prefect.runtime import flow_run
+
+from evaluation.datasets import training
+from evaluation.datasets.training import Fitted, TrainingOptions
+from models.transfer.table import Table
+from services.urls import flow_run_url
+from targets.files import Json
+from tasks import tracking
+from tasks.champion import ALIAS, PREFIX
+from tasks.crowning import provide
+from tasks.flavours import survey_no_packages
+from tasks.stage import step
+
+LATEST = "latest"
+FLAVOUR: ModuleType = mlflow.pyfunc
+_SCORE, _SPLIT, _DATASET = "pairwise_accuracy", "split", "dataset"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version of a registered model, its aliases, and the run it comes from."""
+
+    name: str
+    version: str
+    aliases: tuple[str, ...]
+    run_id: str
+    flow_run_id: str
+
+
+@step("rows of {options.dataset}")
+def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
+    """As `evaluation.datasets.training.read_dataset`."""
+    return training.read_dataset(options)
+
+
+@step("{options.kind}")
+def fit_model(options: TrainingOptions, table: Table, say: training.Say) -> Fitted:
+    """As `evaluation.datasets.training.fit`."""
+    return training.fit(options, table, say)
+
+
+@step("{options.split}")
+def judge_model(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Json]:
+    """As `evaluation.datasets.training.judge`."""
+    return training.judge(options, fitted, digest)
+
+
+@step("{options.out}")
+def keep_model(options: TrainingOptions, fitted: Fitted, metrics: Mapping[str, Json]) -> Path:
+    """As `evaluation.datasets.training.keep`."""
+    return training.keep(options, fitted, metrics)
+
+
+@step("{options.kind} in the registry")
+def register_model(
+    options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
+) -> Registered:
+    """Log a trained model to MLflow and make it a version of its registered model."""
+    run_id = _open(options, metrics)
+    try:
+        tracking.log_results(run_id, _numbers(metrics))
+        tracking.log_file(run_id, folder / training.METRICS)
+        found = _register(options, folder, metrics, run_id)
+    except BaseException as error:
+        tracking.close_run(run_id, tracking.ended_by(error))
+        raise
+    tracking.close_run(run_id)
+    return found
+
+
+def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
+    params = {k: v for k, v in options.model_dump(mode="json").items() if k != "options"}
+    params |= {f"option.{name}": value for name, value in options.options.items()}
+    params["dataset_digest"] = metrics[_DATASET]
+    tags = {
+        MLFLOW_SOURCE_NAME: "tilewright model train",
+        MLFLOW_SOURCE_TYPE: "LOCAL",
+        "dataset_digest": str(metrics[_DATASET]),
+        "prefect_flow_run_id": str(flow_run.id),
+        "prefect_flow_run_url": flow_run_url(str(flow_run.id)),
+    }
+    return tracking.open_run(
+        f"transfer {options.kind} {options.split}", tracking.run_key(params), params=params,
+        tags=tags | tracking.commit_tag(), fresh=True,
+    )  # fmt: skip
+
+
+def _numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
+    found = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+    interval, visible = metrics["interval"], metrics["visible"]
+    assert isinstance(interval, list)
+    assert isinstance(visible, dict)
+    low, high = interval
+    found |= {"pairwise_accuracy_low": low, "pairwise_accuracy_high": high}
+    return found | {f"visible_{k}": float(v) for k, v in visible.items() if k != "interval"}
+
+
+def _register(
+    options: TrainingOptions, folder: Path, metrics: Mapping[str, Json], run_id: str
+) -> Registered:
+    client, name = MlflowClient(), f"{PREFIX}.transfer.{options.kind}"
+    provide(
+        client, name, f"Orders programs on hardware it may not have seen; {options.kind}.",
+        {"kind": options.kind},
+    )  # fmt: skip
+    model_id = _logged(client, folder, f"transfer {options.kind}", run_id)
+    tags = {
+        _DATASET: str(metrics[_DATASET]),
+        _SPLIT: options.split,
+        _SCORE: repr(metrics[_SCORE]),
+    }
+    made = client.create_model_version(
+        name, f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags
+    )
+    aliases = (LATEST, ALIAS) if _is_best(client, name, tags) else (LATEST,)
+    for alias in aliases:
+        client.set_registered_model_alias(name, alias, made.version)
+    return Registered(name, str(made.version), aliases, run_id, str(flow_run.id))
+
+
+def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
+    """The id of a logged model: a copy of the model's folder, with what reads it."""
+    survey_no_packages()
+    experiment = client.get_run(run_id).info.experiment_id
+    entry = client.create_logged_model(experiment, name=name, source_run_id=run_id)
+    Model.log(
+        None, FLAVOUR, run_id=run_id, model_id=entry.model_id, name=name,
+        loader_module="tasks.transfer_flavour", data_path=str(folder), pip_requirements=[],
+    )  # fmt: skip
+    client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
+    return str(entry.model_id)
+
+
+def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
+    """Whether no champion was judged on the same rows and ordered them better."""
+    try:
+        champion = client.get_model_version_by_alias(name, ALIAS)
+    except MlflowException:
+        return True
+    if any(champion.tags.get(each) != tags[each] for each in (_DATASET, _SPLIT)):
+        return True
+    try:
+        return float(tags[_SCORE]) >= float(champion.tags.get(_SCORE, "nan"))
+    except ValueError:
+        return True
