@@ -1,0 +1,60 @@
+"""Small tables of real programs: three machines, four layers, lowered and timed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from models.transfer.columns import columns_of
+from models.transfer.table import Table
+from targets.features import Features
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.workload import parse_workload
+
+MACHINES = (
+    VtaSpec(name="usual"),
+    VtaSpec(name="wide", bus_bits=256, log_inp_buff_size=16),
+    VtaSpec(name="far", memory_latency_cycles=128, log_block_in=3, log_block_out=3),
+)
+LAYERS = (
+    "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",
+    "conv2d:n=1,c=64,h=14,w=14,o=32,k=1,s=1,p=0",
+    "conv2d:n=1,c=32,h=28,w=28,o=64,k=3,s=2,p=1",
+    "dense:n=1,c=256,o=512",
+)
+
+
+@cache
+def small_table(rows: int = 80) -> Table:
+    """So many programs a task at most, those that do not compile among them."""
+    rng = np.random.default_rng(0)
+    parts: list[tuple[Features, np.ndarray, int, int]] = []
+    for h, machine in enumerate(MACHINES):
+        target = VtaTarget(machine)
+        for w, text in enumerate(LAYERS):
+            workload = parse_workload(text)
+            space = target.space(workload)
+            configs = space.unravel(np.unique(rng.integers(0, space.size, rows)))
+            lowered = target.lower(workload, configs)
+            measured = target.measure(lowered)
+            features = columns_of(
+                workload, space, configs, target.hardware_features(), lowered.hidden
+            )
+            latency = np.where(measured.valid, np.log2(np.maximum(measured.cycles, 1)), np.nan)
+            parts.append((features, latency, w, h))
+    names = list(dict.fromkeys(name for each, *_ in parts for name in each.names))
+    return Table(
+        Features.of(np.concatenate([_wide(each, names) for each, *_ in parts]), names),
+        np.concatenate([latency for _, latency, _, _ in parts]),
+        np.concatenate([np.full(len(each), 10 * h + w) for each, _, w, h in parts]),
+        np.concatenate([np.full(len(each), w) for each, _, w, _ in parts]),
+        np.concatenate([np.full(len(each), h) for each, _, _, h in parts]),
+    )
+
+
+def _wide(features: Features, names: list[str]) -> np.ndarray:
+    matrix = np.full((len(features), len(names)), np.nan)
+    matrix[:, [names.index(name) for name in features.names]] = features.matrix
+    return matrix

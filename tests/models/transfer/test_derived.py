@@ -1,0 +1,75 @@
+"""Derived columns are quotients in units of the hardware, and NaN where one side is unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.transfer.derived import with_derived
+from models.transfer.prepared import aligned, is_late, known_columns, masked
+from models.transfer.tokens import tokens_of
+from targets.features import Features
+from tests.models.transfer.tables import small_table
+
+
+def _one(**columns: float) -> dict[str, float]:
+    names = [name.replace("__", " ") for name in columns]
+    given = with_derived(Features.of(np.array([[*columns.values()]]), names))
+    return dict(zip(given.names, given.matrix[0].tolist(), strict=True))
+
+
+MACHINE = {
+    "workload__macs": 20.0, "hardware__batch": 0.0, "hardware__block_in": 4.0,
+    "hardware__block_out": 4.0, "hardware__bus_bytes": 3.0, "hardware__memory_latency_cycles": 5.0,
+}  # fmt: skip
+
+
+def test_bytes_are_cycles_of_the_bus_beside_those_of_all_multiplications() -> None:
+    found = _one(**MACHINE, program__out_bytes=np.log2(1 + 8 * 4096))
+    assert found["derived peak"] == pytest.approx(12.0)
+    assert found["derived late store cycles"] == pytest.approx(0.0, abs=1e-3)
+    assert np.isnan(found["derived late load cycles"]), "nothing is known of what is loaded"
+
+
+def test_twice_the_bus_halves_the_cycles_of_transfers_and_leaves_those_of_compute() -> None:
+    counts = {
+        "program__out_bytes": 15.0, "program__gemm_iterations": 12.0,
+        "program__reset_iterations": 3.0, "program__alu_iterations": 4.0,
+    }  # fmt: skip
+    narrow, wide = (
+        _one(**MACHINE | {"hardware__bus_bytes": bus}, **counts) for bus in (3.0, 4.0)
+    )
+    store, compute = "derived late store cycles", "derived late compute cycles"
+    assert narrow[store] - wide[store] == pytest.approx(1.0, abs=1e-2)
+    assert narrow[compute] == wide[compute]
+
+
+def test_what_compiling_reveals_makes_late_columns_and_no_others() -> None:
+    table = small_table()
+    names = known_columns(table)
+    late = is_late(names)
+    before = np.array([not name.startswith("program ") for name in table.features.names])
+    visible = Features(
+        table.features.matrix[:, before],
+        tuple(c for c, stays in zip(table.features.columns, before, strict=True) if stays),
+    )
+    x = aligned(visible, names)
+    assert np.isnan(x[:, late]).all()
+    whole = aligned(table.features, names)
+    assert np.array_equal(x[:, ~late], whole[:, ~late], equal_nan=True)
+    gone = masked(whole, late, 0.5, 0.0, 0)
+    lost = np.isnan(gone[:, late]).all(axis=1)
+    assert np.array_equal(gone[:, ~late], whole[:, ~late], equal_nan=True)
+    assert 0.4 < lost[table.valid].mean() < 0.6
+
+
+def test_knobs_are_tokens_with_the_columns_that_tell_of_them() -> None:
+    names = [
+        "hardware bus_bytes", "schedule log2_tile_h", "schedule log2_parts_tile_h",
+        "schedule waste_tile_h", "schedule log2_parts_oc", "schedule log2_inp_volume",
+        "schedule rest_tile_h_oc_nthread", "schedule log2_oc_nthread",
+    ]  # fmt: skip
+    found = tokens_of(names)
+    assert found.knobs == ("tile_h", "parts_oc", "oc_nthread")
+    assert found.columns == ((1, 2, 3), (4,), (7,))
+    assert found.others == (0, 5, 6)

@@ -1,0 +1,183 @@
+"""All kinds keep one contract: they learn to order programs, end in time, and are read as saved."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.datasets.metrics import score
+from evaluation.datasets.splits import split
+from models.transfer.contract import TransferError
+from models.transfer.files import INDEX
+from models.transfer.kinds import kinds, load_model, make_model
+from models.transfer.model import Transferred
+from models.transfer.prepared import labels
+from targets.errors import UnknownName
+from targets.features import Features
+from targets.files import digest
+from tests.models.transfer.tables import small_table
+
+QUICK: dict[str, dict[str, object]] = {
+    "xgboost": {"trees": 60},
+    "lightgbm": {"trees": 60, "leaves": 31},
+    "mlp": {"epochs": 60, "units": 32, "batch": 64},
+    "attention": {"epochs": 12, "units": 8, "layers": 2},
+}
+KINDS = [pytest.param(kind, marks=pytest.mark.slow(seconds=8)) for kind in QUICK]
+
+
+@cache
+def fitted(kind: str) -> Transferred:
+    """Learned from four fifths of every task's rows."""
+    model = make_model(kind, 0, QUICK[kind] | {"threads": 1})
+    train, _ = split(small_table(), "within_task", 0)
+    model.fit(small_table().rows(train))
+    return model
+
+
+def test_every_kind_is_tested() -> None:
+    assert list(QUICK) == kinds()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_orders_programs_it_has_not_seen_and_knows_which_run(kind: str) -> None:
+    _, test = split(small_table(), "within_task", 0)
+    rows = small_table().rows(test)
+    found = fitted(kind).predict(rows.features)
+    assert score(rows, found.log_latency).pairwise_accuracy > 0.7
+    assert found.chance[rows.valid].mean() > found.chance[~rows.valid].mean() + 0.3
+    assert ((found.chance >= 0) & (found.chance <= 1)).all()
+    assert (found.spread > 0).all()
+    uncompiled = fitted(kind).predict(_without(rows.features, "program "))
+    assert score(rows, uncompiled.log_latency).pairwise_accuracy > 0.6
+    assert np.array_equal(uncompiled.chance, found.chance), "it was asked of what compiling says"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_columns_are_known_by_name_and_missing_ones_are_unknown_not_zero(
+    kind: str, data: st.DataObject
+) -> None:
+    model, rows = fitted(kind), small_table().features.rows(np.arange(0, len(small_table()), 7))
+    usual = model.predict(rows)
+    order = data.draw(st.permutations(range(len(rows.names))))
+    foreign = Features.of(np.full((len(rows), 2), 3.0), ["hardware warps", "schedule log2_magic"])
+    mixed = Features(rows.matrix[:, order], tuple(rows.columns[k] for k in order)).beside(foreign)
+    _assert_same(model.predict(mixed), usual)
+    gone = set(data.draw(st.lists(st.sampled_from(rows.names), min_size=1, max_size=40)))
+    places = np.array([name not in gone for name in rows.names])
+    blank = np.where(places, rows.matrix, np.nan)
+    fewer = Features(
+        rows.matrix[:, places],
+        tuple(c for c, stays in zip(rows.columns, places, strict=True) if stays),
+    )
+    _assert_same(model.predict(fewer), model.predict(Features(blank, rows.columns)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_known_of_the_hardware_is_not_hardware_of_zeros(kind: str) -> None:
+    model, rows = fitted(kind), small_table().features
+    machine = np.array([name.startswith("hardware ") for name in rows.names])
+    unknown = model.predict(_without(rows, "hardware ")).log_latency
+    zeros = model.predict(Features(np.where(machine, 0.0, rows.matrix), rows.columns)).log_latency
+    assert np.isfinite(unknown).all()
+    assert not np.allclose(unknown, zeros)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_is_read_as_it_was_saved(kind: str, tmp_path: Path) -> None:
+    fitted(kind).save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    _assert_same(again.predict(small_table().features), fitted(kind).predict(small_table().features))
+    suffixes = {path.suffix for path in (tmp_path / "model").iterdir()}
+    assert suffixes <= {".json", ".ubj", ".txt", ".safetensors"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), signed=st.booleans())
+def test_a_damaged_model_is_refused_or_reads_as_some_model(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, place: float, byte: int, signed: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged") / "model"
+    fitted(kind).save(folder)
+    path = folder / fitted(kind).file
+    data = bytearray(path.read_bytes())
+    at = int(place * min(len(data), 4000))
+    changed, data[at] = data[at] != byte, byte
+    path.write_bytes(data)
+    if signed:  # by somebody who knows how
+        index = json.loads((folder / INDEX).read_text())
+        index["files"][path.name] = digest(bytes(data))
+        (folder / INDEX).write_text(json.dumps(index))
+    try:
+        model = load_model(folder)
+    except TransferError as error:
+        assert "train one" in str(error)
+        assert changed
+    else:
+        assert signed or not changed
+        assert len(model.predict(small_table().features.rows(np.arange(3))).log_latency) == 3
+
+
+def test_training_ends_when_its_minutes_are_over_and_says_what_all_would_take() -> None:
+    begun = time.monotonic()
+    model = make_model("xgboost", 0, {"minutes": 0.02, "trees": 20_000, "threads": 1})
+    done = model.fit(small_table())
+    assert time.monotonic() - begun < 20
+    assert done.stopped in ("minutes", "no gain")
+    assert done.full_seconds > done.seconds
+    assert done.epochs < 20_000
+
+
+def test_labels_order_within_tasks_only() -> None:
+    table = small_table()
+    rng = np.random.default_rng(1)
+    shift = rng.normal(0, 5, table.task.max() + 1)[table.task]
+    moved = type(table)(
+        table.features, table.log_latency + shift, table.task, table.workload, table.hardware
+    )
+    assert np.allclose(labels(moved), labels(table), atol=1e-4, equal_nan=True)
+    for task in np.unique(table.task):
+        assert abs(np.nanmean(labels(table)[table.task == task])) < 1e-3
+
+
+def test_mistakes_name_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownName, match="did you mean xgboost"):
+        make_model("xgbost")
+    with pytest.raises(TransferError, match="there are"):
+        make_model("xgboost", 0, {"leaves": 3})
+    with pytest.raises(TransferError, match="model train"):
+        load_model(tmp_path)
+    nothing = small_table().rows(~small_table().valid)
+    with pytest.raises(TransferError, match="latency"):
+        make_model("xgboost").fit(nothing)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "jax" else find(name, *a)
+    )
+    with pytest.raises(TransferError, match=r"tilewright\[neural\]"):
+        make_model("mlp")
+
+
+def _without(features: Features, start: str) -> Features:
+    stays = np.array([not name.startswith(start) for name in features.names])
+    return Features(
+        features.matrix[:, stays],
+        tuple(c for c, keep in zip(features.columns, stays, strict=True) if keep),
+    )
+
+
+def _assert_same(one: object, other: object) -> None:
+    assert vars(one).keys() == vars(other).keys()
+    for name, each in vars(one).items():
+        assert np.array_equal(each, vars(other)[name]), name
