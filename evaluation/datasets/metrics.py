@@ -85,7 +85,9 @@ def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float6
     if told == 0:
         return 0.5
     # tau-b is (concordant - discordant) / sqrt(ordered * told): the integer is got back by rounding
-    tau = kendalltau(latency, predicted, method="asymptotic").statistic
+    # (of two rows its p-value, which nobody asks for, would be a division by zero)
+    method = "asymptotic" if len(latency) > 2 else "exact"
+    tau = kendalltau(latency, predicted, method=method).statistic
     surplus = round(float(tau) * float(np.sqrt(float(ordered) * float(told))))
     return (ordered + surplus) / (2 * ordered)
 

@@ -45,7 +45,11 @@ def encode(rows: Rows, plan: str) -> bytes:
     notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
     buffer = io.BytesIO()
     table = pa.table(fixed | features).replace_schema_metadata(notes)
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    # Of a hundred columns, statistics and a second copy of the schema are as large as the rows.
+    pq.write_table(
+        table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False,
+        store_schema=False,
+    )  # fmt: skip
     return buffer.getvalue()
 
 

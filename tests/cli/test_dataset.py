@@ -1,0 +1,72 @@
+"""`tilewright dataset build` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluation.datasets.folder import digest_of, read_table
+from tests.cli.conftest import Place
+
+pytestmark = pytest.mark.slow(seconds=40)
+
+BUILD = ("dataset", "build", "--rows", "640", "--cpu-rows", "0", "--seed", "3")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def test_a_build_shows_in_prefect_and_equals_a_bare_one(guest: Place) -> None:
+    done = guest.run(*BUILD, "--out", "watched")
+    assert done.returncode == 0, done.stderr
+    assert "640 rows" in done.stdout
+    bare = guest.run(*BUILD, "--out", "bare", "--bare")
+    assert bare.returncode == 0, bare.stderr
+    assert files(guest.folder / "watched") == files(guest.folder / "bare")
+    table = read_table(guest.folder / "watched")
+    assert len(table) == 640
+    assert digest_of(guest.folder / "watched")[:16] in done.stdout
+    other = guest.run("dataset", "build", "--rows", "650", "--out", "bare", "--bare")
+    assert other.returncode == 2
+    assert "other options" in other.stderr
+
+
+def test_a_killed_build_goes_on_to_the_same_bytes(place: Place) -> None:
+    """640 rows are a file for each of some forty accelerators: it is killed after a few."""
+    assert place.run(*BUILD, "--out", "whole", "--bare").returncode == 0
+    killed = place.start(*BUILD, "--out", "killed", "--bare")
+    folder = place.folder / "killed"
+    deadline = time.monotonic() + 300
+    while len(list(folder.glob("rows/*/*.parquet"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert not (folder / "dataset.json").exists()
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("rows/*/*.parquet")}
+    again = place.run(*BUILD, "--out", "killed", "--bare")
+    assert again.returncode == 0, again.stderr
+    assert "rows kept" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert files(folder) == files(place.folder / "whole")
+
+
+def test_a_build_is_refused_where_it_cannot_be(place: Place) -> None:
+    (place.folder / "file").write_text("")
+    done = place.run(*BUILD, "--out", "file/below", "--bare")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (place.folder / "foreign").mkdir()
+    (place.folder / "foreign" / "dataset.json").write_text(json.dumps({}))
+    done = place.run(*BUILD, "--out", "foreign", "--bare")
+    assert done.returncode == 2
+    assert "not built here" in done.stderr
