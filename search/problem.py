@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from targets.base import Configs, Space
 from targets.capabilities import UNKNOWN_COSTS, Costs
@@ -16,6 +17,21 @@ from targets.workload import Workload
 Estimate = Callable[[Configs], Features]
 """Closed-form numbers of configs, shape (n, knobs), without compiling them: a row a config, one
 column of which means `latency`."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What a model of other hardware or other workloads says of configs, each of shape (n,): log2
+    latency up to a constant, how far off that usually is, and the chance that a config is valid."""
+
+    log_latency: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    chance: NDArray[np.float64]
+
+
+Transferred = Callable[[Configs, Features | None], Belief]
+"""A model learned elsewhere, asked about configs, shape (n, knobs), of the problem: before they are
+compiled, or with what compiling revealed of each."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class Problem:
     estimate: Estimate | None = None
     costs: Costs = UNKNOWN_COSTS
     deterministic: bool = True  # measuring a config again gives the same numbers
+    transferred: Transferred | None = None
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
         """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long

@@ -45,7 +45,8 @@ Builder = Callable[[str, Any, Learners], Explorer]
 
 @dataclass(frozen=True)
 class Registration:
-    """A named tuner: how it is built, from which options."""
+    """A named tuner: how it is built, from which options, and whether it can start from a model
+    that learned elsewhere (`Problem.transferred`)."""
 
     name: str
     build: Builder
@@ -54,6 +55,7 @@ class Registration:
     preset: Mapping[str, Any]
     extra: str = ""
     modules: tuple[str, ...] = ()
+    transfers: bool = False
 
     @property
     def absent(self) -> list[str]:
@@ -77,15 +79,16 @@ def register(
     summary: str = "",
     extra: str = "",
     modules: Sequence[str] = (),
+    transfers: bool = False,
     **preset: Any,
 ) -> None:
     """Make a tuner known. `summary` says what it is, in place of the first line of `build`'s own
     description; `preset` are option values this name starts from; `extra` names the optional
     dependency it cannot do without, and `modules` those that come with it, if not one of that
-    name."""
+    name; `transfers` that it heeds `Problem.transferred`."""
     summary = summary or (build.__doc__ or "").strip().partition("\n")[0]
     needed = tuple(modules) or ((extra,) if extra else ())
-    _REGISTRY[name] = Registration(name, build, options, summary, preset, extra, needed)
+    _REGISTRY[name] = Registration(name, build, options, summary, preset, extra, needed, transfers)
 
 
 def tuners() -> dict[str, Registration]:

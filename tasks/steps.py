@@ -27,7 +27,7 @@ from tuning import proof, run
 from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.folders import identity
 from tuning.network import Extracted, Model
-from tuning.options import TuningOptions
+from tuning.options import CHAMPION, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Summary, summary_of, target_row
 from tuning.study import Study, space_of, study_of
@@ -80,7 +80,7 @@ class TrackedNetwork:
 
     def found(self, options: TuningOptions, what: run.Network) -> None:
         """Opens the network's run."""
-        if options.warm_start:
+        if options.warm_start == CHAMPION:
             warm_start.check_champions(
                 [study_of(options, each.workload) for each in what.subgraphs]
             )
@@ -93,7 +93,7 @@ class TrackedNetwork:
         self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
-        if not self.params.get("warm_start"):
+        if self.params.get("warm_start") != CHAMPION:
             return study, ExplorerState()
         found = warm_start.champion_state(self.cache, study)
         if found is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.transfer.files import identity_of
 from search.lease import LeaseHeld
-from search.registry import check_options
+from search.registry import check_options, tuners
 from targets.errors import UnknownName
 from targets.registry import check_target
 from targets.workload import parse_workload
 from tuning.folders import at_work, check_files, check_folder
-from tuning.options import TuningOptions
+from tuning.options import CHAMPION, OptionsError, TuningOptions
 from tuning.run_file import check_vacant
 
 
@@ -25,6 +26,7 @@ def check(options: TuningOptions) -> None:
     else:
         check_source(options.model)
     check_options(options.tuner, options.tuner_options)
+    check_start(options)
     check_folder(options.folder)
     check_files(options.folder)
     if command := at_work(options.folder):
@@ -33,6 +35,21 @@ def check(options: TuningOptions) -> None:
             "another folder with --out"
         )
     check_vacant(options)
+
+
+def check_start(options: TuningOptions) -> None:
+    """Raises `TransferError` for a warm start from a folder that holds no model, `OptionsError` for
+    a tuner that makes no use of one."""
+    if options.warm_start in ("", CHAMPION):
+        return
+    identity_of(Path(options.warm_start))
+    known = tuners()
+    if not known[options.tuner].transfers:
+        able = ", ".join(name for name, each in known.items() if each.transfers)
+        raise OptionsError(
+            f"--warm-start {options.warm_start}: tuner '{options.tuner}' makes no use of a model "
+            f"that learned elsewhere; choose one that does ({able})"
+        )
 
 
 def check_source(model: str) -> None:

@@ -76,8 +76,11 @@ class TuningOptions(BaseModel):
         description="offload a layer if at most this share of its multiplications is by zeros",
     )
     out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
-    warm_start: Literal["", "champion"] = Field(
-        default="", description="'champion': start from the best models that were compared"
+    warm_start: str = Field(
+        default="",
+        max_length=4096,
+        description="'champion': start from the best models that were compared; else the folder of "
+        "a model that learned on other hardware ('tilewright model train')",
     )
     fresh: bool = Field(default=False, description="start over instead of resuming")
     isolate: float = Field(
@@ -144,6 +147,8 @@ class TuningOptions(BaseModel):
         return f"{stem}-{layers}"
 
 
+CHAMPION = "champion"
+"""The warm start that is no folder of a model."""
 DEFAULTS = TuningOptions()
 """What options are unless they are given."""
 

@@ -15,7 +15,7 @@ from tuning import afresh, proof, run
 from tuning import network as importing
 from tuning.events import Listener, StageBegan, ignore
 from tuning.network import Extracted, Model
-from tuning.options import OptionsError, TuningOptions
+from tuning.options import CHAMPION, OptionsError, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
 from tuning.study import Study
@@ -27,9 +27,9 @@ def tune_network(
     """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`.
     Returns what `summary.json` holds. Raises `OptionsError` for a
     warm start, else as `tuning.run.tune_network`."""
-    if options.warm_start:
+    if options.warm_start == CHAMPION:
         raise OptionsError(
-            f"--warm-start {options.warm_start}: a bare run knows no champion; leave out --bare"
+            f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
         )
     return run.tune_network(options, PlainNetwork(emit, picture), emit)
 

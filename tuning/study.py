@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from models import make_explorer
+from models.transfer.asked import transferred
+from models.transfer.contract import TransferError, TransferModel
+from models.transfer.files import identity_of
 from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
 from targets import isolated
 from targets.base import Target
@@ -18,7 +22,7 @@ from targets.files import Json, digest
 from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
 from targets.workload import Workload
-from tuning.options import OptionValue, TuningOptions
+from tuning.options import CHAMPION, OptionValue, TuningOptions
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Study:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
     identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
     a target in a process of its own has for a batch, 0 for one in this process; `shared` says
-    whether several processes make the trials."""
+    whether several processes make the trials; `transferred` is the folder of a model that learned
+    elsewhere, if there is one, which `start` then identifies."""
 
     workload: Workload
     target_name: str
@@ -38,6 +43,7 @@ class Study:
     start: str = ""
     isolate: float = 0.0
     shared: bool = False
+    transferred: str = ""
 
     @property
     def target(self) -> Target:
@@ -75,6 +81,7 @@ class Study:
             "options": self.explorer.options.model_dump(mode="json"),
             "seed": self.seed,
             "batch": self.batch,
+            **({"transferred": self.start} if self.transferred else {}),
         }
 
     def to_json(self) -> dict[str, Json]:
@@ -95,7 +102,9 @@ class Study:
 
 
 def study_of(options: TuningOptions, workload: Workload) -> Study:
-    """The study of one workload of a run. Raises `UnknownName`."""
+    """The study of one workload of a run. Raises `UnknownName`, and `TransferError` for a folder
+    that holds no transferred model."""
+    folder = "" if options.warm_start == CHAMPION else options.warm_start
     return Study(
         workload=workload,
         target_name=options.target,
@@ -106,6 +115,8 @@ def study_of(options: TuningOptions, workload: Workload) -> Study:
         options=tuple(sorted(options.tuner_options.items())),
         isolate=options.isolate,
         shared=options.workers > 1,
+        start=identity_of(Path(folder)) if folder else "",
+        transferred=folder,
     )
 
 
@@ -153,4 +164,18 @@ def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explor
 
 @lru_cache(maxsize=64)
 def _problem(study: Study, state: tuple[int, int]) -> Problem:
-    return problem_of(study.target, study.workload, study.seed)
+    problem = problem_of(study.target, study.workload, study.seed)
+    if not study.transferred:
+        return problem
+    model = _model(study.transferred, study.start)
+    return replace(problem, transferred=transferred(model, problem))
+
+
+@lru_cache(maxsize=4)
+def _model(folder: str, identity: str) -> TransferModel:
+    """The model, as long as the folder holds the one of this identity."""
+    from models.transfer.kinds import load_model
+
+    if identity_of(Path(folder)) != identity:
+        raise TransferError(f"{folder}: the model was replaced meanwhile; run the command again")
+    return load_model(Path(folder))

@@ -83,7 +83,11 @@ def tune(
     max_waste: MaxWaste = DEFAULTS.max_waste,
     warm_start: Annotated[
         str,
-        typer.Option(help="'champion': start from the best models of 'tilewright compare'."),
+        typer.Option(
+            help="Start from what a model learned on other hardware: its folder, from 'tilewright "
+            "model train'. 'champion': from the best models of 'tilewright compare'.",
+            metavar="MODEL|champion",
+        ),
     ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     isolate: Annotated[

@@ -62,6 +62,12 @@ def read_index(folder: Path) -> Index:
     return found
 
 
+def identity_of(folder: Path) -> str:
+    """What tells a saved model from all others: a digest of its index, which has those of its
+    files. Raises `TransferError`."""
+    return digest(canonical(read_index(folder).model_dump()))[:16]
+
+
 def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, bytes]:
     """The files of these names, as they were written. Raises `TransferError`."""
     if tuple(sorted(index.files)) != tuple(sorted(names)):

@@ -31,7 +31,7 @@ from search.explorer import (
     noise_of,
 )
 from search.learning import Learners, Surrogate, VetoModel
-from search.prior import Prior, estimated, prior_of
+from search.prior import ESTIMATE_ERROR, Prior, estimated, prior_of, weight_of
 from search.problem import Problem
 from search.programs import new_programs
 from search.registry import Options, register
@@ -39,11 +39,13 @@ from targets.base import Configs, Lowered
 from targets.features import Feature, Features
 
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
-_ESTIMATE_ERROR = 0.1  # log2 latency an estimate is expected to be off
-_NEAR = 0.4  # log2 latency from the best estimate within which the first batch is spread
+_NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
+_BELIEVED = 0.5  # part of a first batch that a transferred model names, of what is not spread
 SCREENED = "screened"
 """The explorer's name for what it screened."""
+WEIGHTS = "weights"
+"""Its name for how far a transferred model is believed, by P and by A; shape (2,)."""
 _DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
 _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
 _SHORT_LIST = 1500  # candidates a batch is chosen from
@@ -87,9 +89,9 @@ class Default(BaseExplorer):
         if not self._estimates(problem) or 2 * self.table.passed >= problem.space.size:
             return state
         flat = candidates.drawn(problem.space, self.table.screen, problem.rng(0, "screen"))
-        prior = self._prior(problem, problem.space.unravel(flat))
+        prior = self._prior(problem, state, problem.space.unravel(flat))
         assert prior is not None
-        rough = prior.log_latency / _ESTIMATE_ERROR - np.log(prior.chance)
+        rough = prior.log_latency / prior.error - np.log(prior.chance)
         rows = np.argsort(rough, kind="stable")[: self.table.passed]
         return replace(state, arrays={**state.arrays, SCREENED: np.sort(flat[rows])})
 
@@ -108,7 +110,11 @@ class Default(BaseExplorer):
         features = self._features(problem, configs, prior) if "P" in state.models else None
         scores = self._scores(problem, state, configs, prior, features)
         chance = self._log_chance(problem, scores)
-        rough = -scores["P"] / _ESTIMATE_ERROR if "P" in scores else 0.0
+        rough = (
+            -scores["P"] / (ESTIMATE_ERROR if prior is None else prior.error)
+            if "P" in scores
+            else 0.0
+        )
         rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
         if features is not None and history.best is not None:
             model = cast(Surrogate, state.models["P"])
@@ -136,9 +142,9 @@ class Default(BaseExplorer):
             flat = candidates.without(np.union1d(screened, near), tried)
             if len(flat):
                 configs = space.unravel(flat)
-                return configs, self._prior(problem, configs)
+                return configs, self._prior(problem, state, configs)
         configs = candidates.pool(space, tried, best, size, rng, 2 * size)
-        return configs, self._prior(problem, configs)
+        return configs, self._prior(problem, state, configs)
 
     def _first(
         self,
@@ -150,7 +156,7 @@ class Default(BaseExplorer):
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
         """The first batch on estimates: some are believed, the others find out where they err."""
-        near = rows[value > value[0] - _NEAR / _ESTIMATE_ERROR]
+        near = rows[value > value[0] - _NEAR]
         spread = near[
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
         ]
@@ -174,7 +180,7 @@ class Default(BaseExplorer):
         configs = space.unravel(candidates.sample(space, _DRAWN, known, rng))
         if not len(configs):
             return promising
-        prior = self._prior(problem, configs)
+        prior = self._prior(problem, state, configs)
         features = self._features(problem, configs, prior)
         scores = self._scores(problem, state, configs, prior, features)
         weight = self._log_chance(problem, scores) - scores["P"] / _DOUBT
@@ -203,14 +209,17 @@ class Default(BaseExplorer):
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> Choice:
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
-        prior = self._prior(problem, configs)
-        features = self._features(problem, configs, prior)
-        scores = self._scores(problem, state, configs, prior, features)
+        prior = self._prior(problem, state, configs)
+        scores = self._scores(
+            problem, state, configs, prior, self._features(problem, configs, prior)
+        )
+        prior = self._prior(problem, state, configs, lowered.hidden)
         fresh = compiled
         if self._looks(lowered.hidden):
             fresh = compiled[new_programs(history, lowered.hidden.rows(compiled))]
         if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
             model = cast(Surrogate, state.models["A"])
+            features = self._features(problem, configs, prior)
             features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
             chance = self._log_chance(problem, scores)[fresh]
@@ -219,9 +228,12 @@ class Default(BaseExplorer):
                 model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
             ]
             fresh = np.concatenate([promising, np.setdiff1d(fresh, promising)])
-        elif prior is None and self._looks(lowered.hidden):
+        elif not self._estimates(problem) and self._looks(lowered.hidden):
             work = self.learners.work(lowered.hidden.rows(fresh))
             least = fresh[np.argsort(work, kind="stable")]
+            if prior is not None:
+                best = fresh[np.argsort(prior.log_latency[fresh], kind="stable")]
+                least = in_turn(best, least, _BELIEVED)
             fresh = in_turn(least, fresh, self.table.trust)
         # A place in the batch is spent whether its config compiles or not; what looks like a
         # program before it comes last.
@@ -235,12 +247,14 @@ class Default(BaseExplorer):
         known = np.concatenate([history.configs, failed])
         label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
         models["V"] = self.learners.validity(problem.seed)
-        models["V"].fit(self._tree_features(problem, known, self._prior(problem, known)), label)
+        prior = self._prior(problem, state, known)
+        models["V"].fit(self._tree_features(problem, known, prior), label)
         valid = history.valid
         if valid.sum() >= 2:
             configs, hidden = history.configs[valid], history.hidden.rows(valid)
-            prior = self._prior(problem, configs)
-            target = history.log_latency[valid] - estimated(prior, np.arange(len(configs)))
+            state = self._weighed(problem, state, history)
+            prior, every = self._prior(problem, state, configs), np.arange(len(configs))
+            target = history.log_latency[valid] - estimated(prior, every)
             features = self._features(problem, configs, prior)
             noise = noise_of(problem, history)
             models["P"] = before = self.learners.surrogate(problem.seed)
@@ -248,6 +262,9 @@ class Default(BaseExplorer):
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
+                prior = self._prior(problem, state, configs, hidden)
+                target = history.log_latency[valid] - estimated(prior, every)
+                features = self._features(problem, configs, prior)
                 features = self._with_hidden(ExplorerState(models), history, features, hidden)
                 models["A"] = after = self.learners.surrogate(problem.seed)
                 after.fit(features, target, noise)
@@ -257,7 +274,7 @@ class Default(BaseExplorer):
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
-        prior, every = self._prior(problem, configs), np.arange(len(configs))
+        prior, every = self._prior(problem, state, configs), np.arange(len(configs))
         features = self._features(problem, configs, prior)
         asked = {
             "V": ModelInput.plain(self._tree_features(problem, configs, prior)),
@@ -265,6 +282,8 @@ class Default(BaseExplorer):
         }
         if {"A", "draft"} <= set(state.models):
             asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
+            prior = self._prior(problem, state, configs, lowered.hidden)
+            features = self._features(problem, configs, prior)
             features = self._with_hidden(state, history, features, lowered.hidden)
             asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
         return {role: each for role, each in asked.items() if role in state.models}
@@ -279,7 +298,8 @@ class Default(BaseExplorer):
 
     def _wanted(self, problem: Problem, state: ExplorerState, n: int) -> int:
         """How many to compile for a batch of `n`."""
-        blind = not state.models and not self._estimates(problem)
+        informed = self._estimates(problem) or problem.transferred is not None
+        blind = not state.models and not informed
         alpha = self.table.first_alpha if blind else self.table.alpha
         return problem.compiles(n, alpha, self.table.looking)
 
@@ -318,7 +338,7 @@ class Default(BaseExplorer):
         if problem.deterministic:
             return float(history.log_latency[history.best])
         configs, hidden = history.configs[history.valid], history.hidden.rows(history.valid)
-        prior = self._prior(problem, configs)
+        prior = self._prior(problem, state, configs, hidden if role == "A" else None)
         features = self._features(problem, configs, prior)
         if role == "A":
             features = self._with_hidden(state, history, features, hidden)
@@ -334,8 +354,29 @@ class Default(BaseExplorer):
 
     # -- features ------------------------------------------------------------------------------
 
-    def _prior(self, problem: Problem, configs: Configs) -> Prior | None:
-        return prior_of(problem, configs) if self.table.estimates else None
+    def _prior(
+        self, problem: Problem, state: ExplorerState, configs: Configs,
+        hidden: Features | None = None,
+    ) -> Prior | None:  # fmt: skip
+        """What is believed of configs, also by what compiling revealed, if that is given."""
+        weight = state.arrays.get(WEIGHTS)
+        role = 0 if hidden is None else 1
+        return prior_of(
+            problem, configs, self.table.estimates, 1.0 if weight is None else float(weight[role]),
+            hidden,
+        )  # fmt: skip
+
+    def _weighed(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """With what trials say of a transferred model: how far P and A are to believe it."""
+        if problem.transferred is None:
+            return state
+        valid = history.valid
+        configs, hidden = history.configs[valid], history.hidden.rows(valid)
+        weights = [
+            weight_of(problem.transferred(configs, known), history.log_latency[valid])
+            for known in (None, hidden)
+        ]
+        return replace(state, arrays={**state.arrays, WEIGHTS: np.array(weights)})
 
     def _features(self, problem: Problem, configs: Configs, prior: Prior | None) -> Features:
         features = self.learners.gp_features(problem, configs)
@@ -361,8 +402,10 @@ class Default(BaseExplorer):
 register(
     "default", Default, DefaultOptions,
     summary="Tilewright's own: Gaussian process × calibrated veto, on closed-form estimates",
+    transfers=True,
 )  # fmt: skip
 register(
     "default-blind", Default, DefaultOptions,
     summary="the same without estimates, for hardware that has none", estimates=False, trust=0.75,
+    transfers=True,
 )  # fmt: skip

@@ -1,0 +1,20 @@
+"""A transferred model as a tuner asks it: about configs of one workload on one target."""
+
+from __future__ import annotations
+
+from models.transfer.columns import columns_of
+from models.transfer.contract import TransferModel
+from search.problem import Belief, Problem, Transferred
+from targets.base import Configs
+from targets.features import Features
+
+
+def transferred(model: TransferModel, problem: Problem) -> Transferred:
+    """What `model` says of configs of the problem, (n, knobs), before or after compiling."""
+
+    def ask(configs: Configs, hidden: Features | None) -> Belief:
+        known = columns_of(problem.workload, problem.space, configs, problem.hardware, hidden)
+        said = model.predict(known)
+        return Belief(said.log_latency, said.spread, said.chance)
+
+    return ask
