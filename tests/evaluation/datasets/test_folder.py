@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluation.datasets.about import read_about
 from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import read_table
 from targets.errors import TilewrightError, UnknownName
 from targets.files import digest
 from tests.evaluation.datasets.plans import small_plan
 
+SLICE = Path(__file__).parents[2] / "data" / "transfer" / "slice"
 PLAN = small_plan()
 FIRST = PLAN.path(PLAN.parts[0])
 
@@ -254,7 +257,6 @@ def test_a_strange_file_is_refused(
 @given(st.data())
 def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
     """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
-    from evaluation.datasets.about import read_about
     from evaluation.datasets.parquet import Reader
 
     about = read_about(dataset)
@@ -275,3 +277,17 @@ def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.
     except ValueError:
         return
     assert len(into) == 80
+
+
+def test_the_slice_that_ships_is_of_different_hardware() -> None:
+    table = read_table(SLICE)
+    assert len(table) == 1216
+    kinds = Counter(each.kind for each in read_about(SLICE).hardware)
+    assert kinds == {"vta": 4, "cpu": 4}
+    of = {name: table.features.matrix[:, k] for k, name in enumerate(table.features.names)}
+    on_cpu = np.isfinite(of["hardware lanes"])
+    assert on_cpu.sum() == 16
+    assert np.isnan(of["hardware block_in"][on_cpu]).all()
+    assert np.isfinite(of["hardware block_in"][~on_cpu]).all()
+    size = sum(path.stat().st_size for path in SLICE.rglob("*") if path.is_file())
+    assert size < 500_000
