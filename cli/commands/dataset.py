@@ -27,12 +27,14 @@ def _group() -> None:
 @commands.command("build")
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the dataset.")],
-    rows: Annotated[int, typer.Option(help="Rows of simulated accelerators.", min=1)] = 2_000_000,
+    rows: Annotated[
+        int, typer.Option(help="How many rows of simulated accelerators.", min=1)
+    ] = 2_000_000,
     seed: Annotated[int, typer.Option(help="Same seed, same rows.", min=0)] = 0,
     cpu_rows: Annotated[
         int,
         typer.Option(
-            help="Rows measured on this processor, half a second each; none are without a C "
+            help="How many measured on this processor, half a second each; none are without a C "
             "compiler.",
             min=0,
         ),

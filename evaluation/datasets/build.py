@@ -13,7 +13,7 @@ from evaluation.datasets.about import ABOUT, About, FileRecord, HardwareRecord, 
 from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.parquet import columns_in, encode
 from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
-from evaluation.datasets.rows import Progress, Rows, rows_of
+from evaluation.datasets.rows import Progress, Sample, rows_of
 from search.lease import Lease, lease_of
 from targets.base import Target
 from targets.features import Feature
@@ -109,7 +109,7 @@ def made(plan: Plan, part: Part, tell: Progress) -> bytes:
     specification = canonical(hardware.specification).decode()
     target = _target(hardware.kind, specification, hardware.space, hardware.id)
     rows = [rows_of(plan, hardware, target, cell, tell) for cell in part.cells]
-    return encode(Rows.joined(rows), plan.digest)
+    return encode(Sample.joined(rows), plan.digest)
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from evaluation.datasets.rows import Rows
+from evaluation.datasets.rows import Sample
 from targets.features import Feature, read_columns, write_columns
 from targets.files import as_text, read_json
 
@@ -32,7 +32,7 @@ _PLAN, _COLUMNS = b"tilewright.plan", b"tilewright.columns"
 _LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 1 << 20}
 
 
-def encode(rows: Rows, plan: str) -> bytes:
+def encode(rows: Sample, plan: str) -> bytes:
     """A file of the rows, with the digest of the plan that they belong to; equal rows make equal
     bytes."""
     fixed = {
@@ -45,7 +45,7 @@ def encode(rows: Rows, plan: str) -> bytes:
     notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
     buffer = io.BytesIO()
     table = pa.table(fixed | features).replace_schema_metadata(notes)
-    # Statistics of a hundred columns are half as large as a thousand rows, and nobody asks for them.
+    # Statistics of a hundred columns are half as large as a thousand rows; nobody asks for them.
     pq.write_table(
         table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
     )

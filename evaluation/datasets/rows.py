@@ -23,7 +23,7 @@ _CODES = {status: code for code, status in enumerate(STATUSES)}
 
 
 @dataclass(frozen=True)
-class Rows:
+class Sample:
     """Rows of one piece of hardware, arrays of shape (rows,). `columns` are float32 of the same
     shape by name, NaN where a row has no such thing, and `about` says what they are. `workload` is
     the place in the plan, `config` the flat index in the space, `status` the place in
@@ -40,10 +40,10 @@ class Rows:
         return len(self.workload)
 
     @staticmethod
-    def joined(parts: Sequence[Rows]) -> Rows:
+    def joined(parts: Sequence[Sample]) -> Sample:
         """Rows behind each other; columns by name, NaN where a part lacks one."""
         about = {name: column for part in parts for name, column in part.about.items()}
-        return Rows(
+        return Sample(
             np.concatenate([part.workload for part in parts]),
             np.concatenate([part.config for part in parts]),
             np.concatenate([part.status for part in parts]),
@@ -61,7 +61,7 @@ class Rows:
         return np.full(len(self), np.nan, np.float32)
 
 
-def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Progress) -> Rows:
+def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Progress) -> Sample:
     """The rows of a cell on its hardware, `target`; equal plans draw equal configs. Raises
     `WorkloadError`."""
     workload = fitted(plan.workload(cell.workload), target)
@@ -73,7 +73,7 @@ def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Pr
         _measured(target, workload, space.unravel(flat[first : first + _AT_ONCE]), tell)
         for first in range(0, cell.rows, _AT_ONCE)
     ]
-    return Rows.joined(
+    return Sample.joined(
         [
             _described(plan, hardware, target, cell.workload, workload, lowered, measured)
             for lowered, measured in parts
@@ -103,14 +103,14 @@ def _measured(
 def _described(
     plan: Plan, hardware: Hardware, target: Target, place: int, workload: Workload,
     lowered: Lowered, measured: Measurements,
-) -> Rows:  # fmt: skip
+) -> Sample:  # fmt: skip
     space = target.space(workload)
     known = columns_of(workload, space, lowered.configs, hardware.features, lowered.hidden)
     valid = measured.valid
     latency = np.full(len(lowered), np.nan)
     latency[valid] = np.log2(measured.latency[valid])
     matrix = known.matrix.astype(np.float32)
-    return Rows(
+    return Sample(
         np.full(len(lowered), place, np.int32),
         space.ravel(lowered.configs),
         np.array([_CODES[status] for status in measured.status], np.int8),
