@@ -10,11 +10,11 @@ from prefect.logging import get_run_logger
 from services.home import use_home
 from targets.files import Json
 from tasks import training
-from tasks.training import Registered, TrainingOptions
+from tasks.training import Registered, Say, TrainingOptions
 
 
 def training_flow(
-    say: training.Say = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Flow[[TrainingOptions], tuple[dict[str, Json], Registered]]:
     """The flow, with somebody who hears how it goes."""
 

@@ -22,7 +22,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.runtime import flow_run
 
 from evaluation.datasets import training
-from evaluation.datasets.training import Fitted, TrainingOptions
+from evaluation.datasets.training import Fitted, Say, TrainingOptions
 from models.transfer.table import Table
 from services.urls import flow_run_url
 from targets.files import Json
@@ -31,6 +31,11 @@ from tasks.champion import ALIAS, PREFIX
 from tasks.crowning import provide
 from tasks.flavours import survey_no_packages
 from tasks.stage import step
+
+__all__ = [
+    "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model", "read_dataset",
+    "register_model",
+]  # fmt: skip
 
 LATEST = "latest"
 FLAVOUR: ModuleType = mlflow.pyfunc
@@ -55,7 +60,7 @@ def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
 
 
 @step("{options.kind}")
-def fit_model(options: TrainingOptions, table: Table, say: training.Say) -> Fitted:
+def fit_model(options: TrainingOptions, table: Table, say: Say) -> Fitted:
     """As `evaluation.datasets.training.fit`."""
     return training.fit(options, table, say)
 

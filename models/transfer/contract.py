@@ -22,7 +22,8 @@ class TransferError(TilewrightError):
 @dataclass(frozen=True)
 class Prediction:
     """What a model says of programs, each of shape (rows,): the log2 of their latency up to a
-    constant a task, how far off that usually is on tasks it has not seen (a standard deviation),
+    constant a task (another one for programs that are not compiled yet: compare those with each
+    other), how far off that usually is on tasks it has not seen (a standard deviation),
     and the chance that they run."""
 
     log_latency: NDArray[np.float64]

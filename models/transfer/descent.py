@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from models.transfer.model import Learned, Lesson
 from models.transfer.networks import Network, begin
-from models.transfer.prepared import Matrix
+from models.transfer.prepared import Matrix, is_late, may_go
 from models.transfer.weights import Weights
 from search.actor_critic import on_cpu
 
@@ -34,11 +34,12 @@ _EPSILON = 1e-8
 
 class Taken(NamedTuple):
     """What is taken away at random: the chance that a row loses its late columns, that any value is
-    lost, and which columns are late, (columns,)."""
+    lost, which columns are late, and which may go alone, both (columns,)."""
 
     program: float
     column: float
     late: ArrayLike
+    single: ArrayLike
 
 
 def descend(
@@ -51,16 +52,18 @@ def descend(
     """Weights that fit a lesson, and how far the training came. `options` are those of
     `models.transfer.neural.NeuralOptions` with a batch."""
     begun, rng = time.monotonic(), np.random.default_rng(seed)
-    batch = min(options.batch, len(lesson.y))
-    per_epoch = -(-len(lesson.y) // batch)
+    count = len(lesson.x)
+    batch = min(options.batch, count)
+    per_epoch = -(-count // batch)
     total = per_epoch * options.epochs
-    taken = Taken(options.drop_program, options.drop_column, lesson.late)
+    late, single = is_late(lesson.names), may_go(lesson.names)
+    taken = Taken(options.drop_program, options.drop_column, late, single)
     with on_cpu():
-        x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(lesson.y)
+        x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(np.stack(lesson.y, axis=1))
         weights: Any = {name: jnp.asarray(each) for name, each in begin(network, seed).items()}
         adam = _adam().init(weights)
         done, steps, looked, started = 0, _FIRST_STEPS, 0.0, 0.0
-        draws = _Draws(len(lesson.y), batch, rng)
+        draws = _Draws(count, batch, rng)
         while done < total:
             now = time.monotonic()
             if now > lesson.until:
@@ -165,8 +168,9 @@ def _loop(
 
     def step(k: jax.Array, carried: tuple[Any, Any, jax.Array]) -> tuple[Any, Any, jax.Array]:
         weights, adam, total = carried
-        some = _without(x[rows[k]], jax.random.fold_in(key, k), taken)
-        error, slope = jax.value_and_grad(loss)(weights, some, y[rows[k]])
+        some, uncompiled = _without(x[rows[k]], jax.random.fold_in(key, k), taken)
+        label = jnp.where(uncompiled, y[rows[k], 1], y[rows[k], 0])
+        error, slope = jax.value_and_grad(loss)(weights, some, label)
         change, adam = _adam().update(slope, adam)
         return optax.apply_updates(weights, change), adam, total + error
 
@@ -175,9 +179,10 @@ def _loop(
     return weights, adam, total / count
 
 
-def _without(x: jax.Array, key: jax.Array, taken: Taken) -> jax.Array:
-    """Rows with values taken away."""
-    rows, single = jax.random.split(key)
-    gone = jax.random.uniform(rows, (x.shape[0], 1)) < taken.program
-    gone = (gone & jnp.asarray(taken.late)) | (jax.random.uniform(single, x.shape) < taken.column)
-    return jnp.where(gone, jnp.nan, x)
+def _without(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array, jax.Array]:
+    """Rows with values taken away, and which of them look as if they were not compiled."""
+    rows, alone = jax.random.split(key)
+    uncompiled = jax.random.uniform(rows, (x.shape[0],)) < taken.program
+    gone = jax.random.uniform(alone, x.shape) < taken.column
+    gone = (gone & jnp.asarray(taken.single)) | (uncompiled[:, None] & jnp.asarray(taken.late))
+    return jnp.where(gone, jnp.nan, x), uncompiled

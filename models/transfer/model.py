@@ -17,6 +17,7 @@ from models.transfer.chance import Chance
 from models.transfer.contract import CommonOptions, Prediction, Training, TransferError
 from models.transfer.files import Index, no_model, read_files, write_model
 from models.transfer.prepared import (
+    Labels,
     Matrix,
     aligned,
     held_out,
@@ -24,6 +25,7 @@ from models.transfer.prepared import (
     known_columns,
     labels,
     masked,
+    reference,
 )
 from models.transfer.table import Table
 from targets.errors import TilewrightError
@@ -37,16 +39,14 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class Lesson:
     """What a kind learns from: columns by `names` with NaN for what is unknown, shape (rows,
-    columns), and labels (rows,); the same of rows that tell when to stop; which columns are known
-    only of compiled programs, shape (columns,); and when to stop at the latest, by
-    `time.monotonic`."""
+    columns), and `models.transfer.prepared.labels`, two of (rows,); the same of rows that tell when
+    to stop; and when to stop at the latest, by `time.monotonic`."""
 
     names: tuple[str, ...]
     x: Matrix
-    y: NDArray[np.float32]
+    y: tuple[Labels, Labels]
     held_x: Matrix
-    held_y: NDArray[np.float32]
-    late: NDArray[np.bool_]
+    held_y: tuple[Labels, Labels]
     until: float
     say: Say
 
@@ -115,12 +115,13 @@ class Transferred(ABC):
             x[:, ~late], table.valid, self.options.threads, begun + _CHANCE_SHARE * seconds
         )
         known, held = table.valid, validation.valid
+        y, held_y = labels(table, x, self.columns), labels(validation, held_x, self.columns)
         lesson = Lesson(
-            self.columns, x[known], labels(table)[known], held_x[held], labels(validation)[held],
-            late, begun + 0.97 * seconds, say,
+            self.columns, x[known], (y[0][known], y[1][known]), held_x[held],
+            (held_y[0][held], held_y[1][held]), begun + 0.97 * seconds, say,
         )  # fmt: skip
         del x, held_x
-        if not len(lesson.y):
+        if not len(lesson.x):
             raise TransferError("no row of the table has a latency: there is nothing to learn from")
         learned = self._learn(lesson)
         self._spread = self._usual_error(lesson)
@@ -134,7 +135,8 @@ class Transferred(ABC):
         late = is_late(self.columns)
         compiled = ~np.isnan(x[:, late]).all(axis=1)
         spread = np.where(compiled, *self._spread)
-        return Prediction(self._rank(x), spread, self._chance.predict(x[:, ~late]))
+        known = np.nan_to_num(reference(x, self.columns).astype(np.float64))
+        return Prediction(self._rank(x) + known, spread, self._chance.predict(x[:, ~late]))
 
     def save(self, folder: Path) -> None:
         """As `TransferModel.save`."""
@@ -165,9 +167,9 @@ class Transferred(ABC):
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
         """Deviation on the rows kept back, centred: compiled, and before that."""
         off = []
-        for hidden in (0.0, 1.0):
-            x = masked(lesson.held_x, lesson.late, hidden, 0.0, 0)
-            off.append(float(np.std(self._rank(x) - lesson.held_y)) if len(x) else 0.0)
+        for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
+            x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)
+            off.append(float(np.std(self._rank(x) - y)) if len(x) else 0.0)
         return off[0], off[1]
 
 

@@ -59,6 +59,8 @@ class _Neural(Transferred):
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
+    _weights: Weights
+    _scale: Weights
 
     @abstractmethod
     def _network(self) -> Any:
@@ -70,8 +72,8 @@ class _Neural(Transferred):
         mean = np.nanmean(lesson.x, axis=0, dtype=np.float64)
         deviation = np.nanstd(lesson.x, axis=0, dtype=np.float64)
         self._scale = {
-            "mean": np.nan_to_num(mean).astype(np.float32),
-            "deviation": np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32),
+            "mean": np.asarray(np.nan_to_num(mean), dtype=np.float32),
+            "deviation": np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32),
         }
         self._weights, learned = descend(
             self._network(), lesson, self._scaled, self.options, self.seed
@@ -98,7 +100,7 @@ class _Neural(Transferred):
         self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
         if not (self._scale["deviation"] > 0).all():
             raise ValueError("a deviation is not above 0")
-        self._weights: Weights = found
+        self._weights = found
 
 
 class MLP(_Neural):

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.transfer.contract import TransferError
-from models.transfer.derived import LATE, with_derived
+from models.transfer.derived import LATE, PEAK, REFERENCE, with_derived
 from models.transfer.table import Table
 from targets.features import Features
 
 Matrix = NDArray[np.float32]
 """Rows of a model's columns, NaN where a value is not known, shape (rows, columns)."""
+
+Labels = NDArray[np.float32]
+"""What is learned of rows, shape (rows,)."""
 
 _AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
 
@@ -25,7 +28,7 @@ def known_columns(table: Table) -> tuple[str, ...]:
     found: dict[str, bool] = {}
     for part in _parts(table.features):
         given = with_derived(part)
-        known = np.isfinite(given.matrix).any(axis=0)
+        known = np.atleast_1d(np.isfinite(given.matrix).any(axis=0))
         for name, any_row in zip(given.names, known, strict=True):
             found[name] = found.get(name, False) or bool(any_row)
     return tuple(name for name, known in found.items() if known)
@@ -52,23 +55,46 @@ def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([name.startswith(("program ", LATE)) for name in names], dtype=np.bool_)
 
 
-def masked(x: Matrix, late: NDArray[np.bool_], program: float, column: float, seed: int) -> Matrix:
-    """A copy of `x` (rows, columns) in which a share of rows lacks the columns that are `late`
-    (columns,), and every value is missing with the chance `column`."""
+def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which columns may be missing alone, shape (names,): not what labels are the difference to."""
+    return np.array([name != REFERENCE for name in names], dtype=np.bool_)
+
+
+def masked(
+    x: Matrix, names: Sequence[str], program: float, column: float, seed: int
+) -> tuple[Matrix, NDArray[np.bool_]]:
+    """A copy of `x` (rows, names) in which a share of rows lacks what compiling reveals, and every
+    value is missing with the chance `column`; and which rows these are, (rows,)."""
     rng = np.random.default_rng(seed)
-    gone = rng.random(x.shape, np.float32) < column
-    gone |= (rng.random(len(x)) < program)[:, None] & late
-    return np.where(gone, np.float32(np.nan), x)
+    gone = (rng.random(x.shape, np.float32) < column) & may_go(names)
+    uncompiled = rng.random(len(x)) < program
+    gone |= uncompiled[:, None] & is_late(names)
+    return np.where(gone, np.float32(np.nan), x), uncompiled
 
 
-def labels(table: Table) -> NDArray[np.float32]:
-    """log2 latency less the mean of its task, shape (rows,); NaN for programs that do not run."""
+def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
+    """What is known of the latency without having learned anything, log2 up to a constant of the
+    task, shape (rows,), of rows (rows, names); NaN where nothing is."""
+    if REFERENCE not in names:
+        return np.full(len(x), np.nan, np.float32)
+    return x[:, list(names).index(REFERENCE)]
+
+
+def labels(table: Table, x: Matrix, names: Sequence[str]) -> tuple[Labels, Labels]:
+    """What is learned of the rows `x` (rows, names) of a table, both (rows,): log2 latency less the
+    `reference` and the time at peak, where both are known; and less the mean of its task, which is
+    what is learned elsewhere and of programs that are not compiled yet. Either says no more than
+    the order within a task. NaN for programs that do not run."""
     _, task = np.unique(table.task, return_inverse=True)
     valid = table.valid
     total = np.bincount(task, np.where(valid, table.log_latency, 0.0))
-    count = np.bincount(task, valid)
-    mean = total / np.maximum(count, 1)
-    return np.asarray(table.log_latency - mean[task], dtype=np.float32)
+    mean = total / np.maximum(np.bincount(task, valid), 1)
+    centred = np.asarray(table.log_latency - mean[task], dtype=np.float32)
+    known = reference(x, names)
+    if PEAK not in names:
+        return centred, centred
+    less = np.asarray(table.log_latency - x[:, list(names).index(PEAK)] - known, dtype=np.float32)
+    return np.where(np.isnan(less), centred, less), centred
 
 
 def held_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.transfer.boosting import PATIENCE, TimedTrees
+from models.transfer.boosting import PATIENCE, Held, TimedTrees
 from models.transfer.contract import CommonOptions
 from models.transfer.model import Learned, Lesson, Transferred
 from models.transfer.prepared import Matrix, masked
@@ -52,10 +52,8 @@ class XGBoost(Transferred):
             {"rounds": options.trees, "max_depth": options.depth, "eta": options.learning_rate,
              "min_child_weight": 8.0, "subsample": 0.8, "colsample_bynode": 0.5, "lambda": 1.0},
         )  # fmt: skip
-        x, held = _masked(lesson, options, self.seed)
-        grown, seconds, stopped = self._trees.boost(
-            x, lesson.y, (held, lesson.held_y), options.threads, lesson.until
-        )
+        (x, y), held = _masked(lesson, options, self.seed)
+        grown, seconds, stopped = self._trees.boost(x, y, held, options.threads, lesson.until)
         return Learned(grown, options.trees, seconds, stopped)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
@@ -92,10 +90,10 @@ class LightGBM(Transferred):
             "bagging_freq": 1, "lambda_l2": 1.0, "deterministic": True, "force_col_wise": True,
             "seed": self.seed, "verbosity": -1,
         }  # fmt: skip
-        x, held = _masked(lesson, options, self.seed)
-        data = lightgbm.Dataset(x, lesson.y, params={"verbosity": -1, "max_bin": 255})
+        (x, y), held = _masked(lesson, options, self.seed)
+        data = lightgbm.Dataset(x, y, params={"verbosity": -1, "max_bin": 255})
         clock = _Clock(lesson.until)
-        watched = [data.create_valid(held, lesson.held_y)] if len(held) else []
+        watched = [data.create_valid(*held)] if len(held[1]) else []
         early = [lightgbm.early_stopping(PATIENCE, verbose=False)] if watched else []
         self._trees = NativeLightGBM(self.seed, False, {})
         booster = lightgbm.train(
@@ -141,13 +139,17 @@ class _Clock:
             raise EarlyStopException(env.iteration, env.evaluation_result_list)
 
 
-def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Matrix, Matrix]:
+def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Held, Held]:
     """What is learned from and what is held against, with values taken away."""
-    share = (options.drop_program, options.drop_column)
-    return (
-        masked(lesson.x, lesson.late, *share, seed),
-        masked(lesson.held_x, lesson.late, *share, seed + 1),
-    )
+    found = []
+    for place, (x, (compiled, before)) in enumerate(
+        ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))
+    ):
+        some, uncompiled = masked(
+            x, lesson.names, options.drop_program, options.drop_column, seed + place
+        )
+        found.append((some, np.where(uncompiled, before, compiled)))
+    return found[0], found[1]
 
 
 def _read(trees: TimedTrees | NativeLightGBM, data: bytes, name: str) -> None:

@@ -15,8 +15,8 @@ from targets.workload import parse_workload
 
 MACHINES = (
     VtaSpec(name="usual"),
-    VtaSpec(name="wide", bus_bits=256, log_inp_buff_size=16),
-    VtaSpec(name="far", memory_latency_cycles=128, log_block_in=3, log_block_out=3),
+    VtaSpec(name="wide", bus_bits=256, log_inp_buff_size=14),
+    VtaSpec(name="far", memory_latency_cycles=128, log_wgt_buff_size=17),
 )
 LAYERS = (
     "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",

@@ -36,9 +36,7 @@ def test_twice_the_bus_halves_the_cycles_of_transfers_and_leaves_those_of_comput
         "program__out_bytes": 15.0, "program__gemm_iterations": 12.0,
         "program__reset_iterations": 3.0, "program__alu_iterations": 4.0,
     }  # fmt: skip
-    narrow, wide = (
-        _one(**MACHINE | {"hardware__bus_bytes": bus}, **counts) for bus in (3.0, 4.0)
-    )
+    narrow, wide = (_one(**MACHINE | {"hardware__bus_bytes": bus}, **counts) for bus in (3.0, 4.0))
     store, compute = "derived late store cycles", "derived late compute cycles"
     assert narrow[store] - wide[store] == pytest.approx(1.0, abs=1e-2)
     assert narrow[compute] == wide[compute]
@@ -57,9 +55,10 @@ def test_what_compiling_reveals_makes_late_columns_and_no_others() -> None:
     assert np.isnan(x[:, late]).all()
     whole = aligned(table.features, names)
     assert np.array_equal(x[:, ~late], whole[:, ~late], equal_nan=True)
-    gone = masked(whole, late, 0.5, 0.0, 0)
+    gone, uncompiled = masked(whole, names, 0.5, 0.0, 0)
     lost = np.isnan(gone[:, late]).all(axis=1)
     assert np.array_equal(gone[:, ~late], whole[:, ~late], equal_nan=True)
+    assert lost[uncompiled].all()
     assert 0.4 < lost[table.valid].mean() < 0.6
 
 
