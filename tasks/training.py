@@ -1,7 +1,7 @@
 """Training a transferred model, as tasks, and its place in MLflow: a run with parameters, figures
 and files, and a version of a registered model.
 
-The registered model is `tilewright.transfer.<kind>`; its alias `latest` names the version made
+The registered model is `tilewright.transfer.<kind>`; its alias `newest` names the version made
 last, and `champion` the one that orders best of those on the same dataset and split. What lies
 there is the model's own folder (`models.transfer.files`); no pickle is involved.
 """
@@ -33,11 +33,11 @@ from tasks.flavours import survey_no_packages
 from tasks.stage import step
 
 __all__ = [
-    "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model", "read_dataset",
-    "register_model",
+    "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model",
+    "read_dataset", "register_model",
 ]  # fmt: skip
 
-LATEST = "latest"
+NEWEST = "newest"
 FLAVOUR: ModuleType = mlflow.pyfunc
 _SCORE, _SPLIT, _DATASET = "pairwise_accuracy", "split", "dataset"
 
@@ -138,7 +138,7 @@ def _register(
     made = client.create_model_version(
         name, f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags
     )
-    aliases = (LATEST, ALIAS) if _is_best(client, name, tags) else (LATEST,)
+    aliases = (NEWEST, ALIAS) if _is_best(client, name, tags) else (NEWEST,)
     for alias in aliases:
         client.set_registered_model_alias(name, alias, made.version)
     return Registered(name, str(made.version), aliases, run_id, str(flow_run.id))

@@ -84,11 +84,12 @@ def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
 
 def fit(options: TrainingOptions, table: Table, say: Say = lambda text: None) -> Fitted:
     """Train on the part of a table that the split leaves. Raises `DatasetError` if the table cannot
-    be split so, and `TransferError` if there is nothing to learn from."""
+    be split so, `TransferError` if there is nothing to learn from, and `UnsafeFile`."""
     kind: Kind = next(each for each in KINDS if each == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
     model = options.model()
     training = model.fit(table.rows(train), say=say)
+    model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
     return Fitted(model, training, table.rows(test))
 
 

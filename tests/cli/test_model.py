@@ -1,0 +1,92 @@
+"""`tilewright model`: a trained model, its figures, its place in the registry, and its mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from services.prefect_server import Login
+from tests.cli.conftest import Place
+
+SLICE = Path(__file__).parents[1] / "data" / "transfer" / "slice"
+FIGURES = {
+    "pairwise_accuracy", "interval", "top1_regret", "top8_regret", "rows", "seconds",
+}  # fmt: skip
+QUICK = ("--kind", "xgboost", "--option", "trees=40", "--option", "depth=5", "--threads", "1")
+
+
+def _train(place: Place, *more: str) -> dict[str, object]:
+    done = place.run("model", "train", "--dataset", str(SLICE), "--out", "model", *QUICK, *more)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = place.json("model/metrics.json")
+    return found
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_model_is_trained_judged_and_judged_again_on_other_rows(place: Place) -> None:
+    found = _train(place, "--split", "by_task", "--bare")
+    assert found.keys() >= FIGURES
+    low, high = found["interval"]  # type: ignore[misc]
+    assert 0.5 < low <= found["pairwise_accuracy"] <= high <= 1  # type: ignore[operator]
+    assert found["stopped"] in ("epochs", "no gain")
+    assert not (place.folder / "home").exists(), "--bare keeps no records"
+    done = place.run("model", "score", "model", "--dataset", str(SLICE), "--json")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    assert again.keys() >= FIGURES
+    assert again["seen"] is True
+    shown = place.run("model", "score", "model", "--dataset", str(SLICE)).stdout
+    assert "no unseen rows" in shown
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_model_is_a_version_with_aliases_dataset_and_figures(
+    tmp_path: Path, prefect_server: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, prefect_server)
+    found = _train(place, "--split", "within_task")
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/home/mlflow/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    version = client.get_model_version_by_alias("tilewright.transfer.xgboost", "champion")
+    latest = client.get_model_version_by_alias("tilewright.transfer.xgboost", "newest")
+    run = client.get_run(str(version.run_id))
+    model = mlflow.pyfunc.load_model("models:/tilewright.transfer.xgboost@champion")
+    mlflow.set_tracking_uri(before)
+    assert version.version == latest.version
+    assert version.tags["dataset"] == found["dataset"] == run.data.tags["dataset_digest"]
+    assert version.tags["split"] == "within_task"
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["pairwise_accuracy"] == pytest.approx(found["pairwise_accuracy"])
+    assert run.data.params["kind"] == "xgboost"
+    assert "prefect_flow_run_id" in run.data.tags
+    row = pd.DataFrame([[1.0, 2.0]], columns=["hardware bus_bytes", "schedule log2_tile_h"])
+    assert list(model.predict(row)) == ["log_latency", "spread", "chance"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("train", "--dataset", "nowhere", "--out", "m"), "nowhere"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--kind", "mlpp"), "did you mean mlp"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--split", "by_tusk"), "by_task"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--minutes", "0"), "--minutes"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--option", "leaves=3"), "depth"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--option", "trees=many"), "trees"),
+        (("score", "nowhere", "--dataset", str(SLICE)), "model train"),
+    ],
+)
+def test_a_mistake_is_one_message(arguments: tuple[str, ...], hint: str, place: Place) -> None:
+    done = place.run("model", *arguments, *(("--bare",) if arguments[0] == "train" else ()))
+    assert done.returncode == 2, done.stderr
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert hint in message
