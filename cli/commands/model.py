@@ -18,7 +18,9 @@ commands = typer.Typer(
 )
 
 Dataset = Annotated[Path, typer.Option(help="Folder of a dataset ('tilewright dataset build').")]
-Rows = Annotated[int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)]
+RowCount = Annotated[
+    int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -42,7 +44,7 @@ def train(
         ),
     ] = "by_target",
     minutes: Annotated[float, typer.Option(help="Training ends after so long at most.")] = 30.0,
-    rows: Rows = None,
+    rows: RowCount = None,
     seed: Seed = 0,
     threads: Annotated[int, typer.Option(help="Threads that learn.")] = 2,
     option: Annotated[
@@ -71,7 +73,7 @@ def train(
 def score(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
     dataset: Dataset,
-    rows: Rows = None,
+    rows: RowCount = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:

@@ -25,8 +25,8 @@ REFERENCE = f"{LATE} reference"
 """The longest unit's time and what nothing hides, log2 of how often the time at peak: what models
 learn the difference to, where it is known."""
 
-Column = NDArray[np.float64]
-Get = Callable[[str], Column]
+_Column = NDArray[np.float64]
+_Get = Callable[[str], _Column]
 
 _BUSY = {
     "compute": ("gemm_iterations", "reset_iterations", "alu_iterations"),
@@ -55,7 +55,7 @@ def with_derived(features: Features) -> Features:
     """These columns with those that follow from them behind."""
     names = {name: k for k, name in enumerate(features.names)}
 
-    def get(name: str) -> Column:
+    def get(name: str) -> _Column:
         place = names.get(name)
         return np.full(len(features), np.nan) if place is None else features.matrix[:, place]
 
@@ -65,13 +65,13 @@ def with_derived(features: Features) -> Features:
     return features.beside(Features.of(np.stack([*found.values()], axis=1), [*found]))
 
 
-def _peak(get: Get) -> Column:
+def _peak(get: _Get) -> _Column:
     """log2 of the cycles (or seconds, up to a factor) that all multiplications take at peak."""
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
 
 
-def _early(get: Get, peak: Column) -> dict[str, Column]:
+def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     """From knobs, shapes and hardware."""
     found = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
@@ -100,7 +100,7 @@ def _early(get: Get, peak: Column) -> dict[str, Column]:
     return {f"{PREFIX} {name}": column for name, column in found.items()}
 
 
-def _late(get: Get, peak: Column) -> dict[str, Column]:
+def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
     """From what compiling revealed."""
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     cycles = {
@@ -129,18 +129,18 @@ def _late(get: Get, peak: Column) -> dict[str, Column]:
     return {f"{LATE} {name}": column for name, column in logs.items()}
 
 
-def _total(get: Get, names: Sequence[str]) -> Column:
+def _total(get: _Get, names: Sequence[str]) -> _Column:
     """The sum of counts that are there as log2(1 + count)."""
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))
 
 
-def _or_0(column: Column) -> Column:
+def _or_0(column: _Column) -> _Column:
     """A log2 that is 0 where there is no such knob: nothing is cut or copied there."""
     return np.where(np.isnan(column), 0.0, column)
 
 
-def _first(columns: Sequence[Column]) -> Column:
+def _first(columns: Sequence[_Column]) -> _Column:
     found = columns[0]
     for column in columns[1:]:
         found = np.where(np.isnan(found), column, found)

@@ -49,8 +49,8 @@ def descend(
     options: Any,
     seed: int,
 ) -> tuple[Weights, Learned]:
-    """Weights that fit a lesson, and how far the training came. `options` are those of
-    `models.transfer.neural.NeuralOptions` with a batch."""
+    """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
+    are those of `models.transfer.neural.NeuralOptions` with a batch."""
     begun, rng = time.monotonic(), np.random.default_rng(seed)
     count = len(lesson.x)
     batch = min(options.batch, count)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from models.transfer.weights import Weights
 
 Shapes = dict[str, tuple[int, ...]]
-Params = Mapping[str, jax.Array]
+_Params = Mapping[str, jax.Array]
 
 
 class Network(Protocol):
@@ -30,13 +30,14 @@ class Network(Protocol):
         """The weights by name."""
         ...
 
-    def __call__(self, weights: Params, x: jax.Array) -> jax.Array:
+    def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         """Rows (rows, columns) to labels (rows,)."""
         ...
 
 
 def begin(network: Network, seed: int) -> Weights:
-    """Weights to start from: matrices normal with variance 1/inputs, gains 1, all else 0."""
+    """Weights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
+    1, all else 0."""
     rng = np.random.default_rng(seed)
     found: Weights = {}
     for name, shape in network.shapes().items():
@@ -65,7 +66,7 @@ class Perceptron:
             found |= _layer_shapes(f"layer {k}", self.units, self.units)
         return found | {"out matrix": (self.units, 1), "out bias": (1,)}
 
-    def __call__(self, weights: Params, x: jax.Array) -> jax.Array:
+    def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         h = jax.nn.gelu(_read(weights, "in", x))
         for k in range(1, self.layers):
             h = h + jax.nn.gelu(_layer(weights, f"layer {k}", h))
@@ -73,7 +74,7 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Decisions:
     """Bidirectional LSTMs over tokens, attention over what they say, all in the light of the
     `others`. `tokens` are the places of each token's columns."""
 
@@ -121,7 +122,7 @@ class Sequence:
         found |= _layer_shapes("head", 3 * wide, wide)
         return found | {"out matrix": (wide, 1), "out bias": (1,)}
 
-    def __call__(self, weights: Params, x: jax.Array) -> jax.Array:
+    def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         others = jax.nn.gelu(_read(weights, "others", x[:, np.array(self.others, np.int64)]))
         light = jax.nn.gelu(_layer(weights, "others again", others))
         tokens, present = self._embedded(weights, x)
@@ -135,7 +136,7 @@ class Sequence:
         out = jax.nn.gelu(_layer(weights, "head", last)) @ weights["out matrix"]
         return (out + weights["out bias"])[:, 0]
 
-    def _embedded(self, weights: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _embedded(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens (rows, tokens, width), and whether a row has such a knob (rows, tokens)."""
         places, there = self._places
         values = jnp.where(there, x[:, places], 0.0)
@@ -148,7 +149,7 @@ class Sequence:
         )
         return tokens, (known & there).any(axis=2)
 
-    def _lstm(self, weights: Params, name: str, h: jax.Array) -> jax.Array:
+    def _lstm(self, weights: _Params, name: str, h: jax.Array) -> jax.Array:
         """Both directions at once: (rows, tokens, inputs) → (rows, tokens, width)."""
         both = jnp.stack([h, h[:, ::-1]])
         given = jnp.einsum("drti,dig->tdrg", both, weights[f"{name} in matrix"])
@@ -170,7 +171,7 @@ class Sequence:
         forth, back = said[:, 0], said[::-1, 1]
         return jnp.concatenate([forth, back], axis=2).transpose(1, 0, 2)
 
-    def _attention(self, weights: Params, h: jax.Array, present: jax.Array) -> jax.Array:
+    def _attention(self, weights: _Params, h: jax.Array, present: jax.Array) -> jax.Array:
         """What the heads see of all tokens that are there, mean over tokens: (rows, width)."""
         rows, tokens, _ = h.shape
 
@@ -197,7 +198,7 @@ def _read_shapes(name: str, columns: int, units: int) -> Shapes:
     }  # fmt: skip
 
 
-def _read(weights: Params, name: str, x: jax.Array) -> jax.Array:
+def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
     """Values of columns, and in place of an unknown one its column's embedding."""
     known = ~jnp.isnan(x)
     return (
@@ -211,7 +212,7 @@ def _layer_shapes(name: str, inputs: int, units: int) -> Shapes:
     return {f"{name} gain": (inputs,), f"{name} matrix": (inputs, units), f"{name} bias": (units,)}
 
 
-def _layer(weights: Params, name: str, h: jax.Array) -> jax.Array:
+def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
     """A linear layer of what is put on one scale first."""
     h = h * jax.lax.rsqrt((h * h).mean(axis=-1, keepdims=True) + 1e-6)
     return h * weights[f"{name} gain"] @ weights[f"{name} matrix"] + weights[f"{name} bias"]

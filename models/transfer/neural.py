@@ -122,9 +122,9 @@ class Attention(_Neural):
     options_type = AttentionOptions
 
     def _network(self) -> Any:
-        from models.transfer.networks import Sequence
+        from models.transfer.networks import Decisions
 
         o, tokens = self.options, tokens_of(self.columns)
-        return Sequence(
+        return Decisions(
             len(self.columns), tokens.columns, tokens.others, o.units, o.layers, o.heads, o.unroll
         )

@@ -13,7 +13,7 @@ _MAX_HEADER = 1 << 22
 
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """The bytes of a safetensors file, in the order of names."""
+    """The bytes of a safetensors file of arrays of any shape, in the order of names."""
     from safetensors.numpy import save
 
     return bytes(save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}))
