@@ -21,8 +21,6 @@ Dataset = Annotated[Path, typer.Option(help="Folder of a dataset ('tilewright da
 RowCount = Annotated[
     int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
 ]
-    int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
