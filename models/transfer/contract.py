@@ -38,7 +38,7 @@ class Training:
 
     rows: int
     seconds: float
-    epochs: int
+    epochs: float
     full_seconds: float
     stopped: str
 

@@ -127,7 +127,7 @@ class Transferred(ABC):
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
         full = learned.seconds * learned.asked / max(learned.epochs, 1e-9)
-        return Training(rows, taken, int(learned.epochs), full, learned.stopped)
+        return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features) -> Prediction:
         """As `TransferModel.predict`."""
