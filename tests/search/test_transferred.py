@@ -1,0 +1,105 @@
+"""A model that learned elsewhere: believed as far as it has been right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from models import make_explorer
+from search import Session
+from search.performers import setting_of
+from search.prior import prior_of, weight_of
+from search.problem import Belief, Problem
+from targets.base import Configs
+from targets.features import Features
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.workload import Workload, parse_workload
+
+PYNQ = VtaTarget(VtaSpec.load("vta-pynq"))
+LAYER = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
+
+
+def believed(log_latency: NDArray[np.float64], spread: float = 0.3) -> Belief:
+    rows = len(log_latency)
+    return Belief(log_latency, np.full(rows, spread), np.ones(rows))
+
+
+@given(st.integers(2, 40), st.integers(0, 1000), st.floats(-20, 20))
+def test_a_model_that_is_right_up_to_a_constant_is_believed(n: int, seed: int, c: float) -> None:
+    said = np.random.default_rng(seed).normal(size=n)
+    assert weight_of(believed(said), said + c) == pytest.approx(1.0)
+
+
+@given(st.integers(16, 40), st.integers(0, 1000))
+def test_one_that_says_the_opposite_is_not(n: int, seed: int) -> None:
+    said = np.random.default_rng(seed).normal(size=n)
+    assert weight_of(believed(said), -said) == 0.0
+
+
+def test_it_is_believed_less_the_more_trials_contradict_it() -> None:
+    said = np.random.default_rng(3).normal(size=256)
+    told = [weight_of(believed(said[:n], 1.0), 0.2 * said[:n]) for n in (1, 4, 16, 256)]
+    assert told[0] == 1.0  # nothing to compare yet
+    assert told[1] > told[2] > told[3]
+    assert told[3] == pytest.approx(0.2, abs=0.02)
+
+
+@cache
+def _truth(workload: Workload) -> dict[int, float]:
+    """log2 cycles of all valid configs by flat index."""
+    lowered, measured = PYNQ.enumerate(workload)
+    flat = PYNQ.space(workload).ravel(lowered.configs)
+    valid = measured.valid
+    return dict(zip(flat[valid].tolist(), np.log2(measured.latency[valid]).tolist(), strict=True))
+
+
+def _best_after(sign: float, seed: int) -> tuple[list[float], float, Problem]:
+    """Regret after every batch of 8 with a model that knows the truth times `sign`."""
+    truth = _truth(LAYER)
+    setting = setting_of(PYNQ, LAYER, make_explorer("default-blind"), seed)
+    space = setting.problem.space
+
+    def ask(configs: Configs, hidden: Features | None) -> Belief:
+        known = [truth.get(int(flat), np.nan) for flat in space.ravel(configs)]
+        chance = np.isfinite(known).astype(np.float64)
+        return replace(believed(sign * np.nan_to_num(known, nan=16.0)), chance=chance)
+
+    problem = replace(setting.problem, transferred=ask)
+    session, best = Session(replace(setting, problem=problem)), []
+    for _ in range(6):
+        session.advance(8)
+        assert session.history.best is not None
+        best.append(float(session.history.log_latency[session.history.best]))
+    optimum = min(truth.values())
+    return [2 ** (b - optimum) - 1 for b in best], optimum, problem
+
+
+def test_a_right_one_is_used_at_once_and_a_wrong_one_is_got_over() -> None:
+    right, optimum, problem = _best_after(1.0, 0)
+    assert right[0] < 0.01
+    wrong, _, _ = _best_after(-1.0, 0)
+    assert wrong[0] > right[0]
+    assert wrong[-1] < 0.05
+
+
+def test_estimates_are_taken_before_it_and_it_is_a_column_beside_them() -> None:
+    problem = replace(
+        setting_of(PYNQ, LAYER, make_explorer("default"), 0).problem,
+        transferred=lambda configs, hidden: believed(np.arange(len(configs), dtype=np.float64)),
+    )
+    configs = problem.space.unravel(np.arange(5))
+    prior, alone = prior_of(problem, configs), prior_of(replace(problem, transferred=None), configs)
+    assert prior is not None
+    assert alone is not None
+    np.testing.assert_array_equal(prior.log_latency, alone.log_latency)
+    assert prior.features.names == (*alone.features.names, "transferred")
+    blind = prior_of(problem, configs, estimates=False, weight=0.5)
+    assert blind is not None
+    np.testing.assert_array_equal(blind.log_latency, 0.5 * np.arange(5))
