@@ -28,7 +28,7 @@ def _group() -> None:
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the dataset.")],
     rows: Annotated[
-        int, typer.Option(help="How many rows of simulated accelerators.", min=1)
+        int, typer.Option(help="How many rows of simulated accelerators.", min=0)
     ] = 2_000_000,
     seed: Annotated[int, typer.Option(help="Same seed, same rows.", min=0)] = 0,
     cpu_rows: Annotated[

@@ -49,7 +49,7 @@ class BuildOptions:
 
     def check(self) -> None:
         """Raises `DatasetError` for options that make no dataset."""
-        if not 1 <= self.rows <= MOST_ROWS or not 0 <= self.cpu_rows <= MOST_ROWS:
+        if min(self.rows, self.cpu_rows) < 0 or not 1 <= self.rows + self.cpu_rows <= MOST_ROWS:
             raise DatasetError(
                 f"a dataset of {self.rows} rows and {self.cpu_rows} of the processor cannot be "
                 f"built; ask for 1 to {MOST_ROWS} rows"
