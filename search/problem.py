@@ -29,7 +29,7 @@ class Belief:
     chance: NDArray[np.float64]
 
 
-Transferred = Callable[[Configs, Features | None], Belief]
+TransferredPrior = Callable[[Configs, Features | None], Belief]
 """A model learned elsewhere, asked about configs, shape (n, knobs), of the problem: before they are
 compiled, or with what compiling revealed of each."""
 
@@ -45,7 +45,7 @@ class Problem:
     estimate: Estimate | None = None
     costs: Costs = UNKNOWN_COSTS
     deterministic: bool = True  # measuring a config again gives the same numbers
-    transferred: Transferred | None = None
+    transferred: TransferredPrior | None = None
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
         """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long

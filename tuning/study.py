@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models import make_explorer
-from models.transfer.asked import transferred
-from models.transfer.contract import TransferError, TransferModel
+from models.transfer.contract import TransferError
 from models.transfer.files import identity_of
 from search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
 from targets import isolated
@@ -23,6 +22,9 @@ from targets.registry import kind_of, make_target
 from targets.rpc_process import Limits
 from targets.workload import Workload
 from tuning.options import CHAMPION, OptionValue, TuningOptions
+
+if TYPE_CHECKING:
+    from models.transfer.model import Transferred
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,14 @@ def _problem(study: Study, state: tuple[int, int]) -> Problem:
     problem = problem_of(study.target, study.workload, study.seed)
     if not study.transferred:
         return problem
+    from models.transfer.prior import prior_from  # loads libraries that learn
+
     model = _model(study.transferred, study.start)
-    return replace(problem, transferred=transferred(model, problem))
+    return replace(problem, transferred=prior_from(model, problem))
 
 
 @lru_cache(maxsize=4)
-def _model(folder: str, identity: str) -> TransferModel:
+def _model(folder: str, identity: str) -> Transferred:
     """The model, as long as the folder holds the one of this identity."""
     from models.transfer.kinds import load_model
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.transfer.prepared import Matrix
 from models.trees import XGBoost
 
-Held = tuple[Matrix, NDArray[np.float32]]
+Validation = tuple[Matrix, NDArray[np.float32]]
 """Rows that tell when to stop, (rows, columns), and their labels, (rows,)."""
 PATIENCE = 60
 """Trees without a gain on the rows kept back after which training stops."""
@@ -38,7 +38,7 @@ class TimedTrees(XGBoost):
     kind = "transferred trees"
 
     def boost(
-        self, x: Matrix, y: NDArray[np.float32], held: Held | None, threads: int, until: float
+        self, x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int, until: float
     ) -> tuple[int, float, str]:
         """Learn labels (rows,) of rows (rows, columns) until `time.monotonic` is `until`. Returns
         how many trees were grown, in how many seconds, and by what that ended."""

@@ -80,5 +80,6 @@ def _logs(hidden: Features) -> Features:
 def _sums(hidden: Features) -> Features:
     """What targets that count other things have in common, NaN where nothing was compiled."""
     found = hidden_features(hidden)
-    matrix = np.where(np.isnan(hidden.matrix).all(axis=1)[:, None], np.nan, found.matrix)
+    unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
+    matrix = np.where(unknown[:, None], np.nan, found.matrix)
     return Features(matrix, found.columns).named("program")

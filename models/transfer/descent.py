@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from models.transfer.model import Learned, Lesson
 from models.transfer.networks import Network, begin
 from models.transfer.prepared import Matrix, is_late, may_go
-from models.transfer.weights import Weights
+from models.transfer.weights import NamedWeights
 from search.actor_critic import on_cpu
 
 _ASKED_AT_ONCE = 4096
@@ -48,8 +48,8 @@ def descend(
     scaled: Callable[[Matrix], Matrix],
     options: Any,
     seed: int,
-) -> tuple[Weights, Learned]:
-    """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
+) -> tuple[NamedWeights, Learned]:
+    """NamedWeights of the network's shapes that fit a lesson, and how far the training came. `options`
     are those of `models.transfer.neural.NeuralOptions` with a batch."""
     begun, rng = time.monotonic(), np.random.default_rng(seed)
     count = len(lesson.x)
@@ -100,7 +100,7 @@ def descend(
 
 
 def ask(
-    network: Network, weights: Weights, x: Matrix, scaled: Callable[[Matrix], Matrix]
+    network: Network, weights: NamedWeights, x: Matrix, scaled: Callable[[Matrix], Matrix]
 ) -> NDArray[np.float64]:
     """Labels of rows (rows, columns), shape (rows,)."""
     found = np.empty(len(x))
@@ -157,7 +157,7 @@ def _loop(
     network: Network, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
     count: ArrayLike, seed: ArrayLike, rate: ArrayLike, taken: Taken,
 ) -> tuple[Any, Any, jax.Array]:  # fmt: skip
-    """Weights and Adam's averages after a step for each of the first `count` rows of `rows`,
+    """NamedWeights and Adam's averages after a step for each of the first `count` rows of `rows`,
     (steps, batch), and the mean error on the way."""
     adam.hyperparams["learning_rate"] = jnp.asarray(rate)
     key, rows = jax.random.key(seed, impl="threefry2x32"), jnp.asarray(rows)

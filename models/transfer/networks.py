@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from models.transfer.weights import Weights
+from models.transfer.weights import NamedWeights
 
 Shapes = dict[str, tuple[int, ...]]
 _Params = Mapping[str, jax.Array]
@@ -35,11 +35,11 @@ class Network(Protocol):
         ...
 
 
-def begin(network: Network, seed: int) -> Weights:
-    """Weights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
+def begin(network: Network, seed: int) -> NamedWeights:
+    """NamedWeights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
     1, all else 0."""
     rng = np.random.default_rng(seed)
-    found: Weights = {}
+    found: NamedWeights = {}
     for name, shape in network.shapes().items():
         kind = name.rpartition(" ")[2]
         if kind == "matrix":

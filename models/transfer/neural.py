@@ -18,7 +18,7 @@ from models.transfer.contract import CommonOptions
 from models.transfer.model import Learned, Lesson, Transferred
 from models.transfer.prepared import Matrix
 from models.transfer.tokens import tokens_of
-from models.transfer.weights import Weights, pack_weights, unpack_weights
+from models.transfer.weights import NamedWeights, pack_weights, unpack_weights
 
 _CLIP = 6.0
 """Deviations beyond which a value counts as no further away: hardware may be of any size."""
@@ -55,12 +55,12 @@ class AttentionOptions(NeuralOptions):
 
 
 class _Neural(Transferred):
-    """Weights, with the mean and deviation of every column."""
+    """NamedWeights, with the mean and deviation of every column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
-    _weights: Weights
-    _scale: Weights
+    _weights: NamedWeights
+    _scale: NamedWeights
 
     @abstractmethod
     def _network(self) -> Any:

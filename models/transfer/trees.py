@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.transfer.boosting import PATIENCE, Held, TimedTrees
+from models.transfer.boosting import PATIENCE, TimedTrees, Validation
 from models.transfer.contract import CommonOptions
 from models.transfer.model import Learned, Lesson, Transferred
 from models.transfer.prepared import Matrix, masked
@@ -139,7 +139,7 @@ class _Clock:
             raise EarlyStopException(env.iteration, env.evaluation_result_list)
 
 
-def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Held, Held]:
+def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
     """What is learned from and what is held against, with values taken away."""
     found = []
     for place, (x, (compiled, before)) in enumerate(

@@ -1,4 +1,4 @@
-"""Weights of neural models as safetensors: all there, of the right shape, finite."""
+"""NamedWeights of neural models as safetensors: all there, of the right shape, finite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-Weights = dict[str, NDArray[np.float32]]
+NamedWeights = dict[str, NDArray[np.float32]]
 _MAX_HEADER = 1 << 22
 
 
@@ -19,7 +19,7 @@ def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     return bytes(save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}))
 
 
-def unpack_weights(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+def unpack_weights(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> NamedWeights:
     """The arrays of these names and shapes, float32. Raises `ValueError` if the file holds anything
     else."""
     from safetensors import SafetensorError
@@ -27,7 +27,7 @@ def unpack_weights(data: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Weight
 
     _check_header(data, shapes)
     try:
-        found: Weights = load(data)
+        found: NamedWeights = load(data)
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"safetensors cannot read it: {str(error)[:200]}") from None
     for name, array in found.items():

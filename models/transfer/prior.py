@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from models.transfer.columns import columns_of
-from models.transfer.contract import TransferModel
-from search.problem import Belief, Problem, Transferred
+from models.transfer.model import Transferred
+from search.problem import Belief, Problem, TransferredPrior
 from targets.base import Configs
 from targets.features import Features
 
 
-def transferred(model: TransferModel, problem: Problem) -> Transferred:
+def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
     """What `model` says of configs of the problem, (n, knobs), before or after compiling."""
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
