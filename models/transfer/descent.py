@@ -49,7 +49,7 @@ def descend(
     options: Any,
     seed: int,
 ) -> tuple[NamedWeights, Learned]:
-    """NamedWeights of the network's shapes that fit a lesson, and how far the training came. `options`
+    """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
     are those of `models.transfer.neural.NeuralOptions` with a batch."""
     begun, rng = time.monotonic(), np.random.default_rng(seed)
     count = len(lesson.x)
@@ -157,7 +157,7 @@ def _loop(
     network: Network, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
     count: ArrayLike, seed: ArrayLike, rate: ArrayLike, taken: Taken,
 ) -> tuple[Any, Any, jax.Array]:  # fmt: skip
-    """NamedWeights and Adam's averages after a step for each of the first `count` rows of `rows`,
+    """Weights and Adam's averages after a step for each of the first `count` rows of `rows`,
     (steps, batch), and the mean error on the way."""
     adam.hyperparams["learning_rate"] = jnp.asarray(rate)
     key, rows = jax.random.key(seed, impl="threefry2x32"), jnp.asarray(rows)

@@ -36,7 +36,7 @@ class Network(Protocol):
 
 
 def begin(network: Network, seed: int) -> NamedWeights:
-    """NamedWeights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
+    """Weights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
     1, all else 0."""
     rng = np.random.default_rng(seed)
     found: NamedWeights = {}

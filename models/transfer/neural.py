@@ -55,7 +55,7 @@ class AttentionOptions(NeuralOptions):
 
 
 class _Neural(Transferred):
-    """NamedWeights, with the mean and deviation of every column."""
+    """Weights, with the mean and deviation of every column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any

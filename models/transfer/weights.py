@@ -1,4 +1,4 @@
-"""NamedWeights of neural models as safetensors: all there, of the right shape, finite."""
+"""Weights of neural models as safetensors: all there, of the right shape, finite."""
 
 from __future__ import annotations
 
