@@ -90,3 +90,36 @@ def test_a_mistake_is_one_message(arguments: tuple[str, ...], hint: str, place: 
     (message,) = done.stderr.splitlines()
     assert message.startswith("error: ")
     assert hint in message
+
+
+LAYER = ("--workload", "dense:n=1,c=256,o=64", "--bare", "--trials", "24", "--batch", "8")
+
+
+@pytest.mark.slow(seconds=12)
+def test_a_tuner_starts_from_a_model_and_goes_on_where_it_was(place: Place) -> None:
+    _train(place, "--split", "by_target", "--bare")
+    blind = (*LAYER, "--tuner", "default-blind")
+    for out, more in (("cold", ()), ("warm", ("--warm-start", "model"))):
+        done = place.run("tune", *blind, *more, "--out", out)
+        assert done.returncode == 0, done.stderr
+    cold, warm = (
+        pd.read_parquet(place.folder / out / "trials.parquet") for out in ("cold", "warm")
+    )
+    first = [set(each["config"].map(str)[:8]) for each in (cold, warm)]
+    assert first[0] != first[1], "the first batch is the model's"
+    again = place.run("tune", *blind, "--warm-start", "model", "--out", "warm")
+    assert again.returncode == 0, again.stderr
+    kept = pd.read_parquet(place.folder / "warm" / "trials.parquet")
+    pd.testing.assert_frame_equal(kept, warm)
+
+
+def test_what_no_tuner_can_start_from_is_one_message(place: Place) -> None:
+    (place.folder / "empty").mkdir()
+    done = place.run("tune", *LAYER, "--warm-start", "empty")
+    assert done.returncode == 2
+    assert "holds no usable model" in done.stderr
+    assert "tilewright model train" in done.stderr
+    _train(place, "--split", "by_target", "--bare")
+    done = place.run("tune", *LAYER, "--tuner", "autotvm", "--warm-start", "model")
+    assert done.returncode == 2
+    assert "default-blind" in done.stderr
