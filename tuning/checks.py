@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.transfer.contract import TransferError
 from models.transfer.files import identity_of
 from search.lease import LeaseHeld
 from search.registry import check_options, tuners
@@ -42,7 +43,10 @@ def check_start(options: TuningOptions) -> None:
     a tuner that makes no use of one."""
     if options.warm_start in ("", CHAMPION):
         return
-    identity_of(Path(options.warm_start))
+    try:
+        identity_of(Path(options.warm_start))
+    except TransferError as error:
+        raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
     known = tuners()
     if not known[options.tuner].transfers:
         able = ", ".join(name for name, each in known.items() if each.transfers)
