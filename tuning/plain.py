@@ -26,7 +26,7 @@ def tune_network(
 ) -> Summary:
     """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`.
     Returns what `summary.json` holds. Raises `OptionsError` for a
-    warm start, else as `tuning.run.tune_network`."""
+    warm start from a champion, else as `tuning.run.tune_network`."""
     if options.warm_start == CHAMPION:
         raise OptionsError(
             f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"

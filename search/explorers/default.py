@@ -210,16 +210,14 @@ class Default(BaseExplorer):
     ) -> Choice:
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
         prior = self._prior(problem, state, configs)
-        scores = self._scores(
-            problem, state, configs, prior, self._features(problem, configs, prior)
-        )
-        prior = self._prior(problem, state, configs, lowered.hidden)
+        features = self._features(problem, configs, prior)
+        scores = self._scores(problem, state, configs, prior, features)
+        prior, features = self._revealed(problem, state, configs, prior, features, lowered.hidden)
         fresh = compiled
         if self._looks(lowered.hidden):
             fresh = compiled[new_programs(history, lowered.hidden.rows(compiled))]
         if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
             model = cast(Surrogate, state.models["A"])
-            features = self._features(problem, configs, prior)
             features = self._with_hidden(state, history, features, lowered.hidden)
             scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
             chance = self._log_chance(problem, scores)[fresh]
@@ -262,9 +260,8 @@ class Default(BaseExplorer):
             if self._looks(hidden) and valid.sum() >= self.table.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
-                prior = self._prior(problem, state, configs, hidden)
+                prior, features = self._revealed(problem, state, configs, prior, features, hidden)
                 target = history.log_latency[valid] - estimated(prior, every)
-                features = self._features(problem, configs, prior)
                 features = self._with_hidden(ExplorerState(models), history, features, hidden)
                 models["A"] = after = self.learners.surrogate(problem.seed)
                 after.fit(features, target, noise)
@@ -282,8 +279,9 @@ class Default(BaseExplorer):
         }
         if {"A", "draft"} <= set(state.models):
             asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
-            prior = self._prior(problem, state, configs, lowered.hidden)
-            features = self._features(problem, configs, prior)
+            prior, features = self._revealed(
+                problem, state, configs, prior, features, lowered.hidden
+            )
             features = self._with_hidden(state, history, features, lowered.hidden)
             asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
         return {role: each for role, each in asked.items() if role in state.models}
@@ -365,6 +363,17 @@ class Default(BaseExplorer):
             problem, configs, self.table.estimates, 1.0 if weight is None else float(weight[role]),
             hidden,
         )  # fmt: skip
+
+    def _revealed(
+        self, problem: Problem, state: ExplorerState, configs: Configs, prior: Prior | None,
+        features: Features, hidden: Features,
+    ) -> tuple[Prior | None, Features]:  # fmt: skip
+        """What is believed of configs, and their features, once they are compiled: the same as
+        before, unless a transferred model looks at what that revealed."""
+        if problem.transferred is None:
+            return prior, features
+        prior = self._prior(problem, state, configs, hidden)
+        return prior, self._features(problem, configs, prior)
 
     def _weighed(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """With what trials say of a transferred model: how far P and A are to believe it."""
