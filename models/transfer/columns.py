@@ -18,9 +18,6 @@ from targets.base import Configs, Space
 from targets.features import Features
 from targets.workload import Workload
 
-GROUPS = ("hardware", "workload", "schedule", "program")
-"""First words of names of columns; `program` is known only of what was compiled."""
-
 _SIZES = (
     "batch", "groups", "in_channels", "out_channels", "height", "width", "out_height", "out_width",
     "kernel_h", "kernel_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "macs",
