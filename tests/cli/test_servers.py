@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from services.server_process import LOOPBACK, answers
 from tests.cli.conftest import Place
+from tests.processes import listening
 from tests.sharing import free_port
 
 pytestmark = pytest.mark.slow(seconds=30)
@@ -53,13 +53,6 @@ def printed_links(printed: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+) +(http\S+)$", printed, re.MULTILINE))
 
 
-def listening(pid: int) -> set[str]:
-    """Addresses on which a process and all it started wait for connections."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    sockets = [entry for one in family for entry in one.net_connections("inet")]
-    return {entry.laddr.ip for entry in sockets if entry.status == psutil.CONN_LISTEN}
-
-
 def stop(process: subprocess.Popen[str]) -> int:
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=LIMIT_SECONDS)
@@ -78,7 +71,7 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         _open_in_a_browser(links)
         assert "warning" not in printed
         assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
-        assert listening(pages.pid) == {LOOPBACK}
+        assert {address.ip for address in listening(pages.pid)} == {LOOPBACK}
         _deploy_and_list(place, f"http://{LOOPBACK}:{prefect}/api")
     finally:
         assert stop(pages) == 0

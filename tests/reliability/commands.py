@@ -12,8 +12,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from search import read
 from tests import warm
 from tests.cli.conftest import Place
@@ -66,15 +64,6 @@ def mlflow(place: Place) -> tuple[Counter[str], list[tuple[str, str, int, int]]]
             "select run_uuid, key, step, count(*) from metrics group by run_uuid, key, step"
         ).fetchall()
     return runs, steps
-
-
-def servers(pid: int) -> list[psutil.Process]:
-    """Prefect's servers that this command started."""
-    return [
-        process
-        for process in psutil.Process(pid).children(recursive=True)
-        if process.cmdline()[1:3] == ["-m", "services.prefect_server"]
-    ]
 
 
 def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str]) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from services.home import Home
@@ -27,7 +26,8 @@ from services.secret_file import home_secret, secret_path
 from services.server_process import LOOPBACK
 from tests.cli.conftest import Place
 from tests.cli.test_servers import printed_links, read_until, stop
-from tests.reliability.commands import TUNE, servers, wait_for
+from tests.processes import family, listening, servers
+from tests.reliability.commands import TUNE, wait_for
 from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
 from tests.sharing import free_port
 
@@ -105,9 +105,11 @@ def start_a_run(port: int) -> list[int]:
 def spied(pids: list[int], home: Path) -> dict[str, Any]:
     """What another user reads of processes and files."""
     arguments, environments = [], 0
+    ended = (FileNotFoundError, ProcessLookupError)
     for pid in pids:
-        arguments.append(Path(f"/proc/{pid}/cmdline").read_text())
-        with suppress(PermissionError):
+        with suppress(*ended):
+            arguments.append(Path(f"/proc/{pid}/cmdline").read_text())
+        with suppress(PermissionError, *ended):
             environments += len(Path(f"/proc/{pid}/environ").read_bytes())
     readable = []
     for path in home.rglob("*"):
@@ -122,14 +124,9 @@ def spied(pids: list[int], home: Path) -> dict[str, Any]:
     return {"read": "".join(arguments + readable), "environments": environments, "secret": secret}
 
 
-def family(pid: int) -> list[int]:
-    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-
 def ports(pid: int) -> set[int]:
     """On which a process and its children listen."""
-    entries = [e for one in family(pid) for e in psutil.Process(one).net_connections("inet")]
-    return {entry.laddr.port for entry in entries if entry.status == psutil.CONN_LISTEN}
+    return {address.port for address in listening(pid)}
 
 
 @AS_ANOTHER

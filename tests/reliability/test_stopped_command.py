@@ -19,7 +19,7 @@ from search import read
 from services.mlflow_database import provide_mlflow_database
 from services.prefect_server import Login
 from tests.cli.conftest import TILEWRIGHT, Place
-from tests.cli.test_servers import listening
+from tests.processes import listening, servers
 from tests.reliability.commands import (
     ROOT,
     TUNE,
@@ -30,7 +30,6 @@ from tests.reliability.commands import (
     mlflow,
     prefect_states,
     recorded,
-    servers,
     wait_for,
 )
 
@@ -114,7 +113,7 @@ def test_a_busy_database_and_a_killed_prefect_server_only_delay(
     place = Place(tmp_path)
     command = place.start(*TUNE)
     wait_for(lambda: recorded(place) > 0, command)
-    assert listening(command.pid) == {"127.0.0.1"}
+    assert {address.ip for address in listening(command.pid)} == {"127.0.0.1"}
     for name in ("mlflow/mlflow.db", "prefect/prefect.db"):
         with locked(tmp_path / "home" / name):
             time.sleep(4.0)

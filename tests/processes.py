@@ -1,0 +1,44 @@
+"""A command and all it started, seen from outside.
+
+A command starts children that end at any moment (one that asks for the processor's name, say), also
+between being listed and being looked at: those count as not there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+import psutil
+
+
+class Address(NamedTuple):
+    """Where a process waits for connections."""
+
+    ip: str
+    port: int
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants, by number."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def listening(pid: int) -> set[Address]:
+    """Where a process and all its descendants wait for connections."""
+    found = set()
+    for one in family(pid):
+        with suppress(psutil.NoSuchProcess):
+            sockets = psutil.Process(one).net_connections("inet")
+            found |= {Address(*e.laddr) for e in sockets if e.status == psutil.CONN_LISTEN}
+    return found
+
+
+def servers(pid: int) -> list[psutil.Process]:
+    """Prefect's servers that this command started."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.cmdline()[1:3] == ["-m", "services.prefect_server"]:
+                found.append(child)
+    return found
