@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--layers", default="", help="names, separated by commas")
+    parser.add_argument("--tuners", default=",".join(TUNERS), help="names, separated by commas")
     parser.add_argument("--networks", default=None, help="names, separated by commas")
     parser.add_argument("--network-trials", type=int, default=0, help="a workload; 0: untuned")
     options = parser.parse_args()
@@ -81,7 +82,8 @@ def main() -> None:
         found[kind].append(row)
         options.json.write_text(json.dumps(found, indent=1))
 
-    for row in layers(target, list(names), trials, seeds, options.quick):
+    tuners = options.tuners.split(",")
+    for row in layers(target, list(names), tuners, trials, seeds, options.quick):
         keep("layers", row)
     print(summary(found["layers"]))
     if options.quick:
@@ -99,12 +101,17 @@ def workload_of(layer: str) -> Workload:
 
 
 def layers(
-    target: Target, names: Sequence[str], trials: int, seeds: int, quick: bool
+    target: Target,
+    names: Sequence[str],
+    tuners: Sequence[str],
+    trials: int,
+    seeds: int,
+    quick: bool,
 ) -> Iterator[dict[str, Any]]:
     """A row a layer, seed and tuner; tuners in another order with every seed."""
     for seed in range(seeds):
         for name in names:
-            order = [*TUNERS[seed % len(TUNERS) :], *TUNERS[: seed % len(TUNERS)]]
+            order = [*tuners[seed % len(tuners) :], *tuners[: seed % len(tuners)]]
             workload = workload_of(name)
             runs = {tuner: run(target, workload, tuner, trials, seed, quick) for tuner in order}
             fresh = again(target, workload, [runs[tuner].pop("best") for tuner in order])
@@ -212,7 +219,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     with the same seed, and the share of its measurements after which a run was as good."""
     by = {(row["layer"], row["seed"], row["tuner"]): row for row in rows}
     lines = []
-    for tuner in TUNERS:
+    for tuner in dict.fromkeys(row["tuner"] for row in rows):
         ratios, shares = [], []
         for (layer, seed, who), row in by.items():
             rival = by.get((layer, seed, "metaschedule"))
