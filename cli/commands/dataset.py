@@ -39,12 +39,19 @@ def build(
             min=0,
         ),
     ] = 256,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Hardware that the rows are of, may be given again: a preset, a file, cpu:…  "
+            "[default: accelerators drawn by the seed, and this processor]",
+        ),
+    ] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
         False
     ),
 ) -> None:
-    """Lower and measure schedules of the built-in networks' layers on many accelerators. Repeating
-    the command goes on with a build that was stopped."""
+    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
+    hardware that is named. Repeating the command goes on with a build that was stopped."""
     from cli.interrupts import keep_count
     from cli.views.dataset import building, show_built
     from cli.views.terminal import Terminal
@@ -52,7 +59,7 @@ def build(
     from evaluation.datasets.plan import BuildOptions
     from tuning.folders import check_folder
 
-    options = BuildOptions(rows=rows, cpu_rows=cpu_rows, seed=seed)
+    options = BuildOptions(rows, cpu_rows, seed, targets=tuple(target or ()))
     options.check()
     check_folder(out.parent)
     keep_count("row", lambda: kept_rows(out))

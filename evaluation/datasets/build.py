@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 from evaluation.datasets.about import ABOUT, About, FileRecord, HardwareRecord, read_about
 from evaluation.datasets.errors import DatasetError
+from evaluation.datasets.hardware import SIMULATED, check_unchanged
 from evaluation.datasets.parquet import columns_in, encode
 from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
 from evaluation.datasets.rows import Progress, Sample, rows_of
@@ -155,11 +156,12 @@ def _plan(folder: Path, options: BuildOptions, steps: Steps) -> Plan:
             f"{path} cannot be read ({error!s:.200}); build into another folder"
         ) from None
     if plan.options != options:
-        asked = ", ".join(f"{key}={value}" for key, value in asdict(plan.options).items())
+        asked = ", ".join(f"{key}={value}" for key, value in plan.options.to_json().items())
         raise DatasetError(
             f"{folder} holds a dataset, or one half built, of other options ({asked}); name these, "
             "or another folder"
         )
+    check_unchanged(options.targets, plan.hardware)
     return plan
 
 
@@ -207,7 +209,7 @@ def _about(plan: Plan, files: list[FileRecord], columns: tuple[Feature, ...]) ->
         hardware=tuple(
             HardwareRecord(
                 each.id, each.name, each.kind, each.id,
-                "cycles" if each.kind == "vta" else "seconds",
+                "cycles" if each.kind == SIMULATED else "seconds",
                 each.features, each.specification,
             )
             for each in plan.hardware
@@ -217,6 +219,6 @@ def _about(plan: Plan, files: list[FileRecord], columns: tuple[Feature, ...]) ->
         files=tuple(files),
         rows=plan.rows,
         made={
-            "tilewright": plan.tilewright, "plan": plan.digest, "options": asdict(plan.options),
+            "tilewright": plan.tilewright, "plan": plan.digest, "options": plan.options.to_json(),
         },
     )  # fmt: skip

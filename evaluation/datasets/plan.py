@@ -16,14 +16,23 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from evaluation.datasets.errors import DatasetError
+from evaluation.datasets.hardware import (
+    MEASURED,
+    SIMULATED,
+    Found,
+    Hardware,
+    check_targets,
+    drawn,
+    named,
+)
 from networks import zoo
 from networks.accelerator import MAX_WASTE
 from networks.extract import for_blocks
 from targets.base import Target
-from targets.capabilities import HasSpecification, blocks_of, capability, dtypes_of
-from targets.errors import TilewrightError, WorkloadError
-from targets.files import as_object, canonical, digest, read_json
-from targets.registry import check_target, make_target, rebuild, target_kinds
+from targets.capabilities import blocks_of, dtypes_of
+from targets.errors import WorkloadError
+from targets.files import Json, as_object, canonical, digest, read_json
+from targets.registry import make_target
 from targets.workload import Workload
 from tuning.network import extract_subgraphs, import_model
 from tuning.options import DEFAULTS
@@ -39,16 +48,19 @@ MOST_ROWS = 1 << 30
 @dataclass(frozen=True)
 class BuildOptions:
     """How many `rows` of accelerators that are simulated and of the processor that this runs on;
-    how many of `specs` and `workloads` they are spread over, at most."""
+    how many of `specs` and `workloads` they are spread over, at most. If `targets` are named, the
+    hardware is these, whatever `specs` says."""
 
     rows: int = ROWS
     cpu_rows: int = CPU_ROWS
     seed: int = 0
     specs: int = SPECS
     workloads: int = WORKLOADS
+    targets: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises `DatasetError` for options that make no dataset."""
+        """Raises `DatasetError` for options that make no dataset, and what is wrong with a named
+        target as `evaluation.datasets.hardware.check_targets` does."""
         if min(self.rows, self.cpu_rows) < 0 or not 1 <= self.rows + self.cpu_rows <= MOST_ROWS:
             raise DatasetError(
                 f"a dataset of {self.rows} rows and {self.cpu_rows} of the processor cannot be "
@@ -56,19 +68,13 @@ class BuildOptions:
             )
         if self.specs < 1 or self.workloads < 1 or self.seed < 0:
             raise DatasetError("specs and workloads are at least 1, and a seed is at least 0")
+        check_targets(self.targets, {SIMULATED: self.rows, MEASURED: self.cpu_rows})
 
-
-@dataclass(frozen=True)
-class Hardware:
-    """A piece of hardware: `id` and `fingerprint` are its target's, `features` as
-    `Target.hardware_features` gave them when the plan was made."""
-
-    id: str
-    kind: str
-    name: str
-    features: dict[str, float]
-    specification: dict[str, Any]
-    space: str = ""
+    def to_json(self) -> dict[str, Json]:
+        """As they are written down; without targets as before there were any, so that a build that
+        was begun then goes on."""
+        written = asdict(self)
+        return written if self.targets else {k: v for k, v in written.items() if k != "targets"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Plan:
 
     def to_json(self) -> bytes:
         """What `from_json` reads."""
-        return canonical(asdict(self))
+        return canonical(asdict(self) | {"options": self.options.to_json()})
 
     @staticmethod
     def from_json(data: bytes) -> Plan:
@@ -145,12 +151,13 @@ def _plans() -> TypeAdapter[Plan]:
 
 
 def make_plan(options: BuildOptions) -> Plan:
-    """Draw hardware, workloads and cells. Raises `DatasetError`."""
+    """Draw hardware, unless it is named, workloads and cells. Raises as `BuildOptions.check`."""
     options.check()
     rng = np.random.default_rng([options.seed, 1])
-    vta = _hardware("vta", options.specs, options.seed, "extended")
-    cpu = _hardware("cpu", options.specs, options.seed, "") if options.cpu_rows else []
-    simulated = _drawn(_shapes_of(make_target(DEFAULTS.target)), options.workloads, rng)
+    vta = _hardware(options, SIMULATED)
+    cpu = _hardware(options, MEASURED) if options.cpu_rows else []
+    shapes = _shapes_of(make_target(DEFAULTS.target)) if vta else []
+    simulated = _drawn(shapes, options.workloads, rng)
     measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
     workloads = [*simulated, *measured]
     cells = _cells(vta, list(enumerate(simulated)), options.rows, rng)
@@ -160,10 +167,11 @@ def make_plan(options: BuildOptions) -> Plan:
     }
     hardware = [each for each, _ in (*vta, *cpu)]
     parts = tuple(_parts(cells, hardware))
-    if sum(part.rows for part in parts) < options.rows:
+    wanted = options.rows if vta else 1
+    if sum(part.rows for part in parts) < wanted:
         raise DatasetError(
-            f"{options.specs} specifications and {options.workloads} workloads have no "
-            f"{options.rows:,} different schedules; ask for fewer rows, or for more of these"
+            f"{len(hardware)} pieces of hardware and {options.workloads} workloads have no "
+            f"{wanted:,} different schedules; ask for fewer rows, or for more of these"
         )
     return Plan(
         options, version("tilewright"), tuple(hardware),
@@ -185,29 +193,11 @@ def shape_of(workload: Workload) -> Workload:
 # -- drawing -----------------------------------------------------------------------------------
 
 
-def _hardware(kind: str, count: int, seed: int, space: str) -> list[tuple[Hardware, Target]]:
-    """Different pieces of hardware of a kind; none where this machine cannot measure it."""
-    try:
-        if kind == "cpu":
-            check_target(kind)  # there may be no compiler
-        specifications = target_kinds()[kind].variants(count, seed)
-    except TilewrightError:
-        return []
-    found = []
-    for specification in specifications:
-        target = rebuild(kind, specification, space)
-        said = capability(target, HasSpecification)
-        assert said is not None
-        found.append(
-            (
-                Hardware(
-                    target.fingerprint, kind, target.name, target.hardware_features(),
-                    dict(said.specification), space,
-                ),
-                target,
-            )
-        )  # fmt: skip
-    return found
+def _hardware(options: BuildOptions, kind: str) -> Found:
+    """What is named of a kind, or drawn."""
+    if options.targets:
+        return named(options.targets, kind)
+    return drawn(kind, options.specs, options.seed)
 
 
 def _shapes_of(target: Target) -> list[Workload]:
@@ -263,7 +253,7 @@ def _shared_out(
 
 def _parts(cells: Mapping[tuple[int, int], int], hardware: Sequence[Hardware]) -> Iterator[Part]:
     for h, each in enumerate(hardware):
-        limit = PART_ROWS if each.kind == "vta" else PART_ROWS // 128
+        limit = PART_ROWS if each.kind == SIMULATED else PART_ROWS // 128
         number, held = 0, list[Cell]()
         for (place, workload), rows in cells.items():
             if place != h:

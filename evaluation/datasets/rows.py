@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.datasets.plan import Cell, Hardware, Plan, fitted
+from evaluation.datasets.hardware import Hardware
+from evaluation.datasets.plan import Cell, Plan, fitted
 from models.transfer.columns import columns_of
 from targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from targets.capabilities import MeasuresInOnePass, capability

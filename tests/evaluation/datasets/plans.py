@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evaluation.datasets.plan import BuildOptions, Cell, Hardware, Part, Plan
+from evaluation.datasets.hardware import Hardware
+from evaluation.datasets.plan import BuildOptions, Cell, Part, Plan
 from targets.registry import rebuild, target_kinds
 from targets.workload import parse_workload
 
