@@ -2,8 +2,9 @@
 and files, and a version of a registered model.
 
 The registered model is `tilewright.transfer.<kind>`; its alias `newest` names the version made
-last, and `champion` the one that orders best of those on the same dataset and split. What lies
-there is the model's own folder (`models.transfer.files`); no pickle is involved.
+last, and `champion` the one that orders best of those on the same dataset and split: never one
+that was fine-tuned, which is better on some hardware and maybe nowhere else. What lies there is the
+model's own folder (`models.transfer.files`); no pickle is involved.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
         MLFLOW_SOURCE_NAME: "tilewright model train",
         MLFLOW_SOURCE_TYPE: "LOCAL",
         "dataset_digest": str(metrics[_DATASET]),
+        **_start(metrics),
         "prefect_flow_run_id": str(flow_run.id),
         "prefect_flow_run_url": flow_run_url(str(flow_run.id)),
     }
@@ -109,6 +111,12 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
         f"transfer {options.kind} {options.split}", tracking.run_key(params), params=params,
         tags=tags | tracking.commit_tag(), fresh=True,
     )  # fmt: skip
+
+
+def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
+    """The tag of a fine-tuned model: the one that it was before."""
+    found = metrics.get(training.START)
+    return {"start_model": str(found)} if found else {}
 
 
 def _numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
@@ -134,11 +142,13 @@ def _register(
         _DATASET: str(metrics[_DATASET]),
         _SPLIT: options.split,
         _SCORE: repr(metrics[_SCORE]),
+        **_start(metrics),
     }
     made = client.create_model_version(
         name, f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags
     )
-    aliases = (NEWEST, ALIAS) if _is_best(client, name, tags) else (NEWEST,)
+    best = not _start(metrics) and _is_best(client, name, tags)
+    aliases = (NEWEST, ALIAS) if best else (NEWEST,)
     for alias in aliases:
         client.set_registered_model_alias(name, alias, made.version)
     return Registered(name, str(made.version), aliases, run_id, str(flow_run.id))

@@ -32,17 +32,26 @@ def register(app: typer.Typer) -> None:
 def train(
     dataset: Dataset,
     out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Fine-tune the model of this folder, usually on rows of few targets."),
+    ] = None,
     kind: Annotated[
-        str, typer.Option(help="xgboost, lightgbm, mlp or attention.", metavar="KIND")
-    ] = "xgboost",
+        str | None,
+        typer.Option(
+            help="xgboost, lightgbm, mlp or attention.  [default: xgboost, or that of --start]",
+            metavar="KIND",
+        ),
+    ] = None,
     split: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What the rows it is judged on are new in: within_task (rows of known tasks), "
-            "by_task (workloads it has not seen), by_target (hardware it has not seen).",
+            "by_task (workloads it has not seen), by_target (hardware it has not seen).  "
+            "[default: by_target, with --start within_task]",
             metavar="SPLIT",
         ),
-    ] = "by_target",
+    ] = None,
     minutes: Annotated[float, typer.Option(help="Training ends after so long at most.")] = 30.0,
     rows: RowCount = None,
     seed: Seed = 0,
@@ -56,13 +65,13 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on most of a dataset and judge it on the rest."""
+    """Train a model on most of a dataset, or go on with one, and judge it on the rest."""
     from evaluation.datasets.training import parse_training
     from tuning.folders import check_folder
 
     options = parse_training(
         dataset=str(dataset), out=str(out), kind=kind, split=split, minutes=minutes, rows=rows,
-        seed=seed, threads=threads,
+        seed=seed, threads=threads, start=str(start) if start else None,
         options=dict(read_pair(text, "--option") for text in option or []),
     )  # fmt: skip
     check_folder(out)

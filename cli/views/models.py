@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cli.views.terminal import ruled_table, say
+from evaluation.datasets.training import BEFORE
 from reports.figures import duration, percent
 from targets.files import Json, as_list, as_number, as_object, as_text
 
@@ -52,6 +53,12 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
     if found["stopped"] == "minutes":
         text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
     say(console, text)
+    if BEFORE in found:
+        say(
+            console,
+            f"right pairs before fine-tuning: {_share(found[BEFORE])}, of programs that are not "
+            f"compiled {_share(as_object(found['visible'])[BEFORE])}",
+        )
 
 
 def show_registered(found: Registered, console: Console) -> None:

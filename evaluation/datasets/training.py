@@ -1,5 +1,5 @@
-"""Training a model on part of a dataset and judging it on the rest; judging a trained one on rows
-it has not seen."""
+"""Training a model on part of a dataset, or going on with one, and judging it on the rest; judging
+a trained one on rows it has not seen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import digest_of, read_table
 from evaluation.datasets.metrics import Scores, score
 from evaluation.datasets.splits import KINDS, Kind, split
-from models.transfer.contract import Training
-from models.transfer.kinds import load_model, make_model
+from models.transfer.contract import Training, TransferError
+from models.transfer.files import identity_of, read_index
+from models.transfer.kinds import kinds, load_model, make_model, refined
 from models.transfer.model import Transferred
 from models.transfer.table import Table
 from targets.errors import UnknownName
@@ -25,6 +26,11 @@ from targets.features import Features
 from targets.files import Json, canonical, write_atomically
 
 METRICS = "metrics.json"
+START = "start"
+"""A model's fact: `models.transfer.files.identity_of` the one that it goes on with."""
+BEFORE = "before_fine_tuning"
+"""A figure: the pairwise accuracy of that one on the same rows."""
+_EARLIER = "earlier_datasets"
 Say = Callable[[str], None]
 
 
@@ -41,20 +47,47 @@ class TrainingOptions(BaseModel):
     minutes: float = Field(default=30.0, gt=0, description="training ends after so long at most")
     rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
     threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
+    start: str = Field(default="", description="folder of a model that is gone on with")
     held_out: float = Field(default=0.2, gt=0, lt=1, description="share that is judged on")
     options: dict[str, int | float | str | bool] = Field(
         default_factory=dict, description="options of the kind, by name"
     )
 
-    def model(self) -> Transferred:
-        """The model to train. Raises `UnknownName` and `TransferError`."""
-        given: dict[str, object] = {"minutes": self.minutes, "threads": self.threads}
-        return make_model(self.kind, self.seed, given | dict(self.options))
+    def started(self) -> Transferred | None:
+        """The model that is gone on with, if there is one. Raises `TransferError`."""
+        if not self.start:
+            return None
+        found = load_model(Path(self.start))
+        if found.kind != self.kind:
+            raise TransferError(
+                f"{self.start} is a model of kind {found.kind}, which cannot become one of kind "
+                f"{self.kind}; leave --kind out, or train anew without --start"
+            )
+        if Path(self.start).resolve() == Path(self.out).resolve():
+            raise TransferError(
+                f"{self.start} would be written over; name another folder with --out"
+            )
+        return found
+
+    def model(self, start: Transferred | None) -> Transferred:
+        """The model to train, which goes on where `start` is. Raises `UnknownName` and
+        `TransferError`."""
+        given = {"minutes": self.minutes, "threads": self.threads} | dict(self.options)
+        if start is not None:
+            return refined(start, self.seed, given)
+        return make_model(self.kind, self.seed, given)
 
 
 def parse_training(**given: object) -> TrainingOptions:
-    """The options of a training, checked without reading data. Raises `UnknownName`,
-    `DatasetError` for a value that makes no sense, and `TransferError` for one of a kind's."""
+    """The options of a training, checked without reading data; what is None counts as not given. A
+    model that is gone on with says of which kind it is, and is judged within tasks unless another
+    split is given: its rows are often of one target. Raises `UnknownName`, `DatasetError` for a
+    value that makes no sense, and `TransferError` for one of a kind's, or no model to start
+    from."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if start := given.get("start"):
+        usual = {"kind": read_index(Path(str(start))).kind, "split": "within_task"}
+        given = usual | given
     try:
         options = TrainingOptions.model_validate(given)
     except ValidationError as error:
@@ -63,17 +96,21 @@ def parse_training(**given: object) -> TrainingOptions:
         raise DatasetError(f"{name}: {first['msg']}") from None
     if options.split not in KINDS:
         raise UnknownName("split", options.split, list(KINDS))
-    options.model()
+    if options.kind not in kinds():
+        raise UnknownName("kind of model", options.kind, kinds())
+    options.model(options.started())
     return options
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, how the training went, and the rows it is judged on."""
+    """A trained model, how the training went, the rows it is judged on, and the model that was gone
+    on with."""
 
     model: Transferred
     training: Training
     test: Table
+    start: Transferred | None = None
 
 
 def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
@@ -87,17 +124,26 @@ def fit(options: TrainingOptions, table: Table, say: Say = lambda text: None) ->
     be split so, `TransferError` if there is nothing to learn from, and `UnsafeFile`."""
     kind: Kind = next(each for each in KINDS if each == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
-    model = options.model()
-    training = model.fit(table.rows(train), say=say)
+    start = options.started()
+    model = options.model(start)
+    training = model.fit(table.rows(train), say=say, start=start)
+    if start is not None:
+        model.facts.update(_descent(options, start))
     model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
-    return Fitted(model, training, table.rows(test))
+    return Fitted(model, training, table.rows(test), start)
+
+
+def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
+    """Which model another comes from, and the digests of all that was learned from before."""
+    before = (str(start.facts.get(name, "")) for name in (_EARLIER, "dataset"))
+    return {START: identity_of(Path(options.start)), _EARLIER: " ".join(filter(None, before))}
 
 
 def judge(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Json]:
     """What `metrics.json` holds: figures of programs that were compiled, below `visible` those of
     the same before they are, and how the training went. Raises `DatasetError`."""
     trained = fitted.training
-    found = figures(fitted.model, fitted.test) | {
+    found = figures(fitted.model, fitted.test, fitted.start) | {
         "rows": trained.rows,
         "seconds": round(trained.seconds, 3),
         "kind": options.kind,
@@ -108,6 +154,8 @@ def judge(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Js
         "all_epochs_seconds": round(trained.full_seconds, 1),
         "dataset": digest,
     }
+    if fitted.start is not None:
+        found[START] = fitted.model.facts[START]
     fitted.model.facts.update(
         {name: value for name, value in found.items() if isinstance(value, int | float | str)}
     )
@@ -129,20 +177,25 @@ def judge_elsewhere(
     Raises `TransferError` and `DatasetError`."""
     model = load_model(folder)
     table = read_table(dataset, rows=rows, seed=seed)
-    begun = time.monotonic()
+    begun, digest = time.monotonic(), digest_of(dataset)
     found = figures(model, table)
+    learned = f"{model.facts.get('dataset', '')} {model.facts.get(_EARLIER, '')}"
     return found | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
-        "dataset": digest_of(dataset), "seen": model.facts.get("dataset") == digest_of(dataset),
+        "dataset": digest, "seen": digest in learned.split(),
     }  # fmt: skip
 
 
-def figures(model: Transferred, table: Table) -> dict[str, Json]:
-    """How well a model orders the rows of a table, compiled and before that. Raises
-    `DatasetError`."""
+def figures(model: Transferred, table: Table, start: Transferred | None = None) -> dict[str, Json]:
+    """How well a model orders the rows of a table, compiled and before that; beside it how well the
+    one does that was gone on with. Raises `DatasetError`."""
+    seen = visible(table.features)
     after = score(table, model.predict(table.features).log_latency)
-    before = score(table, model.predict(visible(table.features)).log_latency)
-    return {**_row(after), "tasks": after.tasks, "tested": after.rows, "visible": _row(before)}
+    compiled, early = _row(after), _row(score(table, model.predict(seen).log_latency))
+    if start is not None:
+        for row, features in ((compiled, table.features), (early, seen)):
+            row[BEFORE] = score(table, start.predict(features).log_latency).pairwise_accuracy
+    return {**compiled, "tasks": after.tasks, "tested": after.rows, "visible": early}
 
 
 def visible(features: Features) -> Features:

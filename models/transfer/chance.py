@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.transfer.boosting import TimedTrees
+from models.transfer.boosting import TimedTrees, Validation
 from models.transfer.prepared import Matrix
 
 _ROUNDS = 150
+_MORE_ROUNDS = 40
 _ROWS = 300_000  # more tell hardly more of what fits into a scratchpad
 
 
@@ -22,6 +23,17 @@ class Chance:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._trees = TimedTrees(seed, True, {})
+
+    def refine(
+        self, start: Chance, x: Matrix, valid: NDArray[np.bool_], held: Validation, threads: int,
+        until: float,
+    ) -> None:  # fmt: skip
+        """Learn behind what `start` has learned, from a few rows (rows, columns) and which of them
+        run, (rows,); nothing, if that is no better on those kept back."""
+        self._trees = TimedTrees(
+            self.seed, True, {"rounds": _MORE_ROUNDS, "max_depth": 4, "eta": 0.1}
+        )
+        self._trees.boost(x, valid.astype(np.float32), held, threads, until, start._trees)
 
     def fit(self, x: Matrix, valid: NDArray[np.bool_], threads: int, until: float) -> None:
         """Learn from rows (rows, columns) which of them run, (rows,)."""

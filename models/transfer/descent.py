@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from models.transfer.model import Learned, Lesson
 from models.transfer.networks import Network, begin
-from models.transfer.prepared import Matrix, is_late, may_go
+from models.transfer.prepared import Matrix, is_late, masked, may_go, surely_less
 from models.transfer.weights import NamedWeights
 from search.actor_critic import on_cpu
 
@@ -48,9 +48,11 @@ def descend(
     scaled: Callable[[Matrix], Matrix],
     options: Any,
     seed: int,
+    start: NamedWeights | None = None,
 ) -> tuple[NamedWeights, Learned]:
     """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
-    are those of `models.transfer.neural.NeuralOptions` with a batch."""
+    are those of `models.transfer.neural.NeuralOptions` with a batch. With weights to `start` from,
+    those are returned that are least off on the rows kept back, after whichever epoch."""
     begun, rng = time.monotonic(), np.random.default_rng(seed)
     count = len(lesson.x)
     batch = min(options.batch, count)
@@ -60,9 +62,12 @@ def descend(
     taken = Taken(options.drop_program, options.drop_column, late, single)
     with on_cpu():
         x, y = jnp.asarray(scaled(lesson.x)), jnp.asarray(np.stack(lesson.y, axis=1))
-        weights: Any = {name: jnp.asarray(each) for name, each in begin(network, seed).items()}
+        first = begin(network, seed) if start is None else start
+        weights: Any = {name: jnp.array(each) for name, each in first.items()}
+        best = None if start is None else _Best(network, lesson, scaled, options, start)
         adam = _adam().init(weights)
-        done, steps, looked, started = 0, _FIRST_STEPS, 0.0, 0.0
+        done, looked, started = 0, 0.0, 0.0
+        steps = _FIRST_STEPS if best is None else min(per_epoch, _MOST_STEPS)
         draws = _Draws(count, batch, rng)
         while done < total:
             now = time.monotonic()
@@ -79,19 +84,21 @@ def descend(
             )  # fmt: skip
             loss.block_until_ready()
             done += steps
+            if best is not None:
+                best.look(weights)
             if not started:  # the first loop compiled
                 started = time.monotonic()
                 begun_steps = done
             else:
                 took = time.monotonic() - now
-                if took < _LOOP_SECONDS / 2:
+                if best is None and took < _LOOP_SECONDS / 2:
                     steps = min(2 * steps, _MOST_STEPS)
             if share >= looked:
                 looked = share + _LOOK_EVERY
                 lesson.say(
                     f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
                 )
-        found = {name: np.asarray(each) for name, each in weights.items()}
+        found = best.weights if best is not None else _kept(weights)
     end = time.monotonic()
     pace = (end - started) / max(done - begun_steps, 1) if started else 0.0
     seconds = pace * done if done > _FIRST_STEPS else end - begun
@@ -118,6 +125,45 @@ def ask(
 def _size(rows: int) -> int:
     """So many rows are asked about: few sizes, since each is compiled."""
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
+
+
+def _kept(weights: Any) -> NamedWeights:
+    return {name: np.array(each) for name, each in weights.items()}
+
+
+class _Best:
+    """Of the weights it is shown those that are least off on the rows kept back, compiled and not,
+    as both are learned."""
+
+    def __init__(
+        self, network: Network, lesson: Lesson, scaled: Callable[[Matrix], Matrix], options: Any,
+        start: NamedWeights,
+    ) -> None:  # fmt: skip
+        self.network, self.scaled, self.start, self.found = network, scaled, start, start
+        shares = (1.0 - options.drop_program, options.drop_program)
+        self.held = [
+            (share, masked(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
+            for share, gone, y in zip(shares, (0.0, 1.0), lesson.held_y, strict=True)
+        ]
+        self.before = self.least = self._off(start)
+
+    def look(self, weights: Any) -> None:
+        """Keep these if they are better than all before."""
+        off = self._off(weights)
+        if off.mean() < self.least.mean():
+            self.least, self.found = off, _kept(weights)
+
+    @property
+    def weights(self) -> NamedWeights:
+        """The best, or those to start from where the best may be so by chance."""
+        return self.found if surely_less(self.least, self.before) else self.start
+
+    def _off(self, weights: Any) -> NDArray[np.float64]:
+        """Squared errors, (rows,)."""
+        off = np.zeros(len(self.held[0][1]))
+        for share, x, y in self.held:
+            off += share * (ask(self.network, weights, x, self.scaled) - y) ** 2
+        return off
 
 
 class _Draws:

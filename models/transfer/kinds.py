@@ -47,6 +47,24 @@ def make_model(
     return found(seed, options_of(found, options))
 
 
+def refined(
+    start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
+) -> Transferred:
+    """An untrained model that goes on where `start` is (`Transferred.fit`): its kind and options,
+    but for what fine-tuning does otherwise and what is given. Raises `TransferError` for an option
+    that the kind does not know, or that cannot be changed."""
+    kind, given = type(start), dict(options or {})
+    known = start.options.model_dump()
+    found = options_of(kind, known | dict(kind.refining) | given)
+    for name in kind.lasting:
+        if getattr(found, name) != known[name]:
+            raise TransferError(
+                f"option {name} of {kind.kind} is {known[name]} in the model that is gone on with, "
+                "and cannot be changed; leave it out, or train a model anew"
+            )
+    return kind(seed, found)
+
+
 def load_model(folder: Path) -> Transferred:
     """The model that was saved in a folder, which may come from a stranger. Raises
     `TransferError`."""

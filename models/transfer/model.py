@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from models.transfer.prepared import (
     aligned,
     held_out,
     is_late,
+    kept_back,
     known_columns,
     labels,
+    less_constants,
     masked,
     reference,
 )
@@ -33,6 +35,8 @@ from targets.features import Features
 
 CHANCE = "validity.ubj"
 _CHANCE_SHARE = 0.15  # of the time for training
+LEAST_VALID = 32
+"""Rows with a latency that fine-tuning takes at least, those kept back among them: ours."""
 Say = Callable[[str], None]
 
 
@@ -67,6 +71,10 @@ class Transferred(ABC):
     kind: ClassVar[str]
     file: ClassVar[str]
     options_type: ClassVar[type[CommonOptions]]
+    refining: ClassVar[Mapping[str, object]]
+    """Options that fine-tuning has instead of those of the model it starts from."""
+    lasting: ClassVar[tuple[str, ...]] = ()
+    """Options that what was learned depends on: fine-tuning cannot change them."""
 
     def __init__(self, seed: int, options: CommonOptions) -> None:
         self.seed = seed
@@ -79,8 +87,8 @@ class Transferred(ABC):
     # -- what a kind does -----------------------------------------------------------------------
 
     @abstractmethod
-    def _learn(self, lesson: Lesson) -> Learned:
-        """Learn to predict labels."""
+    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
+        """Learn to predict labels, from what `start` has learned if there is one."""
 
     @abstractmethod
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
@@ -97,33 +105,27 @@ class Transferred(ABC):
     # -- the contract ---------------------------------------------------------------------------
 
     def fit(
-        self, table: Table, validation: Table | None = None, say: Say = lambda text: None
-    ) -> Training:
-        """As `TransferModel.fit`; `say` hears how it goes."""
+        self, table: Table, validation: Table | None = None, say: Say = lambda text: None,
+        start: Self | None = None,
+    ) -> Training:  # fmt: skip
+        """As `TransferModel.fit`; `say` hears how it goes. With `start`, a model of the same kind
+        (`models.transfer.kinds.refined`), its columns and what it has learned are gone on from."""
         begun = time.monotonic()
+        if start is not None:
+            _check_rows(table)
         seconds = 60.0 * self.options.minutes
         rows = len(table)
         if validation is None:
-            table, validation = held_out(table, self.options.held, self.seed)
-        self.columns = known_columns(table)
-        late = is_late(self.columns)
-        x, held_x = (
-            aligned(table.features, self.columns),
-            aligned(validation.features, self.columns),
-        )
-        self._chance.fit(
-            x[:, ~late], table.valid, self.options.threads, begun + _CHANCE_SHARE * seconds
-        )
-        known, held = table.valid, validation.valid
-        y, held_y = labels(table, x, self.columns), labels(validation, held_x, self.columns)
-        lesson = Lesson(
-            self.columns, x[known], (y[0][known], y[1][known]), held_x[held],
-            (held_y[0][held], held_y[1][held]), begun + 0.97 * seconds, say,
-        )  # fmt: skip
-        del x, held_x
+            divide = held_out if start is None else kept_back
+            table, validation = divide(table, self.options.held, self.seed)
+        self.columns = known_columns(table) if start is None else start.columns
+        given = _Given.of(table, self.columns), _Given.of(validation, self.columns)
+        self._learn_chance(*given, begun + _CHANCE_SHARE * seconds, start)
+        lesson = _lesson(*given, self.columns, begun + 0.97 * seconds, say, start)
+        del given
         if not len(lesson.x):
             raise TransferError("no row of the table has a latency: there is nothing to learn from")
-        learned = self._learn(lesson)
+        learned = self._learn(lesson, start)
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
         full = learned.seconds * learned.asked / max(learned.epochs, 1e-9)
@@ -164,6 +166,19 @@ class Transferred(ABC):
         except (ValueError, TilewrightError) as error:
             raise no_model(folder, error) from None
 
+    def _learn_chance(self, given: _Given, held: _Given, until: float, start: Self | None) -> None:
+        early, threads = ~is_late(self.columns), self.options.threads
+        if start is None:
+            self._chance.fit(given.x[:, early], given.valid, threads, until)
+            return
+        if not np.isfinite(given.x).any():
+            raise TransferError(
+                "the dataset has none of the columns of the model: there is nothing to learn from; "
+                "name a dataset of the kind of hardware that the model knows, or another model"
+            )
+        kept = held.x[:, early], held.valid.astype(np.float32)
+        self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
+
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
         """Deviation on the rows kept back, centred: compiled, and before that."""
         off = []
@@ -171,6 +186,53 @@ class Transferred(ABC):
             x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)
             off.append(float(np.std(self._rank(x) - y)) if len(x) else 0.0)
         return off[0], off[1]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Rows of a model's columns (rows, columns), and of each its labels, its task and whether it
+    has a latency, (rows,)."""
+
+    x: Matrix
+    y: tuple[Labels, Labels]
+    task: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+    @staticmethod
+    def of(table: Table, names: tuple[str, ...]) -> _Given:
+        x = aligned(table.features, names)
+        return _Given(x, labels(table, x, names), table.task, table.valid)
+
+    def learned(
+        self, names: tuple[str, ...], start: Transferred | None
+    ) -> tuple[Matrix, tuple[Labels, Labels]]:
+        """Rows with a latency and their labels. With `start`, less what it is off by in each task
+        on average: few rows do not tell the constants of tasks, and nobody asks for them."""
+        x, task = self.x[self.valid], self.task[self.valid]
+        compiled, before = (y[self.valid] for y in self.y)
+        if start is None or not len(x):
+            return x, (compiled, before)
+        early = masked(x, names, 1.0, 0.0, 0)[0]
+        return x, (
+            less_constants(compiled, start._rank(x), task),
+            less_constants(before, start._rank(early), task),
+        )
+
+
+def _lesson(
+    given: _Given, held: _Given, names: tuple[str, ...], until: float, say: Say,
+    start: Transferred | None,
+) -> Lesson:  # fmt: skip
+    return Lesson(names, *given.learned(names, start), *held.learned(names, start), until, say)
+
+
+def _check_rows(table: Table) -> None:
+    """Raises `TransferError` for a table that is too small to go on with."""
+    if (count := int(table.valid.sum())) < LEAST_VALID:
+        raise TransferError(
+            f"{count} of {len(table)} rows to learn from have a latency, and fine-tuning takes "
+            f"{LEAST_VALID}; measure more: tilewright dataset build --target TARGET --rows N"
+        )
 
 
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:

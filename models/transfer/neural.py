@@ -8,7 +8,8 @@ What the networks compute is in `models.transfer.networks`, how they learn in
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,9 @@ class AttentionOptions(NeuralOptions):
     unroll: int = Field(default=2, ge=1, le=64, description="steps of an LSTM unrolled into one")
 
 
+_REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
+
+
 class _Neural(Transferred):
     """Weights, with the mean and deviation of every column."""
 
@@ -66,18 +70,14 @@ class _Neural(Transferred):
     def _network(self) -> Any:
         """A `models.transfer.networks.Network` over this model's columns."""
 
-    def _learn(self, lesson: Lesson) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
         from models.transfer.descent import descend
 
-        mean = np.nanmean(lesson.x, axis=0, dtype=np.float64)
-        deviation = np.nanstd(lesson.x, axis=0, dtype=np.float64)
-        self._scale = {
-            "mean": np.asarray(np.nan_to_num(mean), dtype=np.float32),
-            "deviation": np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32),
-        }
+        self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
-            self._network(), lesson, self._scaled, self.options, self.seed
-        )
+            self._network(), lesson, self._scaled, self.options, self.seed,
+            None if start is None else start._weights,
+        )  # fmt: skip
         return learned
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
@@ -103,11 +103,23 @@ class _Neural(Transferred):
         self._weights = found
 
 
+def _scale_of(x: Matrix) -> NamedWeights:
+    """Mean and deviation of each column of rows (rows, columns)."""
+    mean = np.nanmean(x, axis=0, dtype=np.float64)
+    deviation = np.nanstd(x, axis=0, dtype=np.float64)
+    return {
+        "mean": np.asarray(np.nan_to_num(mean), dtype=np.float32),
+        "deviation": np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32),
+    }
+
+
 class MLP(_Neural):
     """Layers of units over all columns."""
 
     kind: ClassVar[str] = "mlp"
     options_type = MLPOptions
+    refining: ClassVar[Mapping[str, object]] = _REFINING | {"batch": 64}
+    lasting = ("units", "layers")
 
     def _network(self) -> Any:
         from models.transfer.networks import Perceptron
@@ -120,6 +132,8 @@ class Attention(_Neural):
 
     kind: ClassVar[str] = "attention"
     options_type = AttentionOptions
+    refining: ClassVar[Mapping[str, object]] = _REFINING
+    lasting = ("units", "layers", "heads")
 
     def _network(self) -> Any:
         from models.transfer.networks import Decisions

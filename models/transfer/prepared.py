@@ -97,6 +97,20 @@ def labels(table: Table, x: Matrix, names: Sequence[str]) -> tuple[Labels, Label
     return np.where(np.isnan(less), centred, less), centred
 
 
+def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]) -> Labels:
+    """Labels (rows,) without what each task (rows,) is on average above what is `said`, (rows,)."""
+    _, place = np.unique(task, return_inverse=True)
+    above = np.bincount(place, y - said) / np.bincount(place)
+    return np.asarray(y - above[place], dtype=np.float32)
+
+
+def surely_less(new: NDArray[np.floating], old: NDArray[np.floating]) -> bool:
+    """Whether squared errors (rows,) are less than others of the same rows, on average by more than
+    twice the standard error of that: of few rows the best of many models is good by chance."""
+    gain = np.asarray(old - new, dtype=np.float64)
+    return bool(gain.mean() > 2.0 * gain.std() / np.sqrt(len(gain)))
+
+
 def held_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:
     """The table without some whole tasks, and these tasks; of a single task some rows. Raises
     `TransferError` if there is too little for two tables."""
@@ -116,6 +130,19 @@ def held_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:
             f"{int(table.valid.sum())} of {len(table)} rows have a latency, too few to learn from; "
             "build a larger dataset"
         )
+    return table.rows(~held), table.rows(held)
+
+
+def kept_back(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """As `held_out`, but so many tasks that they have a share of the rows with a latency: where
+    there are few rows, some tasks have hardly any."""
+    tasks, place = np.unique(table.task[table.valid], return_inverse=True)
+    if len(tasks) < 2:
+        return held_out(table, share, seed)
+    order = np.random.default_rng(seed).permutation(len(tasks))
+    reached = np.cumsum(np.bincount(place)[order]) >= share * len(place)
+    count = min(int(np.argmax(reached)) + 1, len(tasks) - 1)
+    held = np.isin(table.task, tasks[order[:count]])
     return table.rows(~held), table.rows(held)
 
 

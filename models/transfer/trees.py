@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from pydantic import Field
 from models.transfer.boosting import PATIENCE, TimedTrees, Validation
 from models.transfer.contract import CommonOptions
 from models.transfer.model import Learned, Lesson, Transferred
-from models.transfer.prepared import Matrix, masked
+from models.transfer.prepared import Matrix, masked, surely_less
 from models.trees import LightGBM as NativeLightGBM
 
 
@@ -37,15 +38,19 @@ class LightGBMOptions(TreeOptions):
     leaves: int = Field(default=255, ge=2, le=4096, description="leaves of a tree")
 
 
+_REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}
+
+
 class XGBoost(Transferred):
     """Histogram trees of XGBoost, as UBJSON."""
 
     kind: ClassVar[str] = "xgboost"
     file: ClassVar[str] = "model.ubj"
     options_type = XGBoostOptions
+    refining: ClassVar[Mapping[str, object]] = _REFINING | {"depth": 5}
     options: XGBoostOptions
 
-    def _learn(self, lesson: Lesson) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
         options = self.options
         self._trees = TimedTrees(
             self.seed, False,
@@ -53,7 +58,9 @@ class XGBoost(Transferred):
              "min_child_weight": 8.0, "subsample": 0.8, "colsample_bynode": 0.5, "lambda": 1.0},
         )  # fmt: skip
         (x, y), held = _masked(lesson, options, self.seed)
-        grown, seconds, stopped = self._trees.boost(x, y, held, options.threads, lesson.until)
+        grown, seconds, stopped = self._trees.boost(
+            x, y, held, options.threads, lesson.until, None if start is None else start._trees
+        )
         return Learned(grown, options.trees, seconds, stopped)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
@@ -77,18 +84,19 @@ class LightGBM(Transferred):
     kind: ClassVar[str] = "lightgbm"
     file: ClassVar[str] = "model.txt"
     options_type = LightGBMOptions
+    refining: ClassVar[Mapping[str, object]] = _REFINING | {"leaves": 15}
     options: LightGBMOptions
 
-    def _learn(self, lesson: Lesson) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
         import lightgbm
 
         options, begun = self.options, time.monotonic()
         settings = {
             "objective": "regression", "num_leaves": options.leaves, "max_bin": 255,
             "learning_rate": options.learning_rate, "num_threads": options.threads,
-            "min_data_in_leaf": 20, "feature_fraction_bynode": 0.5, "bagging_fraction": 0.8,
-            "bagging_freq": 1, "lambda_l2": 1.0, "deterministic": True, "force_col_wise": True,
-            "seed": self.seed, "verbosity": -1,
+            "min_data_in_leaf": 20 if start is None else 8, "feature_fraction_bynode": 0.5,
+            "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0,
+            "deterministic": True, "force_col_wise": True, "seed": self.seed, "verbosity": -1,
         }  # fmt: skip
         (x, y), held = _masked(lesson, options, self.seed)
         data = lightgbm.Dataset(x, y, params={"verbosity": -1, "max_bin": 255})
@@ -97,15 +105,21 @@ class LightGBM(Transferred):
         early = [lightgbm.early_stopping(PATIENCE, verbose=False)] if watched else []
         self._trees = NativeLightGBM(self.seed, False, {})
         booster = lightgbm.train(
-            settings, data, options.trees, valid_sets=watched, callbacks=[clock, *early]
-        )
-        best = booster.best_iteration if booster.best_iteration > 0 else clock.grown
+            settings, data, options.trees, valid_sets=watched, callbacks=[clock, *early],
+            init_model=None if start is None else start._trees.booster,
+        )  # fmt: skip
+        best = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
         self._trees.booster = lightgbm.Booster(model_str=booster.model_to_string(best))
+        if start is not None and watched and not surely_less(self._off(*held), start._off(*held)):
+            self._trees.booster = start._trees.booster
         stopped = "no gain" if clock.grown < options.trees else "epochs"
         return Learned(
             clock.grown, options.trees, time.monotonic() - begun,
             "minutes" if clock.late else stopped,
         )  # fmt: skip
+
+    def _off(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray((self._rank(x) - y) ** 2)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         found = self._trees.booster.predict(x, num_threads=self.options.threads)
@@ -133,7 +147,7 @@ class _Clock:
     def __call__(self, env: Any) -> None:
         from lightgbm.callback import EarlyStopException
 
-        self.grown = env.iteration + 1
+        self.grown = env.iteration - env.begin_iteration + 1
         if time.monotonic() > self.until:
             self.late = True
             raise EarlyStopException(env.iteration, env.evaluation_result_list)
