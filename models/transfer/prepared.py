@@ -19,6 +19,7 @@ Matrix = NDArray[np.float32]
 Labels = NDArray[np.float32]
 """What is learned of rows, shape (rows,)."""
 
+_SURE = 1.645  # standard errors, a one-sided 5 %
 _AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
 
 
@@ -106,9 +107,9 @@ def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]
 
 def surely_less(new: NDArray[np.floating], old: NDArray[np.floating]) -> bool:
     """Whether squared errors (rows,) are less than others of the same rows, on average by more than
-    twice the standard error of that: of few rows the best of many models is good by chance."""
+    chance makes them in one of 20 cases: of few rows the best of many models is good by chance."""
     gain = np.asarray(old - new, dtype=np.float64)
-    return bool(gain.mean() > 2.0 * gain.std() / np.sqrt(len(gain)))
+    return bool(gain.mean() > _SURE * gain.std() / np.sqrt(len(gain)))
 
 
 def held_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from models.transfer.files import identity_of
+from models.transfer.kinds import load_model
 from services.prefect_server import Login
 from tests.cli.conftest import Place
 
@@ -68,6 +70,16 @@ def test_a_model_is_a_version_with_aliases_dataset_and_figures(
     assert run.data.metrics["pairwise_accuracy"] == pytest.approx(found["pairwise_accuracy"])
     assert run.data.params["kind"] == "xgboost"
     assert "prefect_flow_run_id" in run.data.tags
+    fine = place.run(*FINE, "--start", "model", "--out", "fine")
+    assert fine.returncode == 0, fine.stderr
+    tuned = client.get_model_version_by_alias("tilewright.transfer.xgboost", "newest")
+    theirs = client.get_run(str(tuned.run_id)).data
+    best = client.get_model_version_by_alias("tilewright.transfer.xgboost", "champion")
+    assert best.version == version.version, "it is better on some hardware alone"
+    assert tuned.tags["start_model"] == identity_of(tmp_path / "model")
+    assert theirs.tags["start_model"] == tuned.tags["start_model"]
+    assert theirs.metrics["before_fine_tuning"] > 0.5
+    assert theirs.metrics["visible_before_fine_tuning"] > 0.5
     row = pd.DataFrame([[1.0, 2.0]], columns=["hardware bus_bytes", "schedule log2_tile_h"])
     assert list(model.predict(row)) == ["log_latency", "spread", "chance"]
 
@@ -90,6 +102,50 @@ def test_a_mistake_is_one_message(arguments: tuple[str, ...], hint: str, place: 
     (message,) = done.stderr.splitlines()
     assert message.startswith("error: ")
     assert hint in message
+
+
+FINE = ("model", "train", "--dataset", str(SLICE), "--rows", "400", "--threads", "1")
+
+
+@pytest.mark.slow(seconds=9)
+def test_a_model_is_fine_tuned_from_another(place: Place) -> None:
+    _train(place, "--split", "by_target", "--bare")
+    before = {path.name: path.read_bytes() for path in (place.folder / "model").iterdir()}
+    for out in ("fine", "again"):
+        done = place.run(*FINE, "--start", "model", "--out", out, "--bare")
+        assert done.returncode == 0, done.stderr
+        assert "right pairs before fine-tuning" in done.stdout
+    found, index = place.json("fine/metrics.json"), place.json("fine/model.json")
+    assert found.keys() >= FIGURES
+    assert (found["kind"], found["split"]) == ("xgboost", "within_task")
+    scored = load_model(place.folder / "model").columns
+    assert index["columns"] == list(scored)
+    assert 0 < found["before_fine_tuning"] <= 1
+    assert 0 < found["visible"]["before_fine_tuning"] <= 1
+    assert found["start"] == index["facts"]["start"] == identity_of(place.folder / "model")
+    for name in ("model.ubj", "validity.ubj"):
+        one, other = (place.folder / out / name for out in ("fine", "again"))
+        assert one.read_bytes() == other.read_bytes()
+    assert before == {path.name: path.read_bytes() for path in (place.folder / "model").iterdir()}
+
+
+@pytest.mark.slow(seconds=6)
+def test_what_cannot_be_gone_on_with_is_one_message(place: Place) -> None:
+    _train(place, "--split", "by_target", "--bare")
+    (place.folder / "empty").mkdir()
+    for more, hint in (
+        (("--start", "model", "--out", "m", "--kind", "mlp"), "of kind xgboost"),
+        (("--start", "empty", "--out", "m"), "holds no usable model"),
+        (("--start", "model", "--out", "model"), "written over"),
+        (("--start", "model", "--out", "m", "--option", "leaves=9"), "depth"),
+        (("--start", "model", "--out", "m", "--rows", "40"), "rows"),
+    ):
+        done = place.run(*FINE, *more, "--bare")
+        assert done.returncode == 2, done.stderr
+        (message,) = done.stderr.splitlines()
+        assert message.startswith("error: ")
+        assert hint in message
+        assert not (place.folder / "m").exists()
 
 
 LAYER = ("--workload", "dense:n=1,c=256,o=64", "--bare", "--trials", "24", "--batch", "8")

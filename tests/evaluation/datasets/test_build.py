@@ -10,14 +10,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.datasets.build import Planned, RowsDone, build, kept_rows
+from evaluation.datasets.about import read_about
+from evaluation.datasets.build import Plain, Planned, RowsDone, build, kept_rows
 from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import digest_of, read_table
-from evaluation.datasets.plan import BuildOptions, Plan, fitted
+from evaluation.datasets.hardware import named
+from evaluation.datasets.plan import BuildOptions, Part, Plan, fitted
+from evaluation.datasets.rows import Progress
 from models.transfer.columns import columns_of
 from search.lease import LeaseHeld
 from targets.base import STATUSES
-from targets.registry import rebuild
+from targets.errors import TilewrightError, UnknownName
+from targets.registry import make_target, rebuild
+from targets.vta.spec import VtaSpec
 from tests.evaluation.datasets.plans import OPTIONS, Steps, small_plan
 
 
@@ -144,3 +149,85 @@ def test_the_digest_changes_with_the_seed(dataset: Path, tmp_path: Path) -> None
     ours, theirs = read_table(tmp_path), read_table(dataset)
     assert len(ours) == len(theirs) == 240
     assert not np.array_equal(ours.features.matrix, theirs.features.matrix, equal_nan=True)
+
+
+NAMED = BuildOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "vta-pynq"))
+
+
+@pytest.mark.slow(seconds=9)
+def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    about = build(one, NAMED)
+    assert [each.name for each in about.hardware] == list(NAMED.targets)
+    assert [each.id for each in about.hardware] == [
+        make_target(name).fingerprint for name in NAMED.targets
+    ]
+    assert about.rows == len(read_table(one)) == 64
+    assert about.made["options"]["targets"] == list(NAMED.targets)
+
+    class Stopped(Plain):
+        def part(self, plan: Plan, part: Part, tell: Progress) -> bytes:
+            if part.hardware == 1:
+                raise KeyboardInterrupt
+            return super().part(plan, part, tell)
+
+    with pytest.raises(KeyboardInterrupt):
+        build(other, NAMED, Stopped())
+    assert kept_rows(other) == 32
+    build(other, NAMED)
+    assert files(other) == files(one)
+    with pytest.raises(DatasetError, match=r"other options .*vta-pynq"):
+        build(one, replace(NAMED, targets=("vta-de10",)))
+
+
+def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    spec = tmp_path / "mine.json"
+    spec.write_text(VtaSpec(name="mine").model_dump_json(by_alias=True, exclude={"source"}))
+    options = replace(OPTIONS, targets=(str(spec),))
+    (found,) = named(options.targets, "vta")
+
+    class Named(Steps):
+        def plan(self, options: BuildOptions) -> Plan:
+            plan = small_plan(options)
+            parts = tuple(part for part in plan.parts if part.hardware == 0)
+            return replace(plan, hardware=(found[0],), parts=parts)
+
+    build(tmp_path / "data", options, Named())
+    build(tmp_path / "data", options, Named(stop=0))
+    changed = VtaSpec(name="mine", memory_latency_cycles=200)
+    spec.write_text(changed.model_dump_json(by_alias=True, exclude={"source"}))
+    with pytest.raises(DatasetError, match="no longer is what it was when"):
+        build(tmp_path / "data", options, Named())
+
+
+@pytest.mark.parametrize(
+    ("targets", "error", "hint"),
+    [
+        (("vta-deten",), UnknownName, "vta-de10"),
+        (("replay:table.csv",), DatasetError, "kind replay.* vta or cpu"),
+        (("nowhere.json",), TilewrightError, "nowhere"),
+        (("cpu:threads=1",), DatasetError, "--cpu-rows"),
+    ],
+)
+def test_hardware_that_no_rows_can_be_of_is_said(
+    targets: tuple[str, ...], error: type[TilewrightError], hint: str
+) -> None:
+    with pytest.raises(error, match=hint):
+        BuildOptions(rows=64, cpu_rows=0, targets=targets).check()
+
+
+def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
+    twin = tmp_path / "twin.json"
+    twin.write_text(VtaSpec.load("vta-de10").model_dump_json(by_alias=True, exclude={"source"}))
+    with pytest.raises(DatasetError, match="same hardware as vta-de10"):
+        named(("vta-de10", str(twin)), "vta")
+
+
+def test_what_was_written_before_targets_could_be_named_is_read(dataset: Path) -> None:
+    """Else each row of a build that was begun then would be made again."""
+    written = (dataset / "plan.json").read_bytes()
+    assert b"targets" not in written
+    plan = Plan.from_json(written)
+    assert plan.to_json() == written
+    assert plan.options == OPTIONS
+    assert "targets" not in read_about(dataset).made["options"]

@@ -106,12 +106,12 @@ def test_equal_seeds_give_equal_files_that_are_read_as_they_were_saved(
     assert np.array_equal(found.chance, usual.chance)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[:3])
 def test_what_cannot_be_learned_leaves_a_model_as_it_is(kind: str) -> None:
     """Latencies that are noise: whatever fits them is better by chance alone."""
     rows = tables()[1]
     noise = np.random.default_rng(3).normal(0.0, 0.5, len(rows))
-    model = refined(learned(kind), 0, {"trees": 30} if "boost" in kind else {"epochs": 5})
+    model = refined(learned(kind), 0, {"epochs": 5} if kind == "mlp" else {"trees": 30})
     said = learned(kind).predict(rows.features).log_latency
     noisy = replace(rows, log_latency=np.where(rows.valid, said + noise, np.nan))
     model.fit(noisy, start=learned(kind))
