@@ -70,3 +70,28 @@ def test_a_build_is_refused_where_it_cannot_be(place: Place) -> None:
     done = place.run(*BUILD, "--out", "foreign", "--bare")
     assert done.returncode == 2
     assert "not built here" in done.stderr
+
+
+def test_a_build_of_named_hardware_goes_on_and_equals_one_that_is_watched(guest: Place) -> None:
+    named = ("--rows", "96", "--cpu-rows", "0", "--target", "vta-de10", "--target", "vta-pynq")
+    for out, more in (("watched", ()), ("bare", ("--bare",))):
+        done = guest.run("dataset", "build", *named, "--out", out, *more)
+        assert done.returncode == 0, done.stderr
+        assert "96 rows of 2 pieces of hardware" in done.stdout
+    assert files(guest.folder / "watched") == files(guest.folder / "bare")
+    table = read_table(guest.folder / "bare", hardware=["vta-pynq"])
+    assert len(table) == 48
+    for path in (guest.folder / "bare").glob("rows/*/*.parquet"):
+        path.unlink()
+        break
+    again = guest.run("dataset", "build", *named, "--out", "bare", "--bare")
+    assert "48 rows kept" in again.stderr
+    assert files(guest.folder / "watched") == files(guest.folder / "bare")
+    for more, hint in (
+        (named[:-2], "other options"),
+        (("--target", "vta-deten"), "did you mean vta-de10"),
+        (("--target", "replay:table.csv"), "kind replay"),
+    ):
+        done = guest.run("dataset", "build", *more, "--out", "bare", "--bare")
+        assert done.returncode == 2
+        assert hint in done.stderr
