@@ -54,10 +54,11 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
         text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
     say(console, text)
     if BEFORE in found:
+        before = found[BEFORE], as_object(found["visible"])[BEFORE]
         say(
             console,
-            f"right pairs before fine-tuning: {_share(found[BEFORE])}, of programs that are not "
-            f"compiled {_share(as_object(found['visible'])[BEFORE])}",
+            f"right pairs before fine-tuning: {_share(before[0])}, of programs that are not "
+            f"compiled {_share(before[1])}",
         )
 
 

@@ -151,7 +151,8 @@ def _plans() -> TypeAdapter[Plan]:
 
 
 def make_plan(options: BuildOptions) -> Plan:
-    """Draw hardware, unless it is named, workloads and cells. Raises as `BuildOptions.check`."""
+    """Draw hardware, unless it is named, workloads and cells. Raises `DatasetError`, and what
+    `BuildOptions.check` does."""
     options.check()
     rng = np.random.default_rng([options.seed, 1])
     vta = _hardware(options, SIMULATED)
