@@ -27,6 +27,8 @@ from targets.capabilities import Latency
 from targets.errors import TilewrightError
 
 T = TypeVar("T")
+More = Callable[[History], int]
+"""How many trials a run may make now that its rounds have shown this; 0 ends it."""
 POLL_SECONDS = 0.05
 """How often a run looks again while all there is left to try is being measured by others."""
 
@@ -284,21 +286,26 @@ class Session:
         )
 
 
-def rounds(session: Session, record: Record, *, trials: int, batch: int) -> Iterator[Round]:
+def rounds(
+    session: Session, record: Record, *, trials: int, batch: int, more: More | None = None
+) -> Iterator[Round]:
     """Tune until the record holds `trials` or the explorer has nothing left; yields each round when
-    it is done, those the record already holds first.
+    it is done, those the record already holds first. `more` is asked before each further round, in
+    no turn of the record, so that it may take its time.
 
-    Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
+    Raises `TilewrightError` if `trials` or `batch` is below 1, what the record raises, and what
+    `more` does.
     """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+    allowed = trials if more is None else 0
     while True:
         with record.turn():
             news = record.news(session.history.round, trials - len(session.history))
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
-                n = min(batch, trials - len(session.history) - busy)
+                n = min(batch, allowed - len(session.history) - busy)
                 proposal = session.propose(n, pending) if n > 0 else None
                 known = {} if proposal is None else record.known()
                 if proposal is not None:
@@ -309,8 +316,10 @@ def rounds(session: Session, record: Record, *, trials: int, batch: int) -> Iter
             yield from _measured(session, record, proposal, known)
         elif busy:
             time.sleep(POLL_SECONDS)
-        else:
+        elif n > 0 or more is None or (granted := more(session.history)) < 1:
             return
+        else:
+            allowed = min(len(session.history) + granted, trials)
 
 
 def _measured(

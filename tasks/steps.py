@@ -24,6 +24,7 @@ from tasks.performer import CachedStages
 from tasks.stage import Done
 from tasks.store import CacheUse, Manifest
 from tuning import proof, run
+from tuning.dealing import StopGain
 from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.folders import identity
 from tuning.network import Extracted, Model
@@ -109,8 +110,9 @@ class TrackedNetwork:
         what: run.Network,
         tuned: Sequence[TunedWorkload],
         wall: float,
+        dealt: StopGain | None,
     ) -> Summary:
-        summary = summary_of(options, what, tuned)
+        summary = summary_of(options, what, tuned, dealt)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
@@ -213,6 +215,7 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "trials": options.trials,
         "batch": options.batch,
         "seed": options.seed,
+        **({} if options.stop_gain is None else {"stop_gain": options.stop_gain}),
         **({"warm_start": options.warm_start} if options.warm_start else {}),
         **({} if what.target.deterministic else {"leaders": options.leaders}),
         **({"layers": ",".join(options.layers)} if options.layers else {}),

@@ -51,6 +51,16 @@ class WorkloadBegan:
 
 
 @dataclass(frozen=True)
+class RoundDealt:
+    """A workload gets the next round, of those that share `most` trials; `trials` are those of all
+    of them so far."""
+
+    id: str
+    trials: int
+    most: int
+
+
+@dataclass(frozen=True)
 class RoundDone:
     """A round of a workload: its index, the run's trials so far, the best of them, and the share of
     them that is valid."""
@@ -76,7 +86,16 @@ class Note:
     text: str
 
 
-Event = NetworkFound | StageBegan | StageReused | WorkloadBegan | RoundDone | WorkloadTuned | Note
+Event = (
+    NetworkFound
+    | StageBegan
+    | StageReused
+    | WorkloadBegan
+    | RoundDealt
+    | RoundDone
+    | WorkloadTuned
+    | Note
+)
 Listener = Callable[[Event], None]
 """Hears of each event when it happens, from whichever thread works on the workload."""
 

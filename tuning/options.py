@@ -57,6 +57,13 @@ class TuningOptions(BaseModel):
         default_factory=dict, description="options of the tuner, by name"
     )
     trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
+    stop_gain: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="deal the trials of all workloads to those whose next round is expected to "
+        "save the most, until none saves more than this share of the network's latency; 0.001, say",
+    )
     leaders: int = Field(
         default=5,
         ge=1,
@@ -105,6 +112,12 @@ class TuningOptions(BaseModel):
             raise ValueError("give either a network or a workload")
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
+        if self.stop_gain is not None and self.workers > 1:
+            raise ValueError(
+                f"--stop-gain {self.stop_gain:g} --workers {self.workers}: which workload gets the "
+                "next round is decided in one process, and workers take rounds of any; leave one "
+                "of the two out (--jobs tunes workloads side by side)"
+            )
         if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
             raise ValueError(
                 f"--epilogue {printable(self.epilogue)}: of a network it is 'network', "

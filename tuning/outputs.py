@@ -18,6 +18,7 @@ from targets.base import Target
 from targets.capabilities import HasSpecification, Verifies, capability
 from targets.files import Json, write_atomically
 from targets.registry import kind_of
+from tuning.dealing import StopGain
 from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
@@ -46,7 +47,8 @@ class Part(TypedDict, total=False):
 
 
 class Summary(TypedDict):
-    """What `summary.json` holds; `part` where that is not a whole network. `macs` says how much of
+    """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
+    were dealt: `trials` are then those of a workload on average at most. `macs` says how much of
     the network `total` covers, `run_key` whose results they are (`tuning.run_file`). `verified` is
     false where the target runs no programs on data, so that nobody saw what schedules compute. The
     last two are those of a run that is tracked."""
@@ -65,6 +67,7 @@ class Summary(TypedDict):
     total: Total
     wall_seconds: float
     part: NotRequired[Part]
+    stop_gain: NotRequired[StopGain]
     run_key: NotRequired[str]
     verified: NotRequired[bool]
     mlflow_run_id: NotRequired[str]
@@ -89,8 +92,13 @@ class Schedules(TypedDict):
     schedules: list[ScheduleRow]
 
 
-def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWorkload]) -> Summary:
-    """All but the seconds it took."""
+def summary_of(
+    options: TuningOptions,
+    network: Network,
+    tuned: Sequence[TunedWorkload],
+    dealt: StopGain | None = None,
+) -> Summary:
+    """All but the seconds it took; `dealt` where the trials were."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
         "network": network.model.name,
@@ -106,8 +114,10 @@ def summary_of(options: TuningOptions, network: Network, tuned: Sequence[TunedWo
         "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
-        "run_key": run_key(options.trials, [each.study for each in tuned]),
+        "run_key": run_key(options, [each.study for each in tuned]),
     }
+    if dealt is not None:
+        summary["stop_gain"] = dealt
     if capability(network.target, Verifies) is None:
         summary["verified"] = False
     if network.part is not None:

@@ -13,6 +13,7 @@ from search.stages import Batch, Known
 from targets.base import Measurements, Target
 from tuning import afresh, proof, run
 from tuning import network as importing
+from tuning.dealing import StopGain
 from tuning.events import Listener, StageBegan, ignore
 from tuning.network import Extracted, Model
 from tuning.options import CHAMPION, OptionsError, TuningOptions
@@ -69,8 +70,9 @@ class PlainNetwork:
         network: run.Network,
         tuned: Sequence[TunedWorkload],
         wall: float,
+        dealt: StopGain | None,
     ) -> Summary:
-        summary = summary_of(options, network, tuned)
+        summary = summary_of(options, network, tuned, dealt)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture)

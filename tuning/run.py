@@ -5,27 +5,39 @@ Who performs the steps is put in: this process (`tuning.plain`), or tasks of a w
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from search import ExplorerState, Known, Record, Round, Session, Setting, Stages, Trial, rounds
+from search import (
+    ExplorerState,
+    History,
+    Known,
+    Record,
+    Round,
+    Session,
+    Setting,
+    Stages,
+    Trial,
+    rounds,
+)
 from search.fresh import Fresh
 from targets.base import Target
-from targets.errors import TilewrightError
 from targets.registry import target_remarks
 from tuning.afresh import FinalChoice
+from tuning.at_once import each_of
+from tuning.dealing import Dealer, Rules, Seat, Standing, StopGain, Stopped
 from tuning.events import (
     Listener,
     NetworkFound,
     Note,
+    RoundDealt,
     RoundDone,
     StageBegan,
     WorkloadBegan,
@@ -41,12 +53,8 @@ from tuning.outcome import Schedule, TunedWorkload, Untuned, choose_schedule
 from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
 from tuning.run_file import replaced, write_run
-from tuning.study import Study, study_of, target_of
+from tuning.study import Study, one_owner, study_of, target_of
 from tuning.workers import helping
-
-
-class Stopped(TilewrightError):
-    """A workload that was given up since another one failed, or a person stopped the run."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Job:
-    """One workload of a run, and what all of them share."""
+    """One workload of a run, and what all of them share; `seat` where rounds are dealt."""
 
     options: TuningOptions
     subgraph: Subgraph
@@ -76,6 +84,7 @@ class Job:
     record_of: RecordOf
     emit: Listener
     stop: threading.Event = field(default_factory=threading.Event)
+    seat: Seat | None = None
 
 
 class WorkloadSteps(Protocol):
@@ -137,9 +146,15 @@ class NetworkSteps(Protocol):
         ...
 
     def write(
-        self, options: TuningOptions, network: Network, tuned: Sequence[TunedWorkload], wall: float
+        self,
+        options: TuningOptions,
+        network: Network,
+        tuned: Sequence[TunedWorkload],
+        wall: float,
+        dealt: StopGain | None,
     ) -> Summary:
-        """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took."""
+        """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took, `dealt`
+        what became of the trials if they were dealt."""
         ...
 
 
@@ -171,8 +186,8 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
             for subgraph, (study, state) in zip(found, starts, strict=True)
         ]
         with helping(options, [(job.study, job.state) for job in jobs], emit):
-            tuned = _each(steps.tune, jobs, options.jobs, stop)
-        return steps.write(options, network, tuned, time.perf_counter() - begin)
+            tuned, dealt = _tuned(options, jobs, steps, stop)
+        return steps.write(options, network, tuned, time.perf_counter() - begin, dealt)
 
 
 def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Network:
@@ -228,7 +243,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin,
+        wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
         afresh=None if final is None else final.afresh,
     )
     steps.finish(tuned, session)
@@ -308,8 +323,10 @@ def _trials(job: Job, steps: WorkloadSteps) -> tuple[Session, list[Round]]:
 
 
 def _rounds(job: Job, session: Session, record: Record, steps: WorkloadSteps) -> list[Round]:
-    options, trials, found = job.options, 0, []
-    for done in rounds(session, record, trials=options.trials, batch=options.batch):
+    options, seat, trials, found = job.options, job.seat, 0, []
+    most = options.trials if seat is None else seat.dealer.most_trials
+    more = None if seat is None else partial(_more, job, seat)
+    for done in rounds(session, record, trials=most, batch=options.batch, more=more):
         found.append(done)
         trials += len(done.configs)
         steps.round_done(done, trials)
@@ -317,26 +334,41 @@ def _rounds(job: Job, session: Session, record: Record, steps: WorkloadSteps) ->
         job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
         if job.stop.is_set():
             raise Stopped("stopped; the same command goes on from here")
+    if seat is not None:
+        seat.rest()
     return found
 
 
-def _each(
-    tune: Callable[[Job], TunedWorkload], jobs: Sequence[Job], at_a_time: int, stop: threading.Event
-) -> list[TunedWorkload]:
-    """In their order, or several at a time. After an error no other is begun, and those under way
-    end after their round."""
-    if at_a_time == 1:
-        return [tune(job) for job in jobs]
-    with ThreadPoolExecutor(at_a_time) as pool:
-        futures = [pool.submit(contextvars.copy_context().run, tune, job) for job in jobs]
-        try:
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-            return [future.result() for future in futures]
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def _more(job: Job, seat: Seat, history: History) -> int:
+    """How many trials the next round may have, once the workload is dealt one."""
+    granted = seat.more(history)
+    if granted:
+        dealer = seat.dealer
+        job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
+    return granted
+
+
+def _tuned(
+    options: TuningOptions, jobs: Sequence[Job], steps: NetworkSteps, stop: threading.Event
+) -> tuple[list[TunedWorkload], StopGain | None]:
+    """All workloads, each with its own trials; or with those that they are dealt, and what became
+    of these."""
+    if options.stop_gain is None:
+        return each_of(steps.tune, jobs, options.jobs, stop.set), None
+    rules = Rules(options.trials, options.batch, options.stop_gain)
+    standings = [Standing(job.subgraph.count, job.study.workload.macs) for job in jobs]
+    dealer = Dealer(standings, rules, options.jobs, stop)
+    seated = [replace(job, seat=seat) for job, seat in zip(jobs, dealer.seats, strict=True)]
+    with one_owner() if options.jobs == 1 else nullcontext():
+        tuned = each_of(partial(_in_turn, steps), seated, len(seated), dealer.stop)
+    return tuned, dealer.outcome
+
+
+def _in_turn(steps: NetworkSteps, job: Job) -> TunedWorkload:
+    """A workload, from its first turn to its last."""
+    assert job.seat is not None, "rounds are dealt"
+    with job.seat:
+        return steps.tune(job)
 
 
 def _found(network: Network) -> NetworkFound:

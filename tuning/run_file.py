@@ -3,8 +3,8 @@ results are lost there.
 
 A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
 files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
-or number of trials goes on in it, another network or target is refused, and so are fewer layers
-than it holds.
+or number of trials, dealt or not, goes on in it, another network or target is refused, and so are
+fewer layers than it holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from targets.errors import TilewrightError
-from targets.files import as_object, canonical, digest, read_json, remove, write_atomically
+from targets.files import Json, as_object, canonical, digest, read_json, remove, write_atomically
 from targets.safe_files import read_plain
 from tuning.folders import RUN, SUMMARY
 from tuning.options import TuningOptions
@@ -57,7 +57,7 @@ class WorkloadNames(TypedDict):
 
 class RunFile(TypedDict):
     """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`."""
+    `key` is that of `run_key`, `stop_gain` is there where the trials are dealt."""
 
     version: int
     network: Origin
@@ -69,13 +69,17 @@ class RunFile(TypedDict):
     begun: str
     workloads: list[WorkloadNames]
     key: NotRequired[str]
+    stop_gain: NotRequired[float]
 
 
-def run_key(trials: int, studies: Iterable[Study]) -> str:
+def run_key(options: TuningOptions, studies: Iterable[Study]) -> str:
     """What a run's results have in common: so many trials of what the ledger files under these
-    keys."""
+    keys, dealt or not."""
     runs = sorted(study.ledger_key for study in studies)
-    return digest(canonical([trials, [list(each) for each in runs]]))[:24]
+    about: list[Json] = [options.trials, [list(each) for each in runs]]
+    if options.stop_gain is not None:
+        about.append(options.stop_gain)
+    return digest(canonical(about))[:24]
 
 
 def read_run(folder: Path) -> RunFile | None:
@@ -153,8 +157,10 @@ def write_run(
             }
             for each in subgraphs
         ],
-        "key": run_key(options.trials, studies),
+        "key": run_key(options, studies),
     }
+    if options.stop_gain is not None:
+        run["stop_gain"] = options.stop_gain
     held = None if options.fresh else read_run(options.folder)
     if held is not None and {**held, "begun": ""} == {**run, "begun": ""}:
         return

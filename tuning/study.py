@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +27,9 @@ from tuning.options import CHAMPION, OptionValue, TuningOptions
 
 if TYPE_CHECKING:
     from models.transfer.model import Transferred
+
+_OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
+"""The thread whose targets are used, if it is not the one that asks."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,21 @@ def target_of(options: TuningOptions) -> Target:
 
 
 def target_named(name: str, space: str, isolate: float) -> Target:
-    """A target, kept for the next time. A thread has its own where a process goes with it."""
-    return _target(name, space, isolate, threading.get_ident() if isolate else 0, state_of(name))
+    """A target, kept for the next time. A thread has its own where a process goes with it, unless
+    it takes turns with others (`one_owner`)."""
+    owner = (_OWNER.get() or threading.get_ident()) if isolate else 0
+    return _target(name, space, isolate, owner, state_of(name))
+
+
+@contextmanager
+def one_owner() -> Iterator[None]:
+    """Within, and in threads that are given this context, targets are those of this thread: for
+    workloads of which one at a time is at work."""
+    before = _OWNER.set(threading.get_ident())
+    try:
+        yield
+    finally:
+        _OWNER.reset(before)
 
 
 def state_of(target_name: str) -> tuple[int, int]:

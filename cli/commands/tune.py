@@ -44,6 +44,15 @@ def tune(
     target: Target = DEFAULTS.target,
     tuner: Tuner = DEFAULTS.tuner,
     trials: Trials = DEFAULTS.trials,
+    stop_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Deal the trials of all workloads, --trials times their number at most, to those "
+            "whose next round is expected to save the most; stop where none is expected to save "
+            "more than this share of the network's latency: 0.001, say.",
+            metavar="SHARE",
+        ),
+    ] = DEFAULTS.stop_gain,
     seed: Seed = DEFAULTS.seed,
     space: Space = DEFAULTS.space,
     out: Out = None,
@@ -117,7 +126,7 @@ def tune(
     options = parse_options(
         model=model or "", workload=workload or "", epilogue=epilogue,
         layers=_names(layers), target=target, tuner=tuner, trials=trials, seed=seed, space=space,
-        leaders=leaders,
+        leaders=leaders, stop_gain=stop_gain,
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
