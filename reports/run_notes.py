@@ -26,9 +26,12 @@ def network_title(network: str, target: str, tuner: str) -> str:
     return printable(f"{network} on {target}, {tuner}")
 
 
-def network_note(title: str, workloads: int, trials: int, command: str, links: Links) -> str:
-    """Of a network's run, from its beginning."""
-    count = f"{workloads} {plural(workloads, 'workload')}, up to {trials} trials each"
+def network_note(
+    title: str, workloads: int, trials: int, command: str, links: Links, dealt: bool = False
+) -> str:
+    """Of a network's run, from its beginning; where trials are `dealt`, no workload has its own."""
+    each = f"{workloads * trials} trials together" if dealt else f"{trials} trials each"
+    count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
     return _paragraphs(what, block(command, "sh"), _list(links))
 

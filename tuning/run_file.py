@@ -207,9 +207,10 @@ def _origin(text: str) -> Origin:
 def _described(held: RunFile, folder: Path) -> str:
     layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
     ended = "complete" if is_complete(folder) else "not finished"
+    dealt = " on average at most" if "stop_gain" in held else ""
     return (
         f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
-        f"workload by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+        f"workload{dealt} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
     )
 
 

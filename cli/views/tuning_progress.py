@@ -24,6 +24,7 @@ from tuning.events import (
     Event,
     NetworkFound,
     Note,
+    RoundDealt,
     RoundDone,
     StageBegan,
     StageReused,
@@ -100,6 +101,7 @@ class LineDisplay:
         self.layers: dict[str, Layer] = {}
         self._quiet_seconds = quiet_seconds
         self._stage, self._since = FIRST_STAGE, time.monotonic()
+        self._dealt = ""
         self._spoke, self._ended = threading.Event(), threading.Event()
 
     def __enter__(self) -> LineDisplay:
@@ -119,6 +121,8 @@ class LineDisplay:
                 self._say(found)
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
+            case RoundDealt():
+                self._dealt = f"{dealt_text(event)}, "
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
                 self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
@@ -135,7 +139,7 @@ class LineDisplay:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 seconds = time.monotonic() - self._since
-                say(self.console, f"… {self._stage}, for {seconds:.0f} s now")
+                say(self.console, f"… {self._dealt}{self._stage}, for {seconds:.0f} s now")
 
 
 class LiveDisplay:
@@ -148,6 +152,7 @@ class LiveDisplay:
         self.title = "starting"
         self.stage = FIRST_STAGE
         self.current: str | None = None
+        self.dealt: RoundDealt | None = None
         self.start = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
@@ -168,6 +173,8 @@ class LiveDisplay:
             case WorkloadBegan():
                 self.current, layer = event.id, self.layers[event.id]
                 layer.begun, layer.default = True, event.default
+            case RoundDealt():
+                self.current, self.dealt = event.id, event
             case RoundDone():
                 layer = self.layers[event.id]
                 layer.trials, layer.best = event.trials, event.best
@@ -183,7 +190,9 @@ class LiveDisplay:
         done = sum(layer.done for layer in self.layers.values())
         layers = f"{done}/{len(self.layers)} layers   " if self.layers else ""
         clock = f"{seconds // 60}:{seconds % 60:02d}"
-        head = Text.assemble((self.title, "bold"), f"   {layers}{clock}   ", (self.stage, "cyan"))
+        trials = f"{dealt_text(self.dealt)}   " if self.dealt else ""
+        about = f"   {layers}{trials}{clock}   "
+        head = Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
         return Group(head, self._table()) if self.layers else head
 
     def _table(self) -> Table:
@@ -203,8 +212,17 @@ class LiveDisplay:
         return table
 
     def _bar(self, layer: Layer) -> ProgressBar:
+        """How far a layer is; where trials are dealt, how many of them it got beside the others."""
+        if self.dealt:
+            most = max(each.trials for each in self.layers.values())
+            return ProgressBar(total=max(most, self.trials), completed=layer.trials, width=12)
         done = self.trials if layer.done else min(layer.trials, self.trials)
         return ProgressBar(total=self.trials, completed=done, width=12)
+
+
+def dealt_text(event: RoundDealt) -> str:
+    """How many trials are dealt."""
+    return f"{event.trials} of at most {event.most} trials"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:

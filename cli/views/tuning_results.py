@@ -39,6 +39,7 @@ def show_results(
         + headline(summary)
         + "\n"
         + _without_a_log(summary)
+        + _dealt(summary)
         + _reused(summary, reused_stages)
         + _afresh(summary)
         + _proof(summary)
@@ -188,6 +189,23 @@ def _proof(summary: Summary) -> str:
     rows = summary["workloads"]
     exact = all(parse_workload(row["workload"]).dtype == "int8" for row in rows)
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
+
+
+def _dealt(summary: Summary) -> str:
+    """What became of trials that were dealt, in a line; nothing where they were not."""
+    if "stop_gain" not in summary:
+        return ""
+    dealt = summary["stop_gain"]
+    expected = dealt["expected_gain"]
+    why = {
+        "gain": f"no next round is expected to save more than {dealt['share']:.3g} of the latency",
+        "trials": "they are spent",
+        "exhausted": "nothing is left to try",
+    }
+    best = "" if expected is None else f" (the best one: {expected:.2g})"
+    return (
+        f"{dealt['trials']} of at most {dealt['most_trials']} trials: {why[dealt['why']]}{best}\n"
+    )
 
 
 def _reused(summary: Summary, stages: int) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +37,11 @@ def left(place: Place) -> Whole:
     return Whole((out / "ledger.jsonl").read_bytes(), (out / "schedules.json").read_bytes(), place)
 
 
-def killed(place: Place, kill_at: int) -> int:
+def killed(place: Place, kill_at: int, command: Sequence[str] = TUNE) -> int:
     """The exit status of the command that dies at this write boundary."""
     environment = place.environment | {"PYTHONPATH": str(ROOT)}
     return warm.run(
-        [str(kill_at), "notes", "out", "home/cache", "--", *TUNE], place.folder, environment,
+        [str(kill_at), "notes", "out", "home/cache", "--", *command], place.folder, environment,
         timeout=300, module="tests.reliability.killed_command",
     ).returncode  # fmt: skip
 

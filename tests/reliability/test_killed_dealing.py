@@ -1,0 +1,47 @@
+"""`tilewright tune --stop-gain` under `kill -9`: what it deals next, it knows from the ledger."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Place
+from tests.reliability.commands import Whole, killed, left
+
+pytestmark = pytest.mark.slow(seconds=40)
+
+DEAL = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
+        "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip
+EACH = 12
+"""Write boundaries that every killed command passes."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    place = Place(tmp_path_factory.mktemp("dealt"))
+    assert killed(place, -1, DEAL) == 0
+    return left(place)
+
+
+def test_one_killed_again_and_again_deals_as_one_that_was_not(
+    undisturbed: Whole, tmp_path: Path
+) -> None:
+    """Ledger and schedules byte for byte, and the same reasons to stop."""
+    place, kills = Place(tmp_path), 0
+    while (status := killed(place, EACH + 5 * kills, DEAL)) == -signal.SIGKILL:
+        kills += 1
+    assert status == 0
+    assert kills >= 4
+    assert left(place) == undisturbed
+    assert told(place) == told(undisturbed.place)
+
+
+def told(place: Place) -> list[object]:
+    """What the summary says of the trials."""
+    summary = json.loads((place.folder / "out" / "summary.json").read_text())
+    dealt = [row["trials"] for row in summary["workloads"]]
+    assert len(set(dealt)) > 1
+    return [dealt, summary["stop_gain"]]

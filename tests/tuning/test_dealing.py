@@ -1,0 +1,301 @@
+"""Rounds go to the workload whose next one is expected to save the most; what a run that was
+stopped deals is what one that was not deals."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tuning
+from search import read
+from search.gain import expected_saving
+from tests.cli.conftest import Place
+from tests.search.test_gain import Rounds, history
+from tuning.at_once import each_of
+from tuning.dealing import Dealer, Rules, Seat, Standing, Stopped, next_round, outcome
+from tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
+from tuning.options import OptionsError
+from tuning.run_file import is_complete
+
+RULES = Rules(trials=16, batch=4, share=0.01)
+RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
+COMMAND = ("tune", "digits_cnn", "--tuner", "random", "--trials", "16", "--batch", "4", "--seed",
+           "7", "--out", "out", "--stop-gain", "0.001")  # fmt: skip
+SECONDS = 20.0
+
+
+def asking(found: Rounds, count: int = 1, macs: int = 1) -> Standing:
+    return Standing(count, macs, history(found), asks=True)
+
+
+IMPROVING: Rounds = [[400, 430, 460, None], [200, 230, 260, 290]]
+STANDING_STILL: Rounds = [[400, 401, 402, None], [400, 400, 400, 400]]
+
+
+# -- the rules ---------------------------------------------------------------------------------
+
+
+def test_those_without_a_round_come_first_the_heaviest_before_all() -> None:
+    standings = [asking(IMPROVING), asking([], 1, 5), asking([], 3, 2), asking([], 2, 3)]
+    assert next_round(standings, RULES) == (2, 4)
+    assert next_round(standings[:2], replace(RULES, trials=3)) == (1, 3)  # so all get one
+
+
+def test_those_without_a_valid_trial_come_next_up_to_the_average() -> None:
+    nothing: list[int | None] = [None] * 4
+    standings = [asking(IMPROVING), asking([nothing] * 2), asking([nothing])]
+    assert next_round(standings, RULES) == (2, 4)
+    standings = [asking(IMPROVING), asking([nothing] * 4)]
+    assert next_round(standings, RULES) == (0, 4)
+    assert next_round([asking([[*nothing, None]])], replace(RULES, trials=6)) == (0, 1)
+
+
+def test_then_the_greatest_saving_of_the_whole_counts() -> None:
+    standings = [asking(STANDING_STILL, 5), asking(IMPROVING), asking(IMPROVING, 2)]
+    assert next_round(standings, RULES) == (2, 4)
+    assert next_round(standings[:2], RULES) == (1, 4)
+    assert next_round([standings[1]] * 2, RULES) == (0, 4)
+    assert next_round([replace(each, asks=False) for each in standings], RULES) is None
+
+
+def test_rounds_are_dealt_until_none_saves_more_than_the_share() -> None:
+    standings = [asking(STANDING_STILL), asking(IMPROVING)]
+    share = expected_saving(history(IMPROVING), 1, 4) / (400 + 200)
+    assert next_round(standings, replace(RULES, share=share * 0.999)) == (1, 4)
+    told = outcome(standings, stopping := replace(RULES, share=share))
+    assert next_round(standings, stopping) is None
+    assert told == {
+        "share": share, "trials": 16, "most_trials": 32, "why": "gain",
+        "expected_gain": pytest.approx(share),
+    }  # fmt: skip
+
+
+def test_no_more_trials_are_dealt_than_there_are() -> None:
+    standings = [asking(STANDING_STILL), asking(IMPROVING)]
+    few = replace(RULES, trials=9)
+    assert next_round(standings, few) == (1, 2)
+    under_way = [replace(standings[0], asks=False, in_hand=2), standings[1]]
+    assert next_round(under_way, few) is None
+    assert outcome(standings, replace(RULES, trials=8))["why"] == "trials"
+    all_tried = [replace(each, exhausted=True) for each in standings]
+    told = outcome(all_tried, RULES)
+    assert (told["why"], told["expected_gain"]) == ("exhausted", None)
+
+
+# -- turns -------------------------------------------------------------------------------------
+
+
+def dealt(at_a_time: int, work: Callable[[Seat], None], workloads: int = 4) -> Dealer:
+    """Workloads of 1, 2, … multiplications that work in threads."""
+    standings = [Standing(1, macs) for macs in range(1, workloads + 1)]
+    dealer = Dealer(standings, RULES, at_a_time, threading.Event())
+
+    def in_turn(seat: Seat) -> None:
+        with seat:
+            work(seat)
+
+    each_of(in_turn, dealer.seats, workloads, dealer.stop)
+    return dealer
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3])
+def test_no_more_than_that_are_at_work_and_all_is_dealt(at_a_time: int) -> None:
+    at_work, most, dealt_to = [0], [0], list[int]()
+
+    def busy(number: int) -> None:
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        time.sleep(0.002)
+        at_work[0] -= 1
+
+    def work(seat: Seat) -> None:
+        found: Rounds = []
+        busy(seat.number)
+        while seat.more(history(found)):
+            dealt_to.append(seat.number)
+            busy(seat.number)
+            found.append([max(1, 1000 >> len(found) * seat.number)] * 4)
+        seat.rest()
+        busy(seat.number)
+
+    dealer = dealt(at_a_time, work)
+    assert most[0] == at_a_time
+    assert dealer.outcome["trials"] == 4 * len(dealt_to) <= 4 * RULES.trials
+    assert sorted(set(dealt_to)) == [0, 1, 2, 3]
+    if at_a_time == 1:
+        assert dealt_to[:4] == [3, 2, 1, 0]
+        assert dealt_to.count(0) < dealt_to.count(1)  # which gets faster
+
+
+def test_those_with_nothing_left_to_try_wait_for_the_end() -> None:
+    order = list[tuple[str, int]]()
+
+    def work(seat: Seat) -> None:
+        found: Rounds = [[100, 150, 200, 250]]
+        while seat.more(history(found)):
+            if seat.number < 2:
+                break
+            found.append([found[-1][0] and found[-1][0] - 8, 300, 300, 300])
+            order.append(("round", seat.number))
+        seat.rest()
+        order.append(("end", seat.number))
+
+    dealer = dealt(1, work)
+    assert order[-4:] == [("end", number) for number in range(4)]
+    assert {number for what, number in order[:-4]} == {2, 3}
+    assert dealer.outcome["why"] in ("gain", "trials")
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
+    ended = list[int]()
+
+    def work(seat: Seat) -> None:
+        found: Rounds = []
+        try:
+            while seat.more(history(found)):
+                if seat.number == 2:
+                    raise ZeroDivisionError("its own error")
+                found.append([100, 150])
+        except Stopped:
+            ended.append(seat.number)
+            raise
+
+    begin = time.perf_counter()
+    with pytest.raises(ZeroDivisionError, match="its own"):
+        dealt(at_a_time, work)
+    assert time.perf_counter() - begin < SECONDS
+    assert ended
+    assert set(ended) <= {0, 1, 3}
+
+
+# -- runs --------------------------------------------------------------------------------------
+
+
+def run(out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object):  # type: ignore[no-untyped-def]
+    options = tuning.parse_options(**RUN | more, out=str(out), stop_gain=stop_gain)
+    return tuning.tune_network(options, emit)
+
+
+def left(out: Path) -> list[bytes]:
+    return [(out / name).read_bytes() for name in ("ledger.jsonl", "schedules.json")]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run to its end."""
+    out = tmp_path_factory.mktemp("dealt") / "out"
+    run(out, 0.001)
+    return out
+
+
+def test_trials_go_where_they_save_most(small: Path) -> None:
+    summary = json.loads((small / "summary.json").read_text())
+    told = summary["stop_gain"]
+    trials = [row["trials"] for row in summary["workloads"]]
+    assert sum(trials) == told["trials"] <= told["most_trials"] == 16 * len(trials)
+    weights = [row["count"] * row["tuned_cycles"] for row in summary["workloads"]]
+    assert trials[weights.index(max(weights))] == max(trials) > 2 * 16
+    assert trials[weights.index(min(weights))] == min(trials) < 16
+    assert told["share"] == 0.001
+    assert (told["why"] == "gain") == (told["expected_gain"] <= 0.001)
+    assert is_complete(small)
+
+
+def test_a_share_that_no_round_can_save_leaves_one_round_each(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    summary = run(tmp_path / "out", 0.9, heard.append)
+    assert [row["trials"] for row in summary["workloads"]] == [4] * 4
+    assert summary["stop_gain"]["why"] == "gain"
+    assert 0 < summary["stop_gain"]["expected_gain"] < 0.9
+    dealt_to = [each.id for each in heard if isinstance(each, RoundDealt)]
+    heaviest = sorted(
+        summary["workloads"], key=lambda row: row["count"] * row["macs"], reverse=True
+    )
+    assert dealt_to == [row["id"] for row in heaviest]
+    assert sum(isinstance(each, WorkloadTuned) for each in heard) == 4
+
+
+def test_several_at_a_time_deal_no_more(tmp_path: Path) -> None:
+    summary = run(tmp_path / "out", 0.0, jobs=3)
+    assert summary["stop_gain"]["trials"] <= 64
+    assert min(row["trials"] for row in summary["workloads"]) >= 4
+
+
+def test_an_error_ends_the_run_and_the_same_command_goes_on(small: Path, tmp_path: Path) -> None:
+    rounds = 0
+
+    def fail(event: Event) -> None:
+        nonlocal rounds
+        rounds += isinstance(event, RoundDone)
+        if isinstance(event, RoundDone) and rounds in (3, 8):
+            raise ZeroDivisionError("in a round")
+
+    for _ in range(2):
+        begin = time.perf_counter()
+        with pytest.raises(ZeroDivisionError, match="in a round"):
+            run(tmp_path / "out", 0.001, fail)
+        assert time.perf_counter() - begin < SECONDS
+        assert not is_complete(tmp_path / "out")
+    run(tmp_path / "out", 0.001)
+    assert left(tmp_path / "out") == left(small)
+
+
+def test_ctrl_c_ends_the_run_and_the_same_command_goes_on(small: Path, tmp_path: Path) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundDone) and event.round == 1:
+            _thread.interrupt_main()
+
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", 0.001, stop)
+    assert time.perf_counter() - begin < SECONDS
+    run(tmp_path / "out", 0.001)
+    assert left(tmp_path / "out") == left(small)
+
+
+def test_runs_with_and_without_go_on_from_each_other(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plain = tuning.tune(**RUN | {"trials": 8}, out=str(out))
+    assert "stop_gain" not in plain
+    summary = run(out, 0.001)
+    assert [row["reused_trials"] for row in summary["workloads"]] == [8] * 4
+    assert is_complete(out)
+    again = tuning.tune(**RUN, out=str(out))
+    assert [row["trials"] for row in again["workloads"]] == [16] * 4
+    for row, before in zip(again["workloads"], summary["workloads"], strict=True):
+        assert row["reused_trials"] == min(16, before["trials"])
+    keys = {
+        tuple(record[name] for name in ("run", "workload", "target"))
+        for path in (out, small)
+        for record in read(path / "ledger.jsonl").records
+    }
+    assert len(keys) == 4
+
+
+def test_workers_have_no_part_in_it() -> None:
+    with pytest.raises(OptionsError, match=r"--stop-gain 0.001 --workers 2: .*--jobs"):
+        tuning.parse_options(stop_gain=0.001, workers=2)
+    for share in (-0.1, 1.0):
+        with pytest.raises(OptionsError, match="--stop-gain"):
+            tuning.parse_options(stop_gain=share)
+
+
+@pytest.mark.slow(seconds=20)
+def test_the_bare_command_and_the_flow_deal_as_the_library_call(
+    small: Path, tmp_path: Path, prefect_server: object
+) -> None:
+    for flags in (("--bare",), ()):
+        folder = tmp_path / ("bare" if flags else "flow")
+        folder.mkdir()
+        done = Place(folder, prefect_server).run(*COMMAND, *flags)  # type: ignore[arg-type]
+        assert done.returncode == 0, done.stderr
+        assert left(folder / "out") == left(small)
+        assert "of at most 64 trials" in done.stdout
