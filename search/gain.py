@@ -31,21 +31,26 @@ def best_latency(history: History) -> float | None:
     return best if np.isfinite(best) else None
 
 
-def expected_saving(history: History, count: int, trials: int) -> float:
+def expected_saving(
+    history: History, count: int, trials: int, untuned: float | None = None
+) -> float:
     """What the next round of at most `trials` trials is expected to take off a latency of `count`
-    calls, in the unit of `best_latency`; 0 without a valid trial.
+    calls, in the unit of `best_latency`; 0 without a valid trial. `untuned` is what a call takes
+    with the schedule that is there anyway, in that unit.
 
-    count · best · (1 − 2^−u), where u is the `expected_improvement`.
+    count · min(best, untuned) · (1 − 2^−u), where u is the `expected_improvement`.
     """
     best = best_latency(history)
     if best is None or trials < 1:
         return 0.0
-    return float(-count * best * np.expm1(-np.log(2) * expected_improvement(history, trials)))
+    least = best if untuned is None else min(best, untuned)
+    improvement = expected_improvement(history, trials, untuned)
+    return float(-count * least * np.expm1(-np.log(2) * improvement))
 
 
-def expected_improvement(history: History, trials: int) -> float:
+def expected_improvement(history: History, trials: int, untuned: float | None = None) -> float:
     """By how much the next round of at most `trials` trials is expected to lower the log2 of the
-    best latency; 0 without a valid trial.
+    best latency; 0 without a valid trial. `untuned` is what one has without trials.
 
     u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)), a mean of
 
@@ -58,6 +63,10 @@ def expected_improvement(history: History, trials: int) -> float:
       trial behind the best lies s·(1 + 1/2 + … + 1/k) behind it: s is estimated by the
       `LEADERS` next ones.
 
+    Where the best trial is g behind the untuned schedule, what counts is what lies beyond that:
+    u·e^(−g/σ), if an improvement is distributed exponentially with mean σ, the larger of s and the
+    mean of the d_r.
+
     Where a round brings nothing, no term rises: the spacings among the best can only shrink (those
     that are missing count as `WIDEST`), b/(n+b) falls, every d_r counts half, and the sum of
     weights does not fall.
@@ -66,11 +75,16 @@ def expected_improvement(history: History, trials: int) -> float:
     made = len(latencies)
     if trials < 1 or not np.isfinite(latencies).any():
         return 0.0
-    prior = trials / (made + trials) * _spacing(latencies)
+    spacing = _spacing(latencies)
+    prior = trials / (made + trials) * spacing
     won = _improvements(latencies, history.rounds)
     weights = DISCOUNT ** np.arange(len(won))[::-1]
-    known = float(np.sum(weights * won))
-    return (PRIOR_WEIGHT * prior + known) / (PRIOR_WEIGHT + float(np.sum(weights)))
+    known, weight = float(np.sum(weights * won)), float(np.sum(weights))
+    found = (PRIOR_WEIGHT * prior + known) / (PRIOR_WEIGHT + weight)
+    behind = 0.0 if untuned is None else float(np.log2(np.min(latencies) / untuned))
+    if behind <= 0 or not found:
+        return found
+    return found * float(np.exp(-behind / max(spacing, known / weight if known else 0.0)))
 
 
 def _latencies(history: History) -> NDArray[np.float64]:

@@ -56,7 +56,9 @@ class Rules:
 class Standing:
     """Where a workload stands: how often an inference calls it, what a call multiplies, and what
     its rounds have shown. `asks` says whether it waits for a round, `in_hand` are trials of one
-    that is under way, `exhausted` is who has nothing left to try."""
+    that is under way, `exhausted` is who has nothing left to try. `untuned` is what a call takes
+    with the schedule there is without trials, in the unit of `History.latency`, if one is known
+    that takes the same each time."""
 
     count: int
     macs: int
@@ -64,6 +66,20 @@ class Standing:
     asks: bool = False
     in_hand: int = 0
     exhausted: bool = False
+    untuned: float | None = None
+
+    @property
+    def latency(self) -> float:
+        """Of all calls, with what is known by now; 0 if nothing is."""
+        best = None if self.history is None else best_latency(self.history)
+        known = [each for each in (best, self.untuned) if each is not None]
+        return self.count * min(known, default=0.0)
+
+    def saving(self, trials: int) -> float:
+        """Expected of a round of so many trials (`search.gain`)."""
+        if self.history is None:
+            return 0.0
+        return expected_saving(self.history, self.count, trials, self.untuned)
 
     @property
     def made(self) -> int:
@@ -93,7 +109,7 @@ def next_round(standings: Sequence[Standing], rules: Rules) -> tuple[int, int] |
             if min(own, left) > 0:
                 found.append(((1, len(each.history), -each.weight), place, min(own, left)))
         elif left > 0:
-            saving = expected_saving(each.history, each.count, min(rules.batch, left))
+            saving = each.saving(min(rules.batch, left))
             if saving > least:
                 found.append(((2, -saving), place, min(rules.batch, left)))
     return min(found)[1:] if found else None
@@ -107,11 +123,11 @@ def trials_left(standings: Sequence[Standing], rules: Rules) -> int:
 def outcome(standings: Sequence[Standing], rules: Rules) -> StopGain:
     """What to say of a run in which no round is under way, and none is dealt any more."""
     left, total = trials_left(standings, rules), _latency(standings)
-    able = [each.history for each in standings if each.history and not each.exhausted]
+    able = [each for each in standings if each.history is not None and not each.exhausted]
     savings = [
-        expected_saving(each.history, each.count, rules.batch) / total
-        for each in standings
-        if each.history and not each.exhausted and best_latency(each.history) is not None
+        each.saving(rules.batch) / total
+        for each in able
+        if each.history is not None and best_latency(each.history) is not None
     ]
     expected = max(savings, default=None)
     spent = left < 1 and (expected is None or expected > rules.share)
@@ -126,8 +142,7 @@ def outcome(standings: Sequence[Standing], rules: Rules) -> StopGain:
 
 def _latency(standings: Sequence[Standing]) -> float:
     """Of one inference, as far as it is known."""
-    known = ((each.count, best_latency(each.history)) for each in standings if each.history)
-    return sum(count * best for count, best in known if best is not None)
+    return sum(each.latency for each in standings)
 
 
 class _Place(Enum):
@@ -198,6 +213,12 @@ class Dealer:
         with self._changed:
             self._deal()
             self._wait(number)
+
+    def tell_untuned(self, number: int, latency: float) -> None:
+        """What a call takes without trials, of one that has its first turn."""
+        with self._changed:
+            state = self._states[number]
+            state.standing = replace(state.standing, untuned=latency)
 
     def ask(self, number: int, history: History) -> int:
         """Give the turn back and wait for a round or for the end: returns how many trials the round
@@ -295,6 +316,11 @@ class Seat:
         if kind is not None:
             self.dealer.stop()
         self.dealer.leave(self.number)
+
+    def tell_untuned(self, latency: float) -> None:
+        """What a call takes without trials, in the unit of `History.latency`, before it asks for
+        more."""
+        self.dealer.tell_untuned(self.number, latency)
 
     def more(self, history: History) -> int:
         """How many trials the next round may have, once it is this workload's turn; 0 if there is

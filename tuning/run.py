@@ -212,6 +212,8 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
     default = untuned.default
     before = None if default is None else default.latency
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
+    if job.seat is not None and default is not None and study.target.deterministic:
+        _tell_untuned(job.seat, default)
     timed: dict[int, Trial] = {}
     session, done = _trials(job, steps)
     final = None if study.target.deterministic else _held_choice(job, session, default, timed)
@@ -346,6 +348,13 @@ def _more(job: Job, seat: Seat, history: History) -> int:
         dealer = seat.dealer
         job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
     return granted
+
+
+def _tell_untuned(seat: Seat, default: Schedule) -> None:
+    """What trials have to beat, if it can be chosen; in the unit of `History.latency`."""
+    latency = default.latency
+    if not default.compared:
+        seat.tell_untuned(float(latency.cycles) if latency.cycles > 0 else latency.seconds)
 
 
 def _tuned(

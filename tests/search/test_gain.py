@@ -20,6 +20,8 @@ rounds = st.lists(
     st.lists(st.none() | st.integers(1, 1 << 40), min_size=1, max_size=9), min_size=1, max_size=9
 )
 
+untuned = st.none() | st.floats(1, 1 << 40)
+
 
 def history(found: Rounds) -> History:
     cycles = [each for trials in found for each in trials]
@@ -36,27 +38,31 @@ def history(found: Rounds) -> History:
     )
 
 
-@given(rounds, st.integers(0, 50), st.integers(1, 100))
-def test_no_more_is_expected_than_there_is(found: Rounds, count: int, trials: int) -> None:
+@given(rounds, st.integers(0, 50), st.integers(1, 100), untuned)
+def test_no_more_is_expected_than_there_is(
+    found: Rounds, count: int, trials: int, without: float | None
+) -> None:
     known = history(found)
     best = best_latency(known)
-    saving = expected_saving(known, count, trials)
-    assert 0 <= saving <= count * (best or 0)
+    saving = expected_saving(known, count, trials, without)
+    assert 0 <= saving <= count * min(best or 0, without or np.inf)
     valid = [each for trial in found for each in trial if each]
     assert best == (min(valid) if valid else None)
 
 
-@given(rounds, st.lists(st.none() | st.integers(0, 1 << 40), min_size=1, max_size=9))
+@given(rounds, st.lists(st.none() | st.integers(0, 1 << 40), min_size=1, max_size=9), untuned)
 def test_a_round_that_brings_nothing_lowers_what_is_expected(
-    found: Rounds, behind: list[int | None]
+    found: Rounds, behind: list[int | None], without: float | None
 ) -> None:
     known = history(found)
     best = int(best_latency(known) or 0)
     nothing = [None if each is None or not best else best + each for each in behind]
-    before, after = (expected_improvement(history(each), 8) for each in (found, [*found, nothing]))
-    assert after <= before * (1 + 1e-9)
-    if before > 0:
-        assert expected_improvement(history([*found, *[nothing] * 20]), 8) < before
+    before, after, late = (
+        expected_improvement(history([*found, *[nothing] * more]), 8, without)
+        for more in (0, 1, 20)
+    )
+    assert late <= after * (1 + 1e-9) <= before * (1 + 1e-8)
+    assert late < before or before == 0
 
 
 @given(rounds, st.integers(1, 8))
@@ -81,6 +87,14 @@ def test_one_that_still_improves_is_expected_to_save_more() -> None:
     stands: Rounds = [[100, 130, 160, 190]] * 3
     improves: Rounds = [[400, 430, 460, 490], [200, 230, 260, 290], [100, 130, 160, 190]]
     assert expected_saving(history(improves), 1, 4) > 2 * expected_saving(history(stands), 1, 4)
+
+
+def test_trials_far_behind_the_untuned_schedule_are_expected_to_save_nothing() -> None:
+    known = history([[800, 900, 1000, 1100], [400, 430, 460, 490]])
+    savings = [expected_saving(known, 1, 4, without) for without in (None, 400, 300, 200, 100, 1)]
+    assert savings[0] == savings[1]
+    assert savings[1:] == sorted(savings[1:], reverse=True)
+    assert savings[4] < savings[1] / 20
 
 
 def test_a_round_of_more_trials_is_expected_to_save_more() -> None:

@@ -20,6 +20,7 @@ OPTIONS = (
         input_shapes={"x": (1, 3, 8, 8)}, max_waste=1.0, warm_start="champion", out="it's here",
     ),
     TuningOptions(model="resnet18", layers=("layer1.0.conv1", "layer4.1.conv2")),
+    TuningOptions(trials=32, stop_gain=0.001),
     TuningOptions(workload="dense:n=1,c=512,o=1000", epilogue=">> 8, relu"),
 )  # fmt: skip
 

@@ -16,12 +16,14 @@ import pytest
 import tuning
 from search import read
 from search.gain import expected_saving
+from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.search.test_gain import Rounds, history
 from tuning.at_once import each_of
 from tuning.dealing import Dealer, Rules, Seat, Standing, Stopped, next_round, outcome
 from tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
 from tuning.options import OptionsError
+from tuning.outputs import Summary
 from tuning.run_file import is_complete
 
 RULES = Rules(trials=16, batch=4, share=0.01)
@@ -63,6 +65,12 @@ def test_then_the_greatest_saving_of_the_whole_counts() -> None:
     assert next_round(standings[:2], RULES) == (1, 4)
     assert next_round([standings[1]] * 2, RULES) == (0, 4)
     assert next_round([replace(each, asks=False) for each in standings], RULES) is None
+
+
+def test_what_is_there_without_trials_counts() -> None:
+    standings = [replace(asking(IMPROVING, 2), untuned=20.0), asking(IMPROVING)]
+    assert next_round(standings, RULES) == (1, 4)
+    assert standings[0].latency == 40
 
 
 def test_rounds_are_dealt_until_none_saves_more_than_the_share() -> None:
@@ -179,7 +187,9 @@ def test_one_that_fails_ends_those_that_wait(at_a_time: int) -> None:
 # -- runs --------------------------------------------------------------------------------------
 
 
-def run(out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object):  # type: ignore[no-untyped-def]
+def run(
+    out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object
+) -> Summary:
     options = tuning.parse_options(**RUN | more, out=str(out), stop_gain=stop_gain)
     return tuning.tune_network(options, emit)
 
@@ -202,8 +212,7 @@ def test_trials_go_where_they_save_most(small: Path) -> None:
     trials = [row["trials"] for row in summary["workloads"]]
     assert sum(trials) == told["trials"] <= told["most_trials"] == 16 * len(trials)
     weights = [row["count"] * row["tuned_cycles"] for row in summary["workloads"]]
-    assert trials[weights.index(max(weights))] == max(trials) > 2 * 16
-    assert trials[weights.index(min(weights))] == min(trials) < 16
+    assert trials[weights.index(min(weights))] == min(trials) < 16 < max(trials)
     assert told["share"] == 0.001
     assert (told["why"] == "gain") == (told["expected_gain"] <= 0.001)
     assert is_complete(small)
@@ -290,12 +299,12 @@ def test_workers_have_no_part_in_it() -> None:
 
 @pytest.mark.slow(seconds=20)
 def test_the_bare_command_and_the_flow_deal_as_the_library_call(
-    small: Path, tmp_path: Path, prefect_server: object
+    small: Path, tmp_path: Path, prefect_server: Login
 ) -> None:
     for flags in (("--bare",), ()):
         folder = tmp_path / ("bare" if flags else "flow")
         folder.mkdir()
-        done = Place(folder, prefect_server).run(*COMMAND, *flags)  # type: ignore[arg-type]
+        done = Place(folder, prefect_server).run(*COMMAND, *flags)
         assert done.returncode == 0, done.stderr
         assert left(folder / "out") == left(small)
         assert "of at most 64 trials" in done.stdout
