@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from tuning.dealing import Stopped
+from tuning.turns import Stopped
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -32,7 +32,7 @@ from targets.base import Target
 from targets.registry import target_remarks
 from tuning.afresh import FinalChoice
 from tuning.at_once import each_of
-from tuning.dealing import Dealer, Rules, Seat, Standing, StopGain, Stopped
+from tuning.dealing import Rules, Standing, StopGain
 from tuning.events import (
     Listener,
     NetworkFound,
@@ -54,6 +54,7 @@ from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
 from tuning.run_file import replaced, write_run
 from tuning.study import Study, one_owner, study_of, target_of
+from tuning.turns import Dealer, Seat, Stopped
 from tuning.workers import helping
 
 

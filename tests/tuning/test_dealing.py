@@ -20,11 +20,12 @@ from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.search.test_gain import Rounds, history
 from tuning.at_once import each_of
-from tuning.dealing import Dealer, Rules, Seat, Standing, Stopped, next_round, outcome
+from tuning.dealing import Rules, Standing, next_round, outcome
 from tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
 from tuning.options import OptionsError
 from tuning.outputs import Summary
 from tuning.run_file import is_complete
+from tuning.turns import Dealer, Seat, Stopped
 
 RULES = Rules(trials=16, batch=4, share=0.01)
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
