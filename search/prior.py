@@ -47,14 +47,13 @@ class Prior:
 def prior_of(
     problem: Problem,
     configs: Configs,
+    believed: Belief | None = None,
     estimates: bool = True,
     weight: float = 1.0,
-    hidden: Features | None = None,
 ) -> Prior | None:
     """What is believed of configs (n, knobs): what the target estimates, if it does and `estimates`
-    allows it, else `weight` times what a transferred model says; None if nobody says anything.
-    `hidden`, a row a config, is for the model alone."""
-    believed = None if problem.transferred is None else problem.transferred(configs, hidden)
+    allows it, else `weight` times what a transferred model `believed` of them; None if nobody says
+    anything."""
     if estimates and problem.estimate is not None:
         prior = _estimated(problem.estimate(configs))
         if believed is None:

@@ -52,7 +52,8 @@ _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_de
 
 
 def with_derived(features: Features) -> Features:
-    """These columns with those that follow from them behind."""
+    """These columns with those that follow from them behind; of programs that nobody compiled there
+    are no `LATE` ones."""
     names = {name: k for k, name in enumerate(features.names)}
 
     def get(name: str) -> _Column:
@@ -61,7 +62,9 @@ def with_derived(features: Features) -> Features:
 
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         peak = _peak(get)
-        found = _early(get, peak) | _late(get, peak)
+        found = _early(get, peak)
+        if any(name.startswith("program ") for name in names):
+            found |= _late(get, peak)
     return features.beside(Features.of(np.stack([*found.values()], axis=1), [*found]))
 
 

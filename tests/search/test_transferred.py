@@ -89,16 +89,14 @@ def test_a_right_one_is_used_at_once_and_a_wrong_one_is_got_over() -> None:
 
 
 def test_estimates_are_taken_before_it_and_it_is_a_column_beside_them() -> None:
-    problem = replace(
-        setting_of(PYNQ, LAYER, make_explorer("default"), 0).problem,
-        transferred=lambda configs, hidden: believed(np.arange(len(configs), dtype=np.float64)),
-    )
+    problem = setting_of(PYNQ, LAYER, make_explorer("default"), 0).problem
     configs = problem.space.unravel(np.arange(5))
-    prior, alone = prior_of(problem, configs), prior_of(replace(problem, transferred=None), configs)
+    said = believed(np.arange(5, dtype=np.float64))
+    prior, alone = prior_of(problem, configs, said), prior_of(problem, configs)
     assert prior is not None
     assert alone is not None
     np.testing.assert_array_equal(prior.log_latency, alone.log_latency)
     assert prior.features.names == (*alone.features.names, "transferred")
-    blind = prior_of(problem, configs, estimates=False, weight=0.5)
+    blind = prior_of(problem, configs, said, estimates=False, weight=0.5)
     assert blind is not None
     np.testing.assert_array_equal(blind.log_latency, 0.5 * np.arange(5))
