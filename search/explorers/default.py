@@ -60,7 +60,8 @@ class Default(BaseExplorer):
             return state
         if small:
             return beliefs.screen(np.arange(space.size), space.size)
-        flat = candidates.drawn(space, self.table.screen, problem.rng(0, "screen"))
+        looked_at = self.table.screen if beliefs.estimates else self.table.asked
+        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
         return beliefs.screen(flat, passed)
 
     def generate(

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from models import make_explorer
 from search import Session
+from search.explorers.default import Default
+from search.explorers.default_beliefs import Beliefs
 from search.performers import setting_of
 from search.prior import prior_of, weight_of
 from search.problem import Belief
@@ -100,3 +102,52 @@ def test_estimates_are_taken_before_it_and_it_is_a_column_beside_them() -> None:
     blind = prior_of(problem, configs, said, estimates=False, weight=0.5)
     assert blind is not None
     np.testing.assert_array_equal(blind.log_latency, 0.5 * np.arange(5))
+
+
+LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
+
+
+def _asked_about(sign: float) -> tuple[Session, list[int]]:
+    """A session on a large space with a model that prefers even knobs, or odd ones; and how many
+    configs it was asked about at a time, before they were compiled."""
+    setting = setting_of(PYNQ, LARGE, make_explorer("default-blind"), 0)
+    asked: list[int] = []
+
+    def ask(configs: Configs, hidden: Features | None) -> Belief:
+        if hidden is None:
+            asked.append(len(configs))
+        return believed(sign * configs.sum(axis=1).astype(np.float64))
+
+    problem = replace(setting.problem, transferred=ask)
+    return Session(replace(setting, problem=problem)), asked
+
+
+def test_of_a_large_space_it_is_asked_once_and_climbs_to_what_it_prefers() -> None:
+    session, asked = _asked_about(1.0)
+    assert PYNQ.space(LARGE).size > 50_000
+    session.propose(4)
+    assert 3500 < asked[0] <= 4096  # nothing twice
+    about = _beliefs(session)
+    screened = PYNQ.space(LARGE).unravel(about.screened)
+    drawn = np.random.default_rng(0).choice(PYNQ.space(LARGE).size, 4096, replace=False)
+    # no draw of as many holds what the climbs found: the least of all
+    assert screened.sum(axis=1).min() == 0 < PYNQ.space(LARGE).unravel(drawn).sum(axis=1).min()
+    before = len(asked)
+    session.propose(4)
+    assert sum(asked[before:]) < 500
+
+
+def test_what_is_remembered_is_what_it_says() -> None:
+    session, _ = _asked_about(-1.0)
+    about = _beliefs(session)
+    for flat in (about.screened[:50], np.arange(50)):
+        configs = PYNQ.space(LARGE).unravel(flat)
+        prior = about.prior(configs)
+        assert prior is not None
+        np.testing.assert_array_equal(prior.log_latency, -configs.sum(axis=1))
+
+
+def _beliefs(session: Session) -> Beliefs:
+    explorer = session.setting.explorer
+    assert isinstance(explorer, Default)
+    return Beliefs(explorer.table, explorer.learners, session.setting.problem, session.state)
