@@ -33,14 +33,6 @@ class Belief:
         """Latency, spread and chance as rows, shape (3, n)."""
         return np.stack([self.log_latency, self.spread, self.chance])
 
-    def rows(self, places: NDArray[np.int64]) -> Belief:
-        """What it says of some configs."""
-        return Belief(*self.table[:, places])
-
-    def before(self, other: Belief) -> Belief:
-        """With what is said of other configs behind."""
-        return Belief(*np.concatenate([self.table, other.table], axis=1))
-
 
 TransferredPrior = Callable[[Configs, Features | None], Belief]
 """A model learned elsewhere, asked about configs, shape (n, knobs), of the problem: before they are

@@ -95,7 +95,11 @@ class Default(BaseExplorer):
             return self._checked(beliefs, history, promising, wanted)
         if prior is not None:
             rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
-        return Candidates(configs, scores).take(rows[: 2 * wanted])
+        promising = Candidates(configs, scores)
+        if prior is None or beliefs.estimates:
+            return promising.take(rows[: 2 * wanted])
+        few = promising.take(rows[: int(np.ceil(self.table.believed * wanted))])
+        return self._spread(beliefs, few, wanted, rng)
 
     def _pool(
         self, beliefs: Beliefs, history: History, rng: np.random.Generator
@@ -106,8 +110,10 @@ class Default(BaseExplorer):
         tried = history.tried(space)
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):
-            near = candidates.neighbours(space, best)
-            flat = candidates.without(np.union1d(screened, near), tried)
+            flat = np.union1d(screened, candidates.neighbours(space, best))
+            if not beliefs.estimates:  # a model of other hardware may know nothing of the best
+                flat = np.union1d(flat, candidates.sample(space, _DRAWN, tried, rng))
+            flat = candidates.without(flat, tried)
             if len(flat):
                 configs = space.unravel(flat)
                 return configs, beliefs.prior(configs)
@@ -129,6 +135,21 @@ class Default(BaseExplorer):
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
         ]
         return in_turn(rows, spread, self.table.trust)
+
+    def _spread(
+        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
+    ) -> Candidates:
+        """What a transferred model names, then what is spread over the space as if there were none:
+        it may be wrong, also about what compiles."""
+        problem = beliefs.problem
+        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        configs = problem.space.unravel(flat)
+        count = max(wanted - len(few), 0)
+        rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
+        prior = beliefs.prior(configs[rows])
+        scores = beliefs.scores(configs[rows], prior, None)
+        return few.before(Candidates(configs[rows], scores))
 
     def _checked(
         self, beliefs: Beliefs, history: History, promising: Candidates, wanted: int

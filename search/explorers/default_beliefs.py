@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from search.candidates import neighbours, without
 from search.explorer import ExplorerState, History, Scores
 from search.explorers.default_options import DefaultOptions
 from search.learning import Learners
@@ -19,7 +18,6 @@ from targets.base import Configs
 from targets.features import Feature, Features
 
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
-_CLIMBERS = 64  # configs whose neighbours are looked at
 _TRUSTED = 0.5  # weight of a transferred model from which its choice of a space is kept
 SCREENED = "screened"
 """The explorer's name for what it screened: flat indices, ascending."""
@@ -89,35 +87,18 @@ class Beliefs:
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """The state that remembers which `count` configs look best of these flat indices (n,), and
-        what a transferred model says of them. It costs less to ask that model than to compile, and
-        nothing else is known: so it is also asked about neighbours of what it prefers."""
-        space = self.problem.space
-        flat = np.sort(flat)
-        said = self._said(space.unravel(flat), None)
-        rough = self._rough(flat, said)
-        for _ in range(0 if said is None or self.estimates else self.table.climbs):
-            best = flat[np.argsort(rough, kind="stable")[:_CLIMBERS]]
-            near = without(neighbours(space, space.unravel(best)), flat)
-            if said is None or not len(near):
-                break
-            more = self._said(space.unravel(near), None)
-            assert more is not None
-            both = np.concatenate([flat, near])
-            order = np.argsort(both)
-            flat, said = both[order], said.before(more).rows(order)
-            rough = self._rough(flat, said)
-        rows = np.sort(np.argsort(rough, kind="stable")[:count])
-        arrays = {**self.state.arrays, SCREENED: flat[rows]}
-        if said is not None:
-            arrays[SAID] = said.rows(rows).table
-        return replace(self.state, arrays=arrays)
-
-    def _rough(self, flat: NDArray[np.int64], said: Belief | None) -> NDArray[np.float64]:
-        """How bad configs look, shape (n,)."""
+        what a transferred model says of them."""
         configs = self.problem.space.unravel(flat)
+        said = self._said(configs, None)
         prior = prior_of(self.problem, configs, said, self.table.estimates)
         assert prior is not None, "something is believed"
-        return np.asarray(prior.log_latency / prior.error - np.log(prior.chance))
+        rough = prior.log_latency / prior.error - np.log(prior.chance)
+        rows = np.argsort(rough, kind="stable")[:count]
+        rows = rows[np.argsort(flat[rows])]
+        arrays = {**self.state.arrays, SCREENED: flat[rows]}
+        if said is not None:
+            arrays[SAID] = said.table[:, rows]
+        return replace(self.state, arrays=arrays)
 
     def weighed(self, history: History) -> ExplorerState:
         """The state with what trials say of a transferred model: how far P and A are to believe

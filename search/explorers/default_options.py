@@ -9,7 +9,7 @@ from search.registry import Options
 
 class DefaultOptions(Options):
     """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces (`first_alpha`: on all
-    sixteen layers of the extended one; `believed`, `asked` and `climbs`: on layers of ResNet-50,
+    sixteen layers of the extended one; `believed` and `asked`: on layers of ResNet-50,
     MobileNet-v3 and Inception-v3 on vta-de10 and large);
     `benchmarks/sample_efficiency.py --tuners default:alpha=7,default` repeats an ablation."""
 
@@ -34,8 +34,5 @@ class DefaultOptions(Options):
     screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
     passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
     asked: int = Field(
-        4096, ge=64, description="configs a transferred model is asked about where there are more"
-    )
-    climbs: int = Field(
-        3, ge=0, description="steps from those to neighbours that a transferred model prefers"
+        8192, ge=64, description="configs a transferred model is asked about where there are more"
     )
