@@ -1,0 +1,158 @@
+"""What a model saves that was trained on this processor with one thread, when layers that it has not
+seen are tuned for all threads: `python -m benchmarks.transfer_cpu --json built/transfer-cpu.json`.
+
+Builds a dataset of `cpu:threads=1`, once with each width of vectors, and trains on it, below
+`--folder`. Then every layer is tuned without and with the model. Single measurements flatter who
+made more of them: so the best program after each of some numbers of trials is measured afresh, all
+of a layer and seed in turns, and a run has come where another ends when its fresh figure is within
+2 %, which is what a measurement is sure to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cpu import again, workload_of
+from evaluation.datasets.about import read_about
+from evaluation.datasets.build import build
+from evaluation.datasets.folder import digest_of, read_table
+from evaluation.datasets.plan import BuildOptions
+from models import make_explorer
+from models.transfer.kinds import load_model, make_model
+from models.transfer.model import Transferred
+from models.transfer.prior import prior_from
+from search import Session
+from search.performers import Setting
+from search.stages import problem_of
+from targets.base import Configs, Target
+from targets.cpu.spec import LANES, this_machine
+from targets.files import write_atomically
+from targets.registry import make_target
+from targets.workload import Workload
+
+LAYERS = (
+    "resnet18 3x3 128", "mobilenet_v2 1x1 192-64", "mobilenet_v2 dw/2 96", "vit_tiny mlp",
+    "resnet18 7x7/2", "mobilenet_v2 1x1 960-320",
+)  # fmt: skip
+LOOKED_AT = (4, 8, 12, 16, 24, 32, 48, 64)
+AS_FAST = 1.02
+
+
+def main() -> None:
+    """Measure what the file lacks, write it after each layer and seed, print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("built/transfer-cpu"))
+    parser.add_argument("--rows", type=int, default=3000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--layers", default="", help="names, separated by commas")
+    options = parser.parse_args()
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    if options.json.exists():
+        rows = json.loads(options.json.read_text())["layers"]
+    dataset, model = _learned(options.folder, options.rows)
+    target = make_target("cpu")
+    known = {_shape(Workload.from_json(each)) for each in read_about(dataset).workloads}
+    for seed in range(options.seeds):
+        for name in options.layers.split(",") if options.layers else LAYERS:
+            seen = _shape(workload_of(name)) in known
+            if seen or any((row["layer"], row["seed"]) == (name, seed) for row in rows):
+                continue
+            rows.append({"layer": name, "seed": seed, **_runs(target, name, seed, model)})
+            write_atomically(options.json, (json.dumps({"layers": rows}, indent=1)).encode())
+    print(summary(rows))
+
+
+def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
+    """The dataset and the model, made if they are not there."""
+    lanes = [each for each in LANES if each <= this_machine().lanes]
+    names = tuple(f"cpu:threads=1,lanes={each}" for each in lanes)
+    dataset = folder / f"dataset-{rows}"
+    build(dataset, BuildOptions(0, rows, targets=names))
+    path = folder / f"xgboost-{digest_of(dataset)[:8]}"
+    if not path.exists():
+        model = make_model("xgboost", 0, {"minutes": 5.0})
+        model.fit(read_table(dataset))
+        model.save(path)
+    return dataset, load_model(path)
+
+
+def _shape(workload: Workload) -> Workload:
+    return replace(workload, epilogue=())
+
+
+def _runs(target: Target, name: str, seed: int, model: Transferred) -> dict[str, Any]:
+    """Fresh seconds of the best program after each of `LOOKED_AT` trials."""
+    workload = workload_of(name)
+    found: dict[str, dict[str, Any]] = {}
+    best: dict[str, list[Configs]] = {}
+    for tuner, explorer, warm in (
+        ("blind", "default-blind", False), ("default", "default", False),
+        ("warm", "default-blind", True),
+    ):  # fmt: skip
+        begin = time.perf_counter()
+        problem = problem_of(target, workload, seed)
+        if warm:
+            problem = replace(problem, transferred=prior_from(model, problem))
+        session = Session(Setting(target, make_explorer(explorer, {}), problem))
+        while len(session.history) < LOOKED_AT[-1] and session.advance(4) is not None:
+            pass
+        best[tuner] = _leaders(session)
+        found[tuner] = {
+            "wall_seconds": time.perf_counter() - begin,
+            "invalid": int((~session.history.valid).sum()),
+        }
+    fresh = again(
+        target,
+        workload,
+        [target.lower(workload, each[None]) for run in best.values() for each in run],
+    )
+    for place, tuner in enumerate(best):
+        begin_at = place * len(LOOKED_AT)
+        found[tuner]["fresh_seconds"] = fresh[begin_at : begin_at + len(LOOKED_AT)]
+    return found
+
+
+def _leaders(session: Session) -> list[Configs]:
+    latency = np.nan_to_num(session.history.latency, nan=np.inf)
+    return [session.history.configs[int(np.argmin(latency[:trials]))] for trials in LOOKED_AT]
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a tuner: trials until it is as fast as `blind` after all of them, and latency beside
+    that one's after some numbers of trials, geometric means over layers and seeds."""
+    if not rows:
+        return "all of these layers are in the dataset"
+    lines = []
+    for tuner in ("blind", "default", "warm"):
+        ratios = np.array(
+            [
+                np.array(row[tuner]["fresh_seconds"]) / row["blind"]["fresh_seconds"][-1]
+                for row in rows
+            ]
+        )
+        came = [
+            LOOKED_AT[int(np.argmax(run <= AS_FAST))] if (run <= AS_FAST).any() else np.inf
+            for run in ratios
+        ]
+        share = np.median(came) / LOOKED_AT[-1]
+        means = np.exp(np.log(ratios).mean(axis=0))
+        told = ", ".join(f"{m:.2f} x after {n}" for n, m in zip(LOOKED_AT, means, strict=True))
+        lines.append(
+            f"{tuner:8} as fast after {share:.0%} of the trials (median of {len(rows)}, "
+            f"{int(np.isfinite(came).sum())} came there); {told}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
