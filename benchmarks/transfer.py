@@ -13,8 +13,9 @@ with rows; pruned beside all rows.
 model of it (`board`: no closed-form estimates, no compiles beyond its batches) after 64 trials a
 layer. Every other tuner runs until its network is as fast; its trials are counted to the end of the
 round, its seconds from before its model is loaded, as the loop of one process in which modules are
-loaded. `dealt` gives rounds by expected gain, else all layers have as many. The rivals of a warm
-start are `blind` (it may compile beyond its batches, too) and `default` (it has estimates, too).
+loaded. A layer without a valid trial counts as the untuned schedule does. `dealt` gives rounds by
+expected gain, else all layers have as many. The rivals of a warm start are `blind` (it may compile
+beyond its batches, too) and `default` (it has estimates, too).
 
 **wrong**: layers, with a model that says the opposite and with one that learned shuffled labels,
 beside none: trials until the layer is within 1 % of the best that any run found.
@@ -61,6 +62,8 @@ from targets.workload import Workload
 from tuning.dealing import Rules, Standing, next_round
 from tuning.network import Subgraph, extract_subgraphs, import_model
 from tuning.options import TuningOptions
+from tuning.proof import untuned
+from tuning.study import study_of
 
 TARGETS = ("vta-de10", "evta-zcu102", "large")
 NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
@@ -328,7 +331,11 @@ def perform(unit: Unit) -> dict[str, Any]:
     rules = Rules(TRIALS, unit.tuner.batch, 0.0)
     at: dict[str, float | None] = {}
     compiled = trials = 0
+    paused = time.perf_counter()
+    # what a network without a valid trial of a layer runs there
+    spare = [_untuned(unit, each.workload) for each in layers]
     total = np.inf
+    begin += time.perf_counter() - paused
     for place, n in (_dealt if unit.tuner.dealt else _in_turn)(sessions, layers, rules):
         done = sessions[place].advance(n)
         if done is None:
@@ -336,8 +343,8 @@ def perform(unit: Unit) -> dict[str, Any]:
         compiled += done.lowered
         trials += len(done.configs)
         total = sum(
-            each.count * (best_latency(session.history) or np.inf)
-            for each, session in zip(layers, sessions, strict=True)
+            each.count * (best_latency(session.history) or other)
+            for each, session, other in zip(layers, sessions, spare, strict=True)
         )
         for mean in (1, 2, 4, 8, 16, 32):
             if trials >= mean * len(layers) and str(mean) not in at:
@@ -346,10 +353,17 @@ def perform(unit: Unit) -> dict[str, Any]:
             break
     return {
         **dict(zip(("target", "network", "seed", "tuner"), unit.key, strict=True)),
-        "workloads": len(layers), "trials": trials, "cycles": total, "goal": unit.goal,
+        "workloads": len(layers), "trials": trials, "cycles": float(total), "goal": unit.goal,
         "seconds": time.perf_counter() - begin, "compiled": compiled, "cycles_at": at,
         "options": asdict(unit.tuner), "model": unit.model if unit.tuner.warm else "",
     }  # fmt: skip
+
+
+def _untuned(unit: Unit, workload: Workload) -> float:
+    study = study_of(TuningOptions(model=unit.network, target=unit.target), workload)
+    found = untuned(study)
+    known = [found.fallback, None if found.default is None else found.default.latency]
+    return min((float(each.cycles) for each in known if each is not None), default=np.inf)
 
 
 def _session(

@@ -1,5 +1,6 @@
-"""What a model saves that was trained on this processor with one thread, when other layers are tuned
-for all threads: `python -m benchmarks.transfer_cpu --json built/transfer-cpu.json`.
+"""What a model of this processor with one thread saves when other layers are tuned for all threads.
+
+    python -m benchmarks.transfer_cpu --json built/transfer-cpu.json
 
 Builds a dataset of `cpu:threads=1`, once with each width of vectors, and trains on it, below
 `--folder`. Then every layer is tuned without and with the model. Single measurements flatter who

@@ -93,13 +93,12 @@ class Default(BaseExplorer):
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
             promising = Candidates(configs, scores).take(rows)
             return self._checked(beliefs, history, promising, wanted)
+        if prior is not None and not beliefs.estimates:
+            few = rows[: int(np.ceil(self.table.believed * wanted))]
+            return self._spread(beliefs, Candidates(configs, scores).take(few), wanted, rng)
         if prior is not None:
             rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
-        promising = Candidates(configs, scores)
-        if prior is None or beliefs.estimates:
-            return promising.take(rows[: 2 * wanted])
-        few = promising.take(rows[: int(np.ceil(self.table.believed * wanted))])
-        return self._spread(beliefs, few, wanted, rng)
+        return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
         self, beliefs: Beliefs, history: History, rng: np.random.Generator
@@ -111,7 +110,7 @@ class Default(BaseExplorer):
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
-            if not beliefs.estimates:  # a model of other hardware may know nothing of the best
+            if not beliefs.estimates and len(history):  # it may know nothing of the best
                 flat = np.union1d(flat, candidates.sample(space, _DRAWN, tried, rng))
             flat = candidates.without(flat, tried)
             if len(flat):

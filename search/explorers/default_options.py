@@ -34,5 +34,5 @@ class DefaultOptions(Options):
     screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
     passed: int = Field(2048, ge=64, description="of those screened, the best that are scored")
     asked: int = Field(
-        8192, ge=64, description="configs a transferred model is asked about where there are more"
+        4096, ge=64, description="configs a transferred model is asked about where there are more"
     )
