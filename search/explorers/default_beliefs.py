@@ -50,8 +50,8 @@ class Beliefs:
 
     @property
     def screened(self) -> NDArray[np.int64]:
-        """Flat indices that looked best at the start, ascending; none if there are none, or if
-        trials speak against the transferred model that chose them."""
+        """Flat indices that looked best at the start, ascending, shape (m,); none if there are
+        none, or if trials speak against the transferred model that chose them."""
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
             not self.estimates and weights is not None and weights[0] < _TRUSTED
