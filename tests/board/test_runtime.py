@@ -36,6 +36,7 @@ def stem() -> Made:
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.slow(seconds=7)
 def test_the_runtime_computes_what_the_reference_does(
     name: str, tmp_path: Path, sanitized: Path
 ) -> None:

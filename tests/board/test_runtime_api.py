@@ -23,6 +23,7 @@ def dense() -> Made:
     return one_layer("dense:n=1,c=40,o=24", PYNQ)
 
 
+@pytest.mark.slow(seconds=6)
 def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitized: Path) -> None:
     artefact = write_artefact(tmp_path / "art", with_float_ports(dense, -4, 2))
     integers = ((np.arange(40) - 20) * 2).astype(np.int8)

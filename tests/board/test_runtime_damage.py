@@ -89,6 +89,7 @@ def accepted(files: Files) -> bool:
     return True
 
 
+@pytest.mark.slow(seconds=8)
 def test_every_changed_byte_is_noticed(opener: Opener, program: BoardProgram) -> None:
     files = image_files(program)
     assert opener.open(files)[0] == 0
@@ -125,6 +126,7 @@ def test_cut_long_and_foreign_files_are_noticed(opener: Opener, program: BoardPr
         opener.open(files)
 
 
+@pytest.mark.slow(seconds=4)
 def test_wrong_tables_are_refused_as_python_refuses_them(
     opener: Opener, program: BoardProgram
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_tuner_starts_from_a_model_and_goes_on_where_it_was(place: Place) -> N
     pd.testing.assert_frame_equal(kept, warm)
 
 
+@pytest.mark.slow(seconds=3)
 def test_what_no_tuner_can_start_from_is_one_message(place: Place) -> None:
     (place.folder / "empty").mkdir()
     done = place.run("tune", *LAYER, "--warm-start", "empty")

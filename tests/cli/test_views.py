@@ -117,6 +117,7 @@ def test_every_tuner_says_what_it_is_and_no_two_the_same() -> None:
         assert all(f"{option}=" in shown for option in entry.options.model_fields)
 
 
+@pytest.mark.slow(seconds=3)
 def test_trials_show_knob_values_best_first_below_the_layers_names(ran: Ran) -> None:
     lines = lines_that_fit(command("trials", str(ran.out)))
     assert any(line.startswith("layer1.0.conv1, layer1.0.conv2") for line in lines)

@@ -91,6 +91,7 @@ def test_an_object_array_is_not_written(tmp_path: Path) -> None:
         save_state(ExplorerState(arrays={"bad": np.array([{}], dtype=object)}), tmp_path)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_byte_changed_in_any_file_is_noticed(folder: Path) -> None:
     files = [path for path in sorted(folder.iterdir()) if path.name != "state.json"]
     assert len(files) == 2 * len(kinds())  # Model V is a classifier only; the arrays are one file

@@ -202,6 +202,7 @@ def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
     assert [len(segment) for segment in graph.segments()] == [3, 2, 2, 2]
 
 
+@pytest.mark.slow(seconds=7)
 def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> None:
     graph = integer_graph(attention_net(Graph()), BLOCKS)
     library.write(graph, tmp_path / "cpu.so")

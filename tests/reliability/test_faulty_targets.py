@@ -100,6 +100,7 @@ def test_a_tuning_session_outlives_every_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.slow(seconds=4)
 def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
     target = _isolated({5: "late"}, late_seconds=LIMIT_SECONDS + 0.3)
     space = target.space(WORK)

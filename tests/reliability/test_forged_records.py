@@ -76,6 +76,7 @@ ABSURD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", ABSURD)
+@pytest.mark.slow(seconds=15)
 def test_a_trial_with_absurd_fields_is_set_aside_told_once_and_measured_again(
     what: str, tmp_path: Path, whole: bytes
 ) -> None:

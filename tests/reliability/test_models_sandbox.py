@@ -73,6 +73,7 @@ def _absurd() -> bytes:
     ],
     ids=["cycle", "outside", "gigantic", "absurd", "no model"],
 )
+@pytest.mark.slow(seconds=7)
 def test_a_hostile_file_is_one_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "hostile.onnx"
     path.write_bytes(content)

@@ -80,6 +80,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("/\n", 0), done.stderr
 
 
+@pytest.mark.slow(seconds=5)
 def test_homes_that_cannot_be_are_one_message_before_anything_is_written(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     assert "too long for a database" in refused(run(tmp_path, "ui", home=str(deep)))

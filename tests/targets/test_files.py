@@ -28,6 +28,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(), JSON))
+@pytest.mark.slow(seconds=6)
 def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
     backwards = dict(reversed(list(value.items())))
     assert canonical(value) == canonical(backwards)

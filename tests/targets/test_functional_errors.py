@@ -149,6 +149,7 @@ def ends_well(insns: bytes, image: bytes, base: int) -> None:
 
 @settings(max_examples=150)
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=12), st.binary(max_size=300))
+@pytest.mark.slow(seconds=4)
 def test_random_bytes_end_in_a_result_or_a_typed_error(words: list[bytes], image: bytes) -> None:
     ends_well(b"".join(words), image, 4096)
 

@@ -201,6 +201,7 @@ def nests(draw: st.DrawFn, spec: VtaSpec) -> bytes:
 @pytest.mark.parametrize("spec", [machine(), machine(batch=1, block_in=5)], ids=["plain", "wide"])
 @settings(max_examples=150)
 @given(data=st.data())
+@pytest.mark.slow(seconds=4)
 def test_micro_ops_in_nests_match_the_interpreter(spec: VtaSpec, data: st.DataObject) -> None:
     draw, lay = data.draw, layout_of(spec)
     uops = draw(nests(spec))

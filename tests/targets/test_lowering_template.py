@@ -81,6 +81,7 @@ def test_stock_schedules_cost_what_the_stock_stack_costs(
 
 
 @pytest.mark.parametrize("layer", ["C4", "C10"])
+@pytest.mark.slow(seconds=4)
 def test_lifting_the_restrictions_never_costs_cycles(layer: str) -> None:
     workload = workload_of(layer)
     stock, free = (make_target("vta-pynq", space) for space in ("stock", "template"))

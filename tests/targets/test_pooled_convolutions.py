@@ -77,6 +77,7 @@ def with_pool(convolution: Workload, pool: Pool) -> Workload:
 
 @settings(max_examples=150)
 @given(drawn=pooled(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.slow(seconds=3)
 def test_accepted_schedules_compute_the_integer_reference(
     drawn: tuple[Workload, Pool], spec: VtaSpec, seed: int
 ) -> None:

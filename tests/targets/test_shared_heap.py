@@ -51,6 +51,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("lowered", LOWERED.values(), ids=LOWERED)
+@pytest.mark.slow(seconds=4)
 def test_threads_that_share_a_heap_compute_what_one_alone_does(lowered: tuple[str, ...]) -> None:
     root = Path(__file__).parents[2]
     heap = "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"

@@ -255,6 +255,7 @@ def test_a_strange_file_is_refused(
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
+@pytest.mark.slow(seconds=3)
 def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
     """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
     from evaluation.datasets.parquet import Reader
