@@ -28,7 +28,7 @@ class DefaultOptions(Options):
         0.17, ge=0, lt=1, description="part of what is compiled beyond a batch, to check models"
     )
     believed: float = Field(
-        0.5, gt=0, lt=1, description="part of a first batch that a transferred model names"
+        0.75, gt=0, lt=1, description="part of a first batch that a transferred model names"
     )
     pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
     screen: int = Field(16384, ge=64, description="configs estimated where a space is too large")
