@@ -198,17 +198,26 @@ class Session:
         self._start = state or ExplorerState()
         self._state: ExplorerState | None = None
         self._unlearned: list[History] = []
+        self._learning = 0.0  # seconds, since the last proposal
         self._settled: dict[int, tuple[Proposal, Measurements]] = {}
 
     @property
     def state(self) -> ExplorerState:
-        """What the explorer remembers after the rounds so far; worked out when it is asked for."""
+        """What the explorer remembers after the rounds so far; worked out when it is asked for, so
+        that nothing is learned from a last round."""
         state = self.stages.begin(self._start) if self._state is None else self._state
         if self._unlearned:
+            begun = time.perf_counter()
             state = self.stages.relearn(state, self._unlearned)
+            self._learning += time.perf_counter() - begun
             self._unlearned = []
         self._state = state
         return state
+
+    def learn(self) -> None:
+        """Learn from what is not learned from yet, so that `propose` need not."""
+        if self._unlearned:
+            _ = self.state
 
     def advance(self, n: int) -> Round | None:
         """One round of up to `n` trials without a record; None if there is nothing to propose."""
@@ -221,7 +230,8 @@ class Session:
     def propose(self, n: int, pending: Configs | None = None) -> Proposal | None:
         """What to measure next, at most `n` configs, none of them tried or `pending`; None if there
         is nothing left."""
-        state, clock = self.state, Stopwatch()
+        state = self.state
+        clock, self._learning = Stopwatch({"retrain": self._learning}), 0.0
         # without others the very object that was kept: who performs the stages knows it
         history = self.history if pending is None else replace(self.history, pending=pending)
         named = clock.time("generate", lambda: self.stages.generate(state, history, n))
@@ -238,13 +248,10 @@ class Session:
         return replace(proposal, stage_seconds=clock.seconds), measured
 
     def finish(self, proposal: Proposal, measured: Measurements) -> Round:
-        """Learn from a measured batch."""
-        clock, state = Stopwatch(proposal.stage_seconds), self.state
+        """Take up a measured batch; it is learned from before the next proposal."""
         self.history = stages.extend_history(self.history, proposal.batch, measured)
-        self._state = clock.time("retrain", lambda: self.stages.retrain(state, self.history))
-        return self._round(
-            replace(proposal, stage_seconds=clock.seconds), measured, self.history, reused=False
-        )
+        self._unlearned.append(self.history)
+        return self._round(proposal, measured, self.history, reused=False)
 
     def settled(self, index: int, proposal: Proposal, measured: Measurements) -> None:
         """Remember how a round came about that is not the next one: others were faster."""
@@ -300,6 +307,8 @@ def rounds(
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
     allowed = trials if more is None else 0
     while True:
+        if allowed > len(session.history):
+            session.learn()  # not while others wait for their turn
         with record.turn():
             news = record.news(session.history.round, trials - len(session.history))
             if not news:

@@ -119,8 +119,7 @@ class _Notes:
         self.latency += np.where(done.measured.valid, done.measured.latency, np.inf).tolist()
         self.cycles += done.measured.cycles.tolist()
         self.seconds += done.measured.seconds.tolist()
-        # Retraining belongs to the next round: its trials are what it helps.
-        known = time.perf_counter() - self.start - done.stage_seconds.get("retrain", 0.0)
+        known = time.perf_counter() - self.start  # learning from it belongs to the next round
         trials = len(done.measured)
         self.elapsed += [round(known, 6)] * trials
         self.compiled += [self.meter.compiled] * trials

@@ -17,19 +17,20 @@ from targets.errors import UnknownName
 
 @dataclass(frozen=True)
 class _Kind:
-    """Where a kind is (its library takes a second to load), and the modules it cannot do
-    without."""
+    """Where a kind is (its library takes a second to load), and the modules that it cannot learn
+    without, and that what was learned cannot be asked without."""
 
     place: str
-    modules: tuple[str, ...] = ()
+    to_learn: tuple[str, ...] = ()
+    to_ask: tuple[str, ...] = ()
 
 
 _NEURAL = ("jax", "optax", "safetensors")
 _KINDS = {
     "xgboost": _Kind("models.transfer.trees:XGBoost"),
     "lightgbm": _Kind("models.transfer.trees:LightGBM"),
-    "mlp": _Kind("models.transfer.neural:MLP", _NEURAL),
-    "attention": _Kind("models.transfer.neural:Attention", _NEURAL),
+    "mlp": _Kind("models.transfer.neural:MLP", _NEURAL, ("safetensors",)),
+    "attention": _Kind("models.transfer.neural:Attention", _NEURAL, _NEURAL),
 }
 
 
@@ -43,7 +44,7 @@ def make_model(
 ) -> Transferred:
     """An untrained model. Raises `UnknownName`, and `TransferError` for an option it does not know
     or a library that is missing."""
-    found = _find(kind)
+    found = _find(kind, learning=True)
     return found(seed, options_of(found, options))
 
 
@@ -53,7 +54,7 @@ def refined(
     """An untrained model that goes on where `start` is (`Transferred.fit`): its kind and options,
     but for what fine-tuning does otherwise and what is given. Raises `TransferError` for an option
     that the kind does not know, or that cannot be changed."""
-    kind, given = type(start), dict(options or {})
+    kind, given = _find(start.kind, learning=True), dict(options or {})
     known = start.options.model_dump()
     found = options_of(kind, known | dict(kind.refining) | given)
     for name in kind.lasting:
@@ -70,18 +71,20 @@ def load_model(folder: Path) -> Transferred:
     `TransferError`."""
     index = read_index(folder)
     try:
-        model = make_model(index.kind, index.seed, index.options)
+        kind = _find(index.kind, learning=False)
+        model = kind(index.seed, options_of(kind, index.options))
     except UnknownName as error:
         raise TransferError(f"{folder} holds no usable model: {error}") from None
     model.read(folder, index)
     return model
 
 
-def _find(kind: str) -> type[Transferred]:
+def _find(kind: str, learning: bool) -> type[Transferred]:
     if kind not in _KINDS:
         raise UnknownName("kind of model", kind, kinds())
     entry = _KINDS[kind]
-    absent = [name for name in entry.modules if importlib.util.find_spec(name) is None]
+    needed = entry.to_learn if learning else entry.to_ask
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
     if absent:
         raise TransferError(
             f"a model of kind {kind} needs {' and '.join(absent)}, which is missing; install it: "

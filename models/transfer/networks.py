@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from models.transfer.weights import NamedWeights
+from models.transfer import perceptron
+from models.transfer.weights import NamedWeights, Shapes, layer_shapes, read_shapes
 
-Shapes = dict[str, tuple[int, ...]]
 _Params = Mapping[str, jax.Array]
 
 
@@ -61,10 +61,7 @@ class Perceptron:
     layers: int
 
     def shapes(self) -> Shapes:
-        found = _read_shapes("in", self.columns, self.units)
-        for k in range(1, self.layers):
-            found |= _layer_shapes(f"layer {k}", self.units, self.units)
-        return found | {"out matrix": (self.units, 1), "out bias": (1,)}
+        return perceptron.shapes(self.columns, self.units, self.layers)
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
         h = jax.nn.gelu(_read(weights, "in", x))
@@ -104,8 +101,8 @@ class Decisions:
     def shapes(self) -> Shapes:
         count, most = self._places[0].shape
         wide, units = self._width, self.units
-        found = _read_shapes("others", len(self.others), 2 * wide)
-        found |= _layer_shapes("others again", 2 * wide, wide)
+        found = read_shapes("others", len(self.others), 2 * wide)
+        found |= layer_shapes("others again", 2 * wide, wide)
         found |= {"knob matrix": (count, most, wide), "knob unknown": (count, most, wide),
                   "knob name": (count, wide)}  # fmt: skip
         for k in range(self.layers):
@@ -119,7 +116,7 @@ class Decisions:
         for name in ("query", "key", "value"):
             found[f"attention {name} matrix"] = (wide, each)
         found |= {"attention out matrix": (each, wide)}
-        found |= _layer_shapes("head", 3 * wide, wide)
+        found |= layer_shapes("head", 3 * wide, wide)
         return found | {"out matrix": (wide, 1), "out bias": (1,)}
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
@@ -191,13 +188,6 @@ def _mean(h: jax.Array, present: jax.Array) -> jax.Array:
     return (h * present[:, :, None]).sum(axis=1) / count
 
 
-def _read_shapes(name: str, columns: int, units: int) -> Shapes:
-    return {
-        f"{name} matrix": (columns, units), f"{name} unknown": (columns, units),
-        f"{name} bias": (units,),
-    }  # fmt: skip
-
-
 def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
     """Values of columns, and in place of an unknown one its column's embedding."""
     known = ~jnp.isnan(x)
@@ -206,10 +196,6 @@ def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
         + (~known).astype(jnp.float32) @ weights[f"{name} unknown"]
         + weights[f"{name} bias"]
     )
-
-
-def _layer_shapes(name: str, inputs: int, units: int) -> Shapes:
-    return {f"{name} gain": (inputs,), f"{name} matrix": (inputs, units), f"{name} bias": (units,)}
 
 
 def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:

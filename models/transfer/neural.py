@@ -2,7 +2,8 @@
 (ExHET 2023), three bidirectional LSTMs over the schedule's decisions with two heads of attention.
 
 What the networks compute is in `models.transfer.networks`, how they learn in
-`models.transfer.descent`; both load JAX, a second's work.
+`models.transfer.descent`; both load JAX, a second's work. An MLP that has learned is asked without
+(`models.transfer.perceptron`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from models.transfer import perceptron
 from models.transfer.contract import CommonOptions
 from models.transfer.model import Learned, Lesson, Transferred
 from models.transfer.prepared import Matrix
 from models.transfer.tokens import tokens_of
-from models.transfer.weights import NamedWeights, pack_weights, unpack_weights
+from models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
 
 _CLIP = 6.0
 """Deviations beyond which a value counts as no further away: hardware may be of any size."""
@@ -70,6 +72,11 @@ class _Neural(Transferred):
     def _network(self) -> Any:
         """A `models.transfer.networks.Network` over this model's columns."""
 
+    def _shapes(self) -> Shapes:
+        """Of its weights, by name."""
+        found: Shapes = self._network().shapes()
+        return found
+
     def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
         from models.transfer.descent import descend
 
@@ -95,7 +102,7 @@ class _Neural(Transferred):
 
     def _unpack(self, data: bytes) -> None:
         width = len(self.columns)
-        shapes = self._network().shapes() | {"mean": (width,), "deviation": (width,)}
+        shapes = self._shapes() | {"mean": (width,), "deviation": (width,)}
         found = unpack_weights(data, shapes)
         self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
         if not (self._scale["deviation"] > 0).all():
@@ -125,6 +132,12 @@ class MLP(_Neural):
         from models.transfer.networks import Perceptron
 
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
+
+    def _shapes(self) -> Shapes:
+        return perceptron.shapes(len(self.columns), self.options.units, self.options.layers)
+
+    def _rank(self, x: Matrix) -> NDArray[np.float64]:
+        return perceptron.ask(self._weights, self.options.layers, self._scaled(x))
 
 
 class Attention(_Neural):

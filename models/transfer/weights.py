@@ -1,4 +1,5 @@
-"""Weights of neural models as safetensors: all there, of the right shape, finite."""
+"""Weights of neural models: their shapes, and safetensors with all of them, of the right shape and
+finite."""
 
 from __future__ import annotations
 
@@ -9,7 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 NamedWeights = dict[str, NDArray[np.float32]]
+Shapes = dict[str, tuple[int, ...]]
 _MAX_HEADER = 1 << 22
+
+
+def read_shapes(name: str, columns: int, units: int) -> Shapes:
+    """Of a layer that reads columns: in place of an unknown value it takes an embedding."""
+    return {
+        f"{name} matrix": (columns, units), f"{name} unknown": (columns, units),
+        f"{name} bias": (units,),
+    }  # fmt: skip
+
+
+def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
+    """Of a linear layer behind what puts its inputs on one scale."""
+    return {f"{name} gain": (inputs,), f"{name} matrix": (inputs, units), f"{name} bias": (units,)}
 
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
