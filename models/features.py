@@ -39,8 +39,7 @@ def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Fea
     """The columns of `tree_features`, constant ones too, so that they are those of other spaces of
     the same knobs. A row a config, configs of shape (n, knobs)."""
     columns = _tree_columns(workload, space, configs)
-    about = tuple(Feature(name, text=words(name)) for name in columns)
-    return Features(np.stack([*columns.values()], axis=1), about)
+    return Features(np.stack([*columns.values()], axis=1), _about(tuple(columns)))
 
 
 def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
@@ -127,8 +126,12 @@ def _kept(
 ) -> Features:
     names, _, _ = _reference(view, workload, space)
     columns = view(workload, space, configs)
-    about = tuple(Feature(name, text=words(name)) for name in names)
-    return Features(np.stack([columns[name] for name in names], axis=1), about)
+    return Features(np.stack([columns[name] for name in names], axis=1), _about(names))
+
+
+@lru_cache(maxsize=512)
+def _about(names: tuple[str, ...]) -> tuple[Feature, ...]:
+    return tuple(Feature(name, text=words(name)) for name in names)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ would."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -56,12 +57,12 @@ class History:
     def __len__(self) -> int:
         return len(self.configs)
 
-    @property
+    @cached_property
     def valid(self) -> NDArray[np.bool_]:
         """Shape (n,): which trials ran and gave the right numbers."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
 
-    @property
+    @cached_property
     def latency(self) -> NDArray[np.float64]:
         """What is minimised, shape (n,): cycles where the target counts them, else seconds; NaN
         where a trial is not valid."""

@@ -28,6 +28,10 @@ class Belief:
     spread: NDArray[np.float64]
     chance: NDArray[np.float64]
 
+    def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
+        """Of some configs, by mask (n,) or places."""
+        return Belief(self.log_latency[which], self.spread[which], self.chance[which])
+
     @property
     def table(self) -> NDArray[np.float64]:
         """Latency, spread and chance as rows, shape (3, n)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +58,7 @@ class Features:
     @classmethod
     def of(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:
         """Columns of which nothing is known but the name; `matrix` has shape (rows, names)."""
-        return cls(matrix, tuple(Feature(name) for name in names))
+        return cls(matrix, _unknown(tuple(names)))
 
     @classmethod
     def none(cls, rows: int) -> Features:
@@ -87,8 +87,7 @@ class Features:
 
     def named(self, prefix: str) -> Features:
         """The same columns with a word before each name: `hidden uops`."""
-        columns = tuple(replace(column, name=f"{prefix} {column.name}") for column in self.columns)
-        return Features(self.matrix, columns)
+        return Features(self.matrix, _named(self.columns, prefix))
 
     def places(self, *meanings: Meaning) -> NDArray[np.int64]:
         """Which columns have one of these meanings, shape (found,)."""
@@ -102,6 +101,16 @@ class Features:
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
         """Their sum, shape (rows,); NaN counts as 0, and so does a meaning no column has."""
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))
+
+
+@lru_cache(maxsize=512)
+def _unknown(names: tuple[str, ...]) -> tuple[Feature, ...]:
+    return tuple(Feature(name) for name in names)
+
+
+@lru_cache(maxsize=512)
+def _named(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
+    return tuple(replace(column, name=f"{prefix} {column.name}") for column in columns)
 
 
 def write_columns(columns: Sequence[Feature]) -> list[Json]:

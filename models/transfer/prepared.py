@@ -4,6 +4,7 @@ missing as NaN, and labels that only order programs within a task."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +43,22 @@ def aligned(features: Features, names: Sequence[str]) -> Matrix:
     begin = 0
     for part in _parts(features):
         given = with_derived(part)
-        places = {name: k for k, name in enumerate(given.names)}
-        for k, name in enumerate(names):
-            if name in places:
-                matrix[begin : begin + len(part), k] = given.matrix[:, places[name]]
+        to, found = _places(tuple(names), given.names)
+        matrix[begin : begin + len(part), to] = given.matrix[:, found]
         begin += len(part)
     matrix[~np.isfinite(matrix)] = np.nan
     return matrix
+
+
+@lru_cache(maxsize=64)
+def _places(
+    names: tuple[str, ...], given: tuple[str, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of the names are given, and where, both (found,); of a name given twice, the last."""
+    known = {name: k for k, name in enumerate(given)}
+    found = [(k, known[name]) for k, name in enumerate(names) if name in known]
+    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def is_late(names: Sequence[str]) -> NDArray[np.bool_]:

@@ -41,6 +41,8 @@ _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
 _DRAWN = 2048  # configs that checks are chosen from
+_SPREAD_BESIDE = 1024  # configs that what a transferred model does not name is spread over
+_CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
 
 class Default(BaseExplorer):
@@ -91,8 +93,8 @@ class Default(BaseExplorer):
             goal = beliefs.goal(history, "P")
             sure = wanted - int(self.table.checks * (wanted - n))
             rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
-            promising = Candidates(configs, scores).take(rows)
-            return self._checked(beliefs, history, promising, wanted)
+            every = Candidates(configs, scores)
+            return self._checked(beliefs, history, every, every.take(rows), wanted)
         if prior is not None and not beliefs.estimates:
             few = rows[: int(np.ceil(self.table.believed * wanted))]
             return self._spread(beliefs, Candidates(configs, scores).take(few), wanted, rng)
@@ -141,7 +143,7 @@ class Default(BaseExplorer):
         """What a transferred model names, then what is spread over the space as if there were none:
         it may be wrong, also about what compiles."""
         problem = beliefs.problem
-        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.drawn(problem.space, _SPREAD_BESIDE, rng)
         flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
         configs = problem.space.unravel(flat)
         count = max(wanted - len(few), 0)
@@ -151,24 +153,33 @@ class Default(BaseExplorer):
         return few.before(Candidates(configs[rows], scores))
 
     def _checked(
-        self, beliefs: Beliefs, history: History, promising: Candidates, wanted: int
-    ) -> Candidates:
+        self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
+        wanted: int,
+    ) -> Candidates:  # fmt: skip
         """What looks promising, then, in the places left, draws from the whole space: so models are
         put to the test where they know nothing. What is believed to be fast and valid is drawn
-        more often."""
+        more often. A transferred model is not asked about new ones: `every` one scored has draws
+        among it."""
         if len(promising) >= wanted:
             return promising
         problem = beliefs.problem
         space, rng = problem.space, problem.rng(history.round, "check")
-        known = np.union1d(history.tried(space), space.ravel(promising.configs))
-        configs = space.unravel(candidates.sample(space, _DRAWN, known, rng))
-        if not len(configs):
+        if problem.transferred is not None:
+            left = ~np.isin(space.ravel(every.configs), space.ravel(promising.configs))
+            few = every.take(rng.permutation(np.flatnonzero(left))[:_DRAWN])
+        else:
+            known = np.union1d(history.tried(space), space.ravel(promising.configs))
+            few = Candidates(space.unravel(candidates.sample(space, _DRAWN, known, rng)))
+        if not len(few):
             return promising
-        prior = beliefs.prior(configs)
-        scores = beliefs.scores(configs, prior, beliefs.features(configs, prior))
+        if not few.scores:
+            prior = beliefs.prior(few.configs)
+            features = beliefs.features(few.configs, prior)
+            few = Candidates(few.configs, beliefs.scores(few.configs, prior, features))
+        scores = few.scores
         weight = beliefs.log_chance(scores) - scores["P"] / _DOUBT
         drawn = np.argsort(-(weight + rng.gumbel(size=len(weight))), kind="stable")
-        return promising.before(Candidates(configs, scores).take(drawn[: wanted - len(promising)]))
+        return promising.before(few.take(drawn[: wanted - len(promising)]))
 
     def veto(
         self,
@@ -237,13 +248,17 @@ class Default(BaseExplorer):
         failed = self._failed(problem, history)
         known = np.concatenate([history.configs, failed])
         label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
-        models["V"] = self.learners.validity(problem.seed)
-        models["V"].fit(beliefs.tree_features(known, beliefs.prior(known)), label)
+        said = beliefs.said(known)
+        few = said is not None and len(history) < _CALIBRATED
+        models["V"] = self.learners.validity(problem.seed, **({"calibrate": 0} if few else {}))
+        models["V"].fit(beliefs.tree_features(known, beliefs.prior(known, said=said)), label)
         valid = history.valid
         if valid.sum() >= 2:
             configs, hidden = history.configs[valid], history.hidden.rows(valid)
-            beliefs = self._beliefs(problem, beliefs.weighed(history))
-            prior, every = beliefs.prior(configs), np.arange(len(configs))
+            early = None if said is None else said.rows(np.flatnonzero(valid))
+            late = beliefs.said(configs, hidden)
+            beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+            prior, every = beliefs.prior(configs, said=early), np.arange(len(configs))
             target = history.log_latency[valid] - estimated(prior, every)
             features = beliefs.features(configs, prior)
             noise = noise_of(problem, history)
@@ -252,7 +267,7 @@ class Default(BaseExplorer):
             if beliefs.looks(hidden) and valid.sum() >= self.table.first_a:
                 models["draft"] = self.learners.draft(hidden)
                 models["draft"].fit(hidden, history.log_latency[valid])
-                prior, features = beliefs.revealed(configs, prior, features, hidden)
+                prior, features = beliefs.revealed(configs, prior, features, hidden, late)
                 target = history.log_latency[valid] - estimated(prior, every)
                 drafted = self._beliefs(problem, ExplorerState(models, beliefs.state.arrays))
                 features = drafted.with_hidden(history, features, hidden)

@@ -65,31 +65,36 @@ class Beliefs:
 
     # -- before any trial ----------------------------------------------------------------------
 
-    def prior(self, configs: Configs, hidden: Features | None = None) -> Prior | None:
+    def prior(
+        self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
+    ) -> Prior | None:
         """What is believed of configs (n, knobs), also by what compiling revealed, if that is
-        given: of a `hidden` a row a config."""
+        given: of a `hidden` a row a config. `said` is what `said` gives of these, if it is at
+        hand."""
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
-            self.problem, configs, self._said(configs, hidden), self.table.estimates,
+            self.problem, configs, said or self.said(configs, hidden), self.table.estimates,
             1.0 if weights is None else float(weights[role]),
         )  # fmt: skip
 
     def revealed(
-        self, configs: Configs, prior: Prior | None, features: Features, hidden: Features
-    ) -> tuple[Prior | None, Features]:
+        self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
+        said: Belief | None = None,
+    ) -> tuple[Prior | None, Features]:  # fmt: skip
         """What is believed of configs (n, knobs), and their features, once they are compiled: the
-        same as before, unless a transferred model looks at what that revealed."""
+        same as before, unless a transferred model looks at what that revealed. `said` is what
+        `said` gives of these, if it is at hand."""
         if self.problem.transferred is None:
             return prior, features
-        prior = self.prior(configs, hidden)
+        prior = self.prior(configs, hidden, said)
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
         """The state that remembers which `count` configs look best of these flat indices (n,), and
         what a transferred model says of them."""
         configs = self.problem.space.unravel(flat)
-        said = self._said(configs, None)
+        said = self.said(configs)
         prior = prior_of(self.problem, configs, said, self.table.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
@@ -100,22 +105,18 @@ class Beliefs:
             arrays[SAID] = said.table[:, rows]
         return replace(self.state, arrays=arrays)
 
-    def weighed(self, history: History) -> ExplorerState:
-        """The state with what trials say of a transferred model: how far P and A are to believe
-        it."""
-        if self.problem.transferred is None:
+    def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
+        """The state with what trials say of a transferred model: how far P and A are to believe it,
+        by what it `said` of the valid ones before they were compiled and after."""
+        latency = history.log_latency[history.valid]
+        weights = [weight_of(each, latency) for each in said if each is not None]
+        if not weights:
             return self.state
-        valid = history.valid
-        configs, hidden = history.configs[valid], history.hidden.rows(valid)
-        weights = []
-        for known in (None, hidden):
-            said = self._said(configs, known)
-            assert said is not None
-            weights.append(weight_of(said, history.log_latency[valid]))
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
-    def _said(self, configs: Configs, hidden: Features | None) -> Belief | None:
-        """By a transferred model, which is not asked twice about what was screened."""
+    def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
+        """Of configs (n, knobs), compiled if `hidden` is given, by a transferred model, which is
+        not asked twice about what was screened; None without one."""
         ask = self.problem.transferred
         if ask is None:
             return None
