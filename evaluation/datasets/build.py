@@ -14,7 +14,7 @@ from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.hardware import SIMULATED, check_unchanged
 from evaluation.datasets.parquet import columns_in, encode
 from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
-from evaluation.datasets.rows import Progress, Sample, rows_of
+from evaluation.datasets.rows import Progress, Sample, in_order, rows_of
 from search.lease import Lease, lease_of
 from targets.base import Target
 from targets.features import Feature
@@ -89,16 +89,17 @@ def build(
         held = {part: _kept(folder, plan, part, finished) for part in plan.parts}
         kept = sum(part.rows for part, found in held.items() if found is not None)
         listen(Planned(plan.rows, len(plan.hardware), len(plan.workloads), kept))
-        files, columns = [], dict[str, Feature]()
+        files, columns, orders = [], dict[str, Feature](), []
         for part, found in held.items():
             if found is None:
                 data = steps.part(plan, part, lambda rows: listen(RowsDone(rows)))
                 write_atomically(folder / plan.path(part), data, within=folder)
                 found = _record(plan, part, data)
             files.append(found[0])
+            orders.append(tuple(column.name for column in found[1]))
             for column in found[1]:
                 columns.setdefault(column.name, column)
-        about = _about(plan, files, tuple(columns[name] for name in sorted(columns)))
+        about = _about(plan, files, tuple(columns[name] for name in in_order(orders)))
         write_atomically(folder / ABOUT, about.to_json())
         return about
 

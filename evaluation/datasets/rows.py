@@ -44,22 +44,35 @@ class Sample:
     def joined(parts: Sequence[Sample]) -> Sample:
         """Rows behind each other; columns by name, NaN where a part lacks one."""
         about = {name: column for part in parts for name, column in part.about.items()}
+        names = in_order([tuple(part.about) for part in parts])
         return Sample(
             np.concatenate([part.workload for part in parts]),
             np.concatenate([part.config for part in parts]),
             np.concatenate([part.status for part in parts]),
             np.concatenate([part.log_latency for part in parts]),
-            {
-                name: np.concatenate([part._column(name) for part in parts])
-                for name in sorted(about)
-            },
-            {name: about[name] for name in sorted(about)},
+            {name: np.concatenate([part._column(name) for part in parts]) for name in names},
+            {name: about[name] for name in names},
         )
 
     def _column(self, name: str) -> NDArray[np.float32]:
         if name in self.columns:
             return self.columns[name]
         return np.full(len(self), np.nan, np.float32)
+
+
+def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
+    """All names once, those of each in its own order as far as they agree: a name that is new comes
+    behind the one before it. So columns of schedules stand in the order of a space's decisions."""
+    found: list[str] = []
+    for names in dict.fromkeys(every):
+        place = 0
+        for name in names:
+            if name in found:
+                place = found.index(name) + 1
+            else:
+                found.insert(place, name)
+                place += 1
+    return found
 
 
 def rows_of(plan: Plan, hardware: Hardware, target: Target, cell: Cell, tell: Progress) -> Sample:

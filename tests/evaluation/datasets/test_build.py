@@ -16,8 +16,9 @@ from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import digest_of, read_table
 from evaluation.datasets.hardware import named
 from evaluation.datasets.plan import BuildOptions, Part, Plan, fitted
-from evaluation.datasets.rows import Progress
+from evaluation.datasets.rows import Progress, in_order
 from models.transfer.columns import columns_of
+from models.transfer.tokens import tokens_of
 from search.lease import LeaseHeld
 from targets.base import STATUSES
 from targets.errors import TilewrightError, UnknownName
@@ -229,3 +230,18 @@ def test_a_plan_of_before_hardware_could_be_named_has_the_digest_that_its_files_
     plan = Plan.from_json((kept / "plan.json").read_bytes())
     assert plan.options.targets == ()
     assert plan.digest == read_about(kept).made["plan"]
+
+
+def test_columns_of_schedules_stand_in_the_order_of_a_spaces_decisions(dataset: Path) -> None:
+    plan = small_plan()
+    tokens = tokens_of([column.name for column in read_about(dataset).columns]).knobs
+    hardware = plan.hardware[0]
+    target = rebuild("vta", hardware.specification, hardware.space)
+    knobs = [knob.name for knob in target.space(fitted(plan.workload(0), target)).knobs]
+    assert [name for name in tokens if name in knobs] == knobs
+    assert knobs != sorted(knobs)
+
+
+def test_orders_are_merged() -> None:
+    assert in_order([("a", "c"), ("b", "c", "d"), ("c", "a", "e")]) == ["b", "a", "e", "c", "d"]
+    assert in_order([("z", "a"), ("z", "b", "a")]) == ["z", "b", "a"]
