@@ -9,12 +9,15 @@ from search.registry import Options
 
 class DefaultOptions(Options):
     """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces (`first_alpha`: on all
-    sixteen layers of the extended one; `believed` and `asked`: on layers of ResNet-50,
+    sixteen layers of the extended one; `warm_alpha`, `believed` and `asked`: on layers of ResNet-50,
     MobileNet-v3 and Inception-v3 on vta-de10 and large);
     `benchmarks/sample_efficiency.py --tuners default:alpha=7,default` repeats an ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")
+    warm_alpha: float = Field(
+        23.0, ge=0, description="the same as alpha, where a transferred model judges programs"
+    )
     looking: float = Field(
         1.0, ge=0, description="at most so much time for lowering beyond a batch, per time of it"
     )

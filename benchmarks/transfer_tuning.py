@@ -1,0 +1,291 @@
+"""Whole networks, tuned until they are as fast as a tuner with a board makes them. A part of
+`benchmarks.transfer`.
+
+What is to be reached is the latency of a tuner that has a board and no model of it (`board`: no
+closed-form estimates, no compiles beyond its batches) after 64 trials a layer. Every other tuner
+runs until its network is as fast; its trials are counted to the end of the round, its seconds from
+before its model is loaded, as the loop of one process in which modules are loaded. A layer without
+a valid trial counts as the untuned schedule does. `dealt` gives rounds by expected gain, else all
+layers have as many. The rivals of a warm start are `blind` (it may compile beyond its batches, too)
+and `default` (it has estimates, too). `processor_seconds` are those that the process computed,
+whatever else the machine did meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.datasets.about import read_about
+from models import make_explorer
+from models.transfer.kinds import load_model
+from models.transfer.prior import prior_from
+from search import Session
+from search.gain import best_latency
+from search.performers import Setting
+from search.problem import Problem, TransferredPrior
+from search.stages import problem_of
+from targets.errors import TilewrightError
+from targets.registry import make_target
+from targets.workload import Workload
+from tuning.dealing import Rules, Standing, next_round
+from tuning.network import Subgraph, extract_subgraphs, import_model
+from tuning.options import TuningOptions
+from tuning.proof import untuned
+from tuning.study import study_of
+
+if TYPE_CHECKING:
+    from benchmarks.transfer import Found
+
+TARGETS = ("vta-de10", "evta-zcu102", "large")
+NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
+TRIALS = 64
+WARM_BATCH = 4
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """A tuner with its options, trials a round, whether it has the model, and how rounds go."""
+
+    name: str
+    explorer: str
+    options: tuple[tuple[str, float], ...] = ()
+    batch: int = 8
+    warm: bool = False
+    dealt: bool = False
+
+
+_ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
+BOARD = Tuner("board", "default-blind", _ALONE)
+TUNERS = (
+    BOARD,
+    Tuner("board, dealt", "default-blind", _ALONE, dealt=True),
+    Tuner("blind", "default-blind"),
+    Tuner("blind, dealt", "default-blind", batch=WARM_BATCH, dealt=True),
+    Tuner("default", "default"),
+    Tuner("default, dealt", "default", batch=WARM_BATCH, dealt=True),
+    Tuner("warm", "default-blind", batch=WARM_BATCH, warm=True),
+    Tuner("warm, dealt", "default-blind", batch=WARM_BATCH, warm=True, dealt=True),
+    Tuner("warm, no compiles", "default-blind", _ALONE, batch=WARM_BATCH, warm=True),
+    Tuner("warm default, dealt", "default", batch=WARM_BATCH, warm=True, dealt=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A network, tuned once; `goal` is the latency at which it ends."""
+
+    target: str
+    network: str
+    seed: int
+    tuner: Tuner
+    model: str
+    subgraphs: tuple[dict[str, Any], ...]
+    goal: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What makes two units the same."""
+        return self.target, self.network, self.seed, self.tuner.name
+
+
+def _unseen(dataset: Path, name: str) -> None:
+    seen = {each.fingerprint for each in read_about(dataset).hardware}
+    if make_target(name).fingerprint in seen:
+        raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
+
+
+def measure(options: argparse.Namespace, found: Found) -> None:
+    """The board's runs first: they say where the others end."""
+    targets = (
+        options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
+    )
+    networks = (
+        options.networks.split(",") if options.networks else NETWORKS[: 1 if options.quick else 3]
+    )
+    names = options.tuners.split(";") if options.tuners else [each.name for each in TUNERS]
+    for name in targets:
+        _unseen(options.dataset, name)
+    first, second = [], []
+    for seed in range(options.seeds):
+        for target in targets:
+            for network in networks:
+                layers = layers_of(target, network)
+                unit = partial(Unit, target, network, seed, model=str(options.model))
+                first.append(unit(BOARD, subgraphs=layers))
+                second += [
+                    unit(each, subgraphs=layers)
+                    for each in TUNERS
+                    if each.name in names and each is not BOARD
+                ]
+    known = {_key(row): row for row in found.rows["tuning"]}
+    for row in _performed([each for each in first if each.key not in known], options.jobs):
+        found.keep("tuning", row)
+    known = {_key(row): row for row in found.rows["tuning"]}
+    left = [
+        replace(each, goal=known[(*each.key[:3], BOARD.name)]["cycles"])
+        for each in second
+        if each.key not in known
+    ]
+    for row in _performed(left, options.jobs):
+        found.keep("tuning", row)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
+    return row["target"], row["network"], row["seed"], row["tuner"]
+
+
+def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
+    here = make_target(target)
+    options = TuningOptions(model=network, target=target)
+    found = extract_subgraphs(
+        import_model(network, {}), here, options.epilogue_mode, options.max_waste, {}
+    )
+    return tuple(each.to_json() for each in found.subgraphs)
+
+
+def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
+    """Each in a process of its own, so that what one loads is not free for the next."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+        yield from pool.map(perform, units)
+
+
+def perform(unit: Unit) -> dict[str, Any]:
+    """Tune a network until it is as fast as the goal, or the trials are spent."""
+    target = make_target(unit.target)
+    layers = [Subgraph.from_json(each) for each in unit.subgraphs]
+    begin, computed = time.perf_counter(), time.process_time()
+    model = load_model(Path(unit.model)) if unit.tuner.warm else None
+    asked = (lambda problem: prior_from(model, problem)) if model is not None else None
+    sessions = [_session(unit, target, each.workload, asked) for each in layers]
+    rules = Rules(TRIALS, unit.tuner.batch, 0.0)
+    at: dict[str, float | None] = {}
+    compiled = trials = 0
+    paused = time.perf_counter(), time.process_time()
+    # what a network without a valid trial of a layer runs there
+    spare = [_untuned(unit, each.workload) for each in layers]
+    total = np.inf
+    begin += time.perf_counter() - paused[0]
+    computed += time.process_time() - paused[1]
+    for place, n in (_dealt if unit.tuner.dealt else _in_turn)(sessions, layers, rules):
+        done = sessions[place].advance(n)
+        if done is None:
+            continue
+        compiled += done.lowered
+        trials += len(done.configs)
+        total = sum(
+            each.count * (best_latency(session.history) or other)
+            for each, session, other in zip(layers, sessions, spare, strict=True)
+        )
+        for mean in (1, 2, 4, 8, 16, 32):
+            if trials >= mean * len(layers) and str(mean) not in at:
+                at[str(mean)] = total if np.isfinite(total) else None
+        if total <= unit.goal:
+            break
+    return {
+        **dict(zip(("target", "network", "seed", "tuner"), unit.key, strict=True)),
+        "workloads": len(layers), "trials": trials, "cycles": float(total), "goal": unit.goal,
+        "seconds": time.perf_counter() - begin,
+        "processor_seconds": time.process_time() - computed, "compiled": compiled, "cycles_at": at,
+        "options": asdict(unit.tuner), "model": unit.model if unit.tuner.warm else "",
+    }  # fmt: skip
+
+
+def _untuned(unit: Unit, workload: Workload) -> float:
+    study = study_of(TuningOptions(model=unit.network, target=unit.target), workload)
+    found = untuned(study)
+    known = [found.fallback, None if found.default is None else found.default.latency]
+    return min((float(each.cycles) for each in known if each is not None), default=np.inf)
+
+
+def _session(
+    unit: Unit, target: Any, workload: Workload, asked: Callable[[Problem], TransferredPrior] | None
+) -> Session:
+    problem = problem_of(target, workload, unit.seed)
+    if asked is not None:
+        problem = replace(problem, transferred=asked(problem))
+    explorer = make_explorer(unit.tuner.explorer, dict(unit.tuner.options))
+    return Session(Setting(target, explorer, problem))
+
+
+def _in_turn(
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: Rules
+) -> Iterator[tuple[int, int]]:
+    """A round of each layer, then the next of each."""
+    for done in range(0, rules.trials, rules.batch):
+        for place in range(len(sessions)):
+            yield place, min(rules.batch, rules.trials - done)
+
+
+def _dealt(
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: Rules
+) -> Iterator[tuple[int, int]]:
+    """As `tilewright tune --stop-gain 0` deals rounds."""
+    exhausted: set[int] = set()
+    while True:
+        standings = [
+            Standing(each.count, each.macs, session.history, place not in exhausted)
+            for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
+        ]
+        found = next_round(standings, rules)
+        if found is None:
+            return
+        before = len(sessions[found[0]].history)
+        yield found
+        if len(sessions[found[0]].history) == before:
+            exhausted.add(found[0])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a tuner: its share of the board's trials and seconds, means over runs with 95 %
+    bootstrap intervals over them, and in how many it came there."""
+    boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
+    lines = []
+    for name in dict.fromkeys(row["tuner"] for row in rows):
+        pairs = [(row, boards[_key(row)[:3]]) for row in rows if row["tuner"] == name]
+        if name == BOARD.name or not pairs:
+            continue
+        trials = np.array([row["trials"] / board["trials"] for row, board in pairs])
+        seconds, computed = _ratios(pairs, "seconds"), _ratios(pairs, "processor_seconds")
+        came = sum(row["cycles"] <= board["cycles"] for row, board in pairs)
+        lines.append(
+            f"{name:22} {_mean(trials)} of the trials, {_mean(seconds)} of the seconds, "
+            f"{_mean(computed)} of the processor's; {came} of {len(pairs)} came there"
+        )
+        for target in dict.fromkeys(row["target"] for row, _ in pairs):
+            for network in dict.fromkeys(row["network"] for row, _ in pairs):
+                some = np.array(
+                    [(row["target"], row["network"]) == (target, network) for row, _ in pairs]
+                )
+                if some.any():
+                    lines.append(
+                        f"    {target:12} {network:14} {_mean(trials[some])}, "
+                        f"{_mean(seconds[some])} seconds, {_mean(computed[some])} the processor's"
+                    )
+    return "\n".join(lines)
+
+
+def _ratios(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
+) -> NDArray[np.float64]:
+    """Of a figure of a run and the board's, shape (pairs,); NaN where one lacks it."""
+    return np.array([row.get(name, np.nan) / board.get(name, np.nan) for row, board in pairs])
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{values.mean():.1%} ({low:.1%}-{high:.1%})"

@@ -1,0 +1,128 @@
+"""What a model that is wrong costs: layers, with one that says the opposite and with one that
+learned shuffled labels, beside none: trials until the layer is within 1 % of the best that any run found,
+and as fast. A part of `benchmarks.transfer`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.transfer_tuning import NETWORKS, RESAMPLES, TARGETS, TRIALS, layers_of
+from evaluation.datasets.folder import digest_of, read_table
+from models import make_explorer
+from models.transfer.kinds import load_model, make_model
+from models.transfer.prior import prior_from
+from search import Session
+from search.performers import Setting
+from search.problem import Belief, TransferredPrior
+from search.stages import problem_of
+from targets.base import Configs
+from targets.features import Features
+from targets.registry import make_target
+from targets.workload import Workload
+from tuning.network import Subgraph
+
+if TYPE_CHECKING:
+    from benchmarks.transfer import Found
+
+NEAR = (1.01, 1.0)
+
+
+def measure(options: argparse.Namespace, found: Found) -> None:
+    """Layers of the first target, drawn from all networks."""
+    target = (options.targets.split(",") if options.targets else TARGETS)[0]
+    shuffled = _shuffled(options)
+    every = [
+        Subgraph.from_json(each).workload for name in NETWORKS for each in layers_of(target, name)
+    ]
+    drawn = np.random.default_rng(0).permutation(len(every))[: 3 if options.quick else 12]
+    for place in drawn:
+        for seed in range(options.seeds):
+            key = {"target": target, "layer": str(every[place]), "seed": seed}
+            if not found.has("wrong", **key):
+                runs = _wrong_runs(target, every[place], seed, options.model, shuffled)
+                found.keep("wrong", key | runs)
+
+
+def _shuffled(options: argparse.Namespace) -> Path:
+    """An XGBoost model that learned from latencies shuffled within their tasks."""
+    path: Path = options.folder / f"shuffled-{digest_of(options.dataset)[:8]}"
+    if not path.exists():
+        table = read_table(options.dataset, rows=100_000)
+        rng, latency = np.random.default_rng(0), table.log_latency.copy()
+        order = np.lexsort((rng.random(len(table)), ~table.valid, table.task))
+        plain = np.lexsort((~table.valid, table.task))
+        latency[plain] = table.log_latency[order]
+        model = make_model("xgboost", 0, {"minutes": 3.0})
+        model.fit(replace(table, log_latency=latency))
+        model.save(path)
+    return path
+
+
+def _wrong_runs(
+    target: str, workload: Workload, seed: int, right: Path, shuffled: Path
+) -> dict[str, Any]:
+    """The best latency after each trial, without a model and with wrong ones."""
+    here = make_target(target)
+    found: dict[str, Any] = {}
+    for name in ("none", "opposite", "shuffled"):
+        problem = problem_of(here, workload, seed)
+        if name != "none":
+            ask = prior_from(load_model(shuffled if name == "shuffled" else right), problem)
+            problem = replace(problem, transferred=_opposite(ask) if name == "opposite" else ask)
+        session = Session(Setting(here, make_explorer("default-blind", {}), problem))
+        while len(session.history) < TRIALS and session.advance(8) is not None:
+            pass
+        latency = np.nan_to_num(session.history.latency, nan=np.inf)
+        found[name] = [
+            None if np.isinf(best) else float(best) for best in np.minimum.accumulate(latency)
+        ]
+    return found
+
+
+def _opposite(ask: TransferredPrior) -> TransferredPrior:
+    def said(configs: Configs, hidden: Features | None) -> Belief:
+        belief = ask(configs, hidden)
+        return replace(belief, log_latency=-belief.log_latency)
+
+    return said
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Trials with a wrong model, of how many without, by sums over layers and seeds, until a layer
+    is within 1 % of the best that any run found, and until it is as fast; a run that does not come
+    there counts all its trials."""
+    names = ("none", "opposite", "shuffled")
+    best: dict[str, float] = {}
+    for row in rows:
+        known = [row[name][-1] for name in names if row[name][-1] is not None]
+        best[row["layer"]] = min([best.get(row["layer"], np.inf), *known])
+    lines = []
+    drawn = np.random.default_rng(0).integers(0, len(rows), (RESAMPLES, len(rows)))
+    for near in NEAR:
+        counts = {
+            name: np.array([_reached(row[name], near * best[row["layer"]]) for row in rows])
+            for name in names
+        }
+        for name in names[1:]:
+            ratio = counts[name].sum() / counts["none"].sum()
+            low, high = np.percentile(
+                counts[name][drawn].sum(axis=1) / counts["none"][drawn].sum(axis=1), [2.5, 97.5]
+            )
+            means = f"{counts[name].mean():.1f} and {counts['none'].mean():.1f} of {TRIALS}"
+            lines.append(
+                f"{name:10} to within {near - 1:.0%}: {ratio:.2f} x ({low:.2f}-{high:.2f}) the "
+                f"trials without a model ({means})"
+            )
+    return "\n".join(lines)
+
+
+def _reached(best: Iterable[float | None], goal: float) -> int:
+    found = list(best)
+    hits = [k for k, each in enumerate(found) if each is not None and each <= goal]
+    return hits[0] + 1 if hits else len(found)
