@@ -1,6 +1,6 @@
 """What a model that is wrong costs: layers, with one that says the opposite and with one that
-learned shuffled labels, beside none: trials until the layer is within 1 % of the best that any run found,
-and as fast. A part of `benchmarks.transfer`."""
+learned shuffled labels, beside none: trials until the layer is within 1 % of the best that any run
+found, and as fast. A part of `benchmarks.transfer`."""
 
 from __future__ import annotations
 
