@@ -10,7 +10,17 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from models import make_explorer
-from search import Ledger, Session, Trial, read, setting_of, tune
+from search import (
+    ExplorerState,
+    History,
+    InProcess,
+    Ledger,
+    Session,
+    Trial,
+    read,
+    setting_of,
+    tune,
+)
 from search.conformance import WORKLOAD, ToyTarget
 from search.stages import measure_batch
 from search.threads import one_thread
@@ -103,6 +113,25 @@ def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
         again.finish(*again.measure(proposal, {}))
     assert np.array_equal(done.history.configs, again.history.configs)
     assert again.state.models.keys() == done.state.models.keys()
+
+
+def test_nothing_is_learned_from_a_last_round() -> None:
+    setting = setting_of(ToyTarget(), WORKLOAD, make_explorer("default"), 0)
+    learned: list[int] = []
+
+    class Counting(InProcess):
+        def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
+            learned.append(history.round)
+            return super().retrain(state, history)
+
+    session = Session(setting, performer=Counting(setting))
+    done = [session.advance(2) for _ in range(3)]
+    assert learned == [1, 2]
+    assert [each is not None and each.stage_seconds["retrain"] > 0 for each in done] == [
+        False, True, True,
+    ]  # fmt: skip
+    assert session.state.models
+    assert learned == [1, 2, 3]
 
 
 def test_a_ledger_takes_appends_of_several_threads(tmp_path: Path) -> None:

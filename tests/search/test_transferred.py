@@ -139,6 +139,16 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
     assert sum(asked[before:]) < 512
 
 
+def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> None:
+    session, asked = _asked_about(1.0)
+    session.advance(4)
+    before = len(asked)
+    session.advance(4)
+    questions = asked[before:]  # of trials and failures, new draws, what is compiled
+    assert 1 <= len(questions) <= 3
+    assert sum(questions) < 8 + 1024 + 4 * sum(PYNQ.space(LARGE).cardinalities) + 96
+
+
 def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:
     session, _ = _asked_about(1.0)
     state = session.state

@@ -1,0 +1,77 @@
+"""What an MLP computes in NumPy is what it learned in JAX, which is not needed to ask it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.transfer import perceptron
+from models.transfer.contract import TransferError
+from models.transfer.kinds import load_model, make_model, refined
+from models.transfer.model import Transferred
+from models.transfer.networks import Perceptron, begin
+from tests.models.transfer.tables import small_table
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 24), st.integers(1, 4), st.integers(1, 1100),
+    st.integers(0, 1000), st.floats(0, 1),
+)  # fmt: skip
+def test_it_computes_what_the_network_does(
+    columns: int, units: int, layers: int, rows: int, seed: int, alike: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    network = Perceptron(columns, units, layers)
+    weights = {
+        name: (each + rng.normal(0, 0.3, each.shape)).astype(np.float32)
+        for name, each in begin(network, seed).items()
+    }
+    x = rng.normal(0, 2, (rows, columns)).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    same = rng.random(columns) < alike  # as columns of the hardware are
+    x[:, same] = x[0, same]
+    expected = np.asarray(network({k: jnp.asarray(v) for k, v in weights.items()}, jnp.asarray(x)))
+    found = perceptron.ask(weights, layers, x)
+    np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-4)
+
+
+def _saved(folder: Path) -> Transferred:
+    model = make_model("mlp", 0, {"epochs": 1, "units": 8, "threads": 1})
+    model.fit(small_table())
+    model.save(folder)
+    return model
+
+
+@pytest.mark.slow(seconds=6)
+def test_it_is_asked_without_jax_and_goes_on_learning_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _saved(tmp_path / "model")
+    asked = (
+        "import sys, numpy as np; from pathlib import Path; sys.modules['jax'] = None\n"
+        "from models.transfer.kinds import load_model\n"
+        "from tests.models.transfer.tables import small_table\n"
+        "found = load_model(Path(sys.argv[1])).predict(small_table().features).log_latency\n"
+        "print(found.sum())"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", asked, str(tmp_path / "model")],
+        capture_output=True, text=True, cwd=root, check=True,
+    )  # fmt: skip
+    said = model.predict(small_table().features).log_latency.sum()
+    assert float(done.stdout) == pytest.approx(said)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "jax" else find(name, *a)
+    )
+    with pytest.raises(TransferError, match=r"tilewright\[neural\]"):
+        refined(load_model(tmp_path / "model"))
