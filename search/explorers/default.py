@@ -109,6 +109,8 @@ class Default(BaseExplorer):
         """What the models are asked about, of a large space a part: what is believed to be good, or
         else a random part and the neighbours of the best."""
         space, size = beliefs.problem.space, self.table.pool
+        if beliefs.problem.transferred is not None and not beliefs.estimates:
+            size = self.table.asked  # each is a question to it
         tried = history.tried(space)
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):

@@ -146,7 +146,8 @@ def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> Non
     session.advance(4)
     questions = asked[before:]  # of trials and failures, new draws, what is compiled
     assert 1 <= len(questions) <= 3
-    assert sum(questions) < 8 + 1024 + 4 * sum(PYNQ.space(LARGE).cardinalities) + 96
+    near = 8 * sum(PYNQ.space(LARGE).cardinalities)
+    assert sum(questions) < 8 + 4096 + near + 96, "more than of a model that is not believed"
 
 
 def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:

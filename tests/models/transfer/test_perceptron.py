@@ -10,8 +10,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.transfer import perceptron
 from models.transfer.contract import TransferError
@@ -21,13 +19,13 @@ from models.transfer.networks import Perceptron, begin
 from tests.models.transfer.tables import small_table
 
 
-@given(
-    st.integers(1, 40), st.integers(1, 24), st.integers(1, 4), st.integers(1, 1100),
-    st.integers(0, 1000), st.floats(0, 1),
-)  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "layers", "rows", "alike"), [(40, 3, 1100, 0.5), (12, 4, 513, 1.0), (5, 1, 3, 0.0)]
+)
 def test_it_computes_what_the_network_does(
-    columns: int, units: int, layers: int, rows: int, seed: int, alike: float
+    columns: int, layers: int, rows: int, alike: float
 ) -> None:
+    seed, units = columns, 24
     rng = np.random.default_rng(seed)
     network = Perceptron(columns, units, layers)
     weights = {
@@ -40,7 +38,7 @@ def test_it_computes_what_the_network_does(
     x[:, same] = x[0, same]
     expected = np.asarray(network({k: jnp.asarray(v) for k, v in weights.items()}, jnp.asarray(x)))
     found = perceptron.ask(weights, layers, x)
-    np.testing.assert_allclose(found, expected, atol=2e-4, rtol=2e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def _saved(folder: Path) -> Transferred:
