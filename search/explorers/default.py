@@ -40,8 +40,7 @@ _NEAR = 4.0  # expected errors from the best estimate within which the first bat
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
-_DRAWN = 2048  # configs that checks are chosen from
-_NEW = 1024  # draws a round that a transferred model is asked about
+_DRAWN = 2048  # configs that checks are chosen from, and new ones where others are remembered
 _SPREAD_BESIDE = 1024  # configs that what a transferred model does not name is spread over
 _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
@@ -116,7 +115,7 @@ class Default(BaseExplorer):
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
             if not beliefs.estimates and len(history):  # it may know nothing of the best
-                flat = np.union1d(flat, candidates.sample(space, _NEW, tried, rng))
+                flat = np.union1d(flat, candidates.sample(space, _DRAWN, tried, rng))
             flat = candidates.without(flat, tried)
             if len(flat):
                 configs = space.unravel(flat)
