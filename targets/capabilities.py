@@ -148,6 +148,20 @@ class HasCosts(Protocol):
 
 
 @runtime_checkable
+class HasDesigns(Protocol):
+    """One of a family of machines that could be built instead."""
+
+    def designs(self) -> Space:
+        """The hardware's knobs. Not every point is a machine."""
+        ...
+
+    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
+        """This one with other values of some knobs, under the rule that `clock` names: "fixed" or
+        "tree". Raises `SpecError` for what cannot be built, with the sum that shows it."""
+        ...
+
+
+@runtime_checkable
 class WritesAutoTvm(Protocol):
     """Its stock compiler is tuned by AutoTVM, whose logs hold schedules."""
 

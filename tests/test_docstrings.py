@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "targets", "networks", "search", "models", "tuning", "evaluation", "reports", "services",
+    "targets", "networks", "search", "models", "tuning", "codesign", "evaluation", "reports", "services",
     "tasks", "flows", "cli", "benchmarks", "examples",
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("targets", "networks", "search", "models", "evaluation", "tuning")
+ROOMS = ("targets", "networks", "search", "models", "evaluation", "tuning", "codesign")
 CHOSEN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -23,6 +23,7 @@ from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
+from targets.vta.designs import DESIGNS, redesigned
 from targets.vta.estimates import ESTIMATES, estimator
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
@@ -177,6 +178,14 @@ class VtaTarget:
         """Gate equivalents, see `targets.vta.area`."""
         found = area_of(self.spec)
         return {"total": found.gates, "relative": found.relative, "sram_bits": found.sram_bits}
+
+    def designs(self) -> Space:
+        """See `targets.vta.designs`."""
+        return DESIGNS
+
+    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
+        """See `targets.vta.designs`. Raises `SpecError`."""
+        return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """One stream a segment, see `targets.vta.board`."""

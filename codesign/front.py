@@ -1,0 +1,80 @@
+"""Designs judged by what was measured: latency of the networks, area, and which are dominated by
+none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign.lab import Lab
+from codesign.problem import Design, Problem
+
+Points = NDArray[np.float64]
+"""Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A design of which every layer has a valid trial: seconds a network, shape (networks,)."""
+
+    design: Design
+    layers: NDArray[np.float64]  # seconds a call, shape (layers,)
+    seconds: NDArray[np.float64]
+
+    @property
+    def latency(self) -> float:
+        """One inference of each network, in seconds."""
+        return float(self.seconds.sum())
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """Area and latency."""
+        return self.design.area, self.latency
+
+
+def judged(lab: Lab, designs: Sequence[Design] | None = None) -> list[Judged]:
+    """The designs that run all layers, by what was measured."""
+    found = []
+    for design in list(lab.designs().values()) if designs is None else designs:
+        layers = lab.best(design)
+        if np.isfinite(layers).all():
+            found.append(Judged(design, layers, design.seconds(layers)))
+    return found
+
+
+def front_of(lab: Lab) -> list[Judged]:
+    """Those that none of the others dominates, by ascending area."""
+    every = judged(lab)
+    points = np.array([each.point for each in every]).reshape(-1, 2)
+    return [every[row] for row in undominated(points)]
+
+
+def undominated(points: Points) -> list[int]:
+    """Rows of points that no other beats in both, by ascending area; of equal ones the first."""
+    best, rows = np.inf, []
+    for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
+        if points[row, 1] < best:
+            best = points[row, 1]
+            rows.append(row)
+    return rows
+
+
+def hypervolume(points: Points, reference: tuple[float, float]) -> float:
+    """What area and log latency of the points dominate, up to a reference. Latencies count by their
+    logarithm: twice as fast is as much worth wherever it is."""
+    inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
+    volume, height = 0.0, np.log(reference[1])
+    for row in undominated(inside):
+        area, latency = inside[row]
+        volume += (reference[0] - area) * (height - np.log(latency))
+        height = np.log(latency)
+    return float(volume)
+
+
+def best_within(problem: Problem, lab: Lab, area: float) -> Judged | None:
+    """The fastest design of at most that area; None if none was measured whole."""
+    fitting = [each for each in judged(lab) if each.design.area <= area]
+    return min(fitting, key=lambda each: each.latency, default=None)

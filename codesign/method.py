@@ -1,0 +1,78 @@
+"""The contract of a co-design method, and which there are.
+
+A method asks the lab until it has no more to ask or the lab raises `BudgetSpent`, which it lets
+pass. All it draws comes from its seed: with the same answers it asks the same."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from codesign.lab import Lab
+from codesign.problem import Problem
+from search.registry import OptionError
+from targets.errors import UnknownName
+
+O_co = TypeVar("O_co", bound=BaseModel, covariant=True)
+
+
+class MethodOptions(BaseModel):
+    """The option table of a method; each field's description is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Method(Protocol):
+    """Searches machines and schedules together."""
+
+    def __init__(self, options: MethodOptions) -> None: ...
+
+    def search(self, problem: Problem, lab: Lab, seed: int) -> None:
+        """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
+        ...
+
+
+_METHODS: Mapping[str, tuple[str, str]] = {
+    "ours": ("codesign.methods.ours:TwoLevel", "two levels, from bounds and estimates to trials"),
+    "random": ("codesign.methods.plain:Random", "machines and schedules drawn evenly"),
+    "nsga2": ("codesign.methods.library:Nsga2", "Optuna's NSGA-II over machines"),
+    "tpe": ("codesign.methods.library:Tpe", "Optuna's multi-objective TPE over machines"),
+}
+
+
+def method_names() -> list[str]:
+    """All there are."""
+    return list(_METHODS)
+
+
+def method_summary(name: str) -> str:
+    """What it is, in half a line."""
+    return _METHODS[name][1]
+
+
+def make_method(name: str, options: Mapping[str, object] | None = None) -> Method:
+    """The method of that name. Raises `UnknownName`, and `OptionError` for an option that it does
+    not have or a value that it cannot take."""
+    if name not in _METHODS:
+        raise UnknownName("method", name, method_names())
+    module, _, attribute = _METHODS[name][0].partition(":")
+    kind = getattr(importlib.import_module(module), attribute)
+    try:
+        table = kind.Options.model_validate(dict(options or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        known = ", ".join(kind.Options.model_fields) or "none"
+        raise OptionError(
+            f"option {where} of {name}: {first['msg'].lower()}; its options are {known}"
+        ) from None
+    return cast(Method, kind(table))
+
+
+def generator(seed: int, *parts: int) -> np.random.Generator:
+    """The generator of one step of a search."""
+    return np.random.default_rng([seed, *parts])

@@ -1,0 +1,1 @@
+"""Methods of co-design, a file each; `codesign.method` names them."""

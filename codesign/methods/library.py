@@ -1,0 +1,118 @@
+"""Rivals from Optuna: NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020) over
+machines, with a tuner of single layers inside.
+
+A machine's area and latency are what is minimised. A point that cannot be built, is too large, or
+leaves a layer without a valid trial violates a constraint; the first two cost no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from codesign.inner import LayerTuning
+from codesign.lab import Lab
+from codesign.method import MethodOptions
+from codesign.problem import Problem
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+Worth = tuple[float, float]
+NOTHING: Worth = (1e9, 1e9)
+IDLE = 2000
+"""Draws in a row without a new machine, after which a sampler has no more to say."""
+
+
+class LibraryOptions(MethodOptions):
+    """What both have in common; ours, since nothing is published of such a rival."""
+
+    tuner: str = Field("default", description="tunes the layers of a machine")
+    trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
+
+
+class _Over:
+    """Asks a sampler for machines, and tells it what they are worth."""
+
+    def __init__(self, options: LibraryOptions) -> None:
+        self.options = options
+
+    def sampler(self, seed: int) -> BaseSampler:
+        """What draws machines."""
+        raise NotImplementedError
+
+    def search(self, problem: Problem, lab: Lab, seed: int) -> None:
+        """Raises `BudgetSpent`; ends, too, when a sampler draws nothing new any more."""
+        study, knobs = self._study(problem, seed)
+        worth: dict[int, Worth] = {}
+        idle = 0
+        while idle < IDLE and len(worth) < len(problem.hardware.points):
+            trial = study.ask(knobs)
+            row = problem.hardware.row_of(np.array([trial.params[name] for name in knobs]))
+            idle += 1
+            if row is not None and row not in worth:
+                idle, worth[row] = 0, self._worth(problem, lab, seed, row)
+            found = NOTHING if row is None else worth[row]
+            trial.set_constraint("runs", float(found == NOTHING))
+            study.tell(trial, found)
+
+    def _study(self, problem: Problem, seed: int) -> tuple[Study, dict[str, BaseDistribution]]:
+        import optuna
+        from optuna.distributions import IntDistribution
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=self.sampler(seed), directions=["minimize", "minimize"])
+        return study, {
+            knob.name: IntDistribution(0, len(knob.values) - 1)
+            for knob in problem.hardware.space.knobs
+        }
+
+    def _worth(self, problem: Problem, lab: Lab, seed: int, row: int) -> Worth:
+        design = problem.design(row)
+        tuning = LayerTuning(design, lab, seed, self.options.tuner)
+        tuning.advance(self.options.trials)
+        latency = float(design.seconds(tuning.seconds()).sum())
+        return (design.area, latency) if math.isfinite(latency) else NOTHING
+
+
+class Nsga2(_Over):
+    """NSGA-II over machines."""
+
+    class Options(LibraryOptions):
+        """Of Optuna's `NSGAIISampler`."""
+
+        population: int = Field(
+            12, ge=2, description="machines of a generation; few, as measurements are"
+        )
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.population = options.population
+
+    def sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import NSGAIISampler
+
+        return NSGAIISampler(population_size=self.population, seed=seed)
+
+
+class Tpe(_Over):
+    """Multi-objective TPE over machines."""
+
+    class Options(LibraryOptions):
+        """Of Optuna's `TPESampler`."""
+
+        startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.startup = options.startup
+
+    def sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import TPESampler
+
+        return TPESampler(n_startup_trials=self.startup, multivariate=True, seed=seed)

@@ -1,0 +1,136 @@
+"""What is asked: which of some machines serves some networks best, all of them on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign.hardware import Hardware
+from networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from networks.errors import NothingToOffload
+from networks.left_behind import nothing_offloaded
+from networks.network import Network
+from targets.base import Target
+from targets.capabilities import Bound, capability
+from targets.errors import WorkloadError
+from targets.workload import Workload
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A workload of a design: how often an inference of each network runs it, shape (networks,),
+    and the operators it stands for, as (network, name)."""
+
+    workload: Workload
+    counts: tuple[int, ...]
+    names: tuple[tuple[str, str], ...]
+
+    @property
+    def calls(self) -> int:
+        """Of all networks together."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True)
+class Design:
+    """A machine, and what the networks make it run. `cpu_seconds` is an estimate of what each
+    network leaves to the CPU; `mhz` the machine's clock."""
+
+    row: int
+    target: Target
+    area: float
+    layers: tuple[Layer, ...]
+    cpu_seconds: tuple[float, ...]
+
+    @cached_property
+    def bounds(self) -> NDArray[np.float64]:
+        """What each layer takes at least, in seconds a call, shape (layers,)."""
+        bound = capability(self.target, Bound)
+        if bound is None:
+            return np.zeros(len(self.layers))
+        return np.array([bound.bound(layer.workload).seconds for layer in self.layers])
+
+    def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each network, from seconds a call of each layer, (layers,): shape (networks,)."""
+        counts = np.array([layer.counts for layer in self.layers])
+        return np.asarray(layers @ counts + np.array(self.cpu_seconds))
+
+    @property
+    def name(self) -> str:
+        """Its machine's."""
+        return self.target.name
+
+
+class Problem:
+    """Networks by name, on machines of `hardware`. What is minimised beside the area is the sum of
+    the networks' latencies: one inference of each."""
+
+    def __init__(
+        self,
+        networks: Mapping[str, Network],
+        hardware: Hardware,
+        epilogue: EpilogueMode = "full",
+        max_waste: float = MAX_WASTE,
+    ) -> None:
+        self.networks, self.hardware = dict(networks), hardware
+        self._epilogue, self._max_waste = epilogue, max_waste
+        self._designs: dict[int, Design] = {}
+
+    def check(self) -> None:
+        """Raises `NothingToOffload` if the base machine runs nothing of a network,
+        `ImpossibleHardware` if there are no machines, and as `Network.report_on`."""
+        here = Accelerator.of(self.hardware.base, self._epilogue, self._max_waste)
+        for network in self.networks.values():
+            if not network.workloads_on(here):
+                raise NothingToOffload(nothing_offloaded(network.report_on(here)))
+        _ = self.hardware.points
+
+    def design(self, row: int) -> Design:
+        """What the networks are on a machine, by its row of `hardware.points`."""
+        if row not in self._designs:
+            self._designs[row] = self._made(row)
+        return self._designs[row]
+
+    def _made(self, row: int) -> Design:
+        target = self.hardware.target(row)
+        here = Accelerator.of(target, self._epilogue, self._max_waste)
+        found: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
+        for place, (name, network) in enumerate(self.networks.items()):
+            for workload, count, names in network.workloads_on(here):
+                counts, known = found.setdefault(workload, ([0] * len(self.networks), []))
+                counts[place] += count
+                known += [(name, each) for each in names]
+        layers = [
+            Layer(workload, tuple(counts), tuple(names))
+            for workload, (counts, names) in found.items()
+        ]
+        cpu = [network.report_on(here).cpu_seconds for network in self.networks.values()]
+        return Design(row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu))
+
+
+def bound_of(design: Design) -> float:
+    """Seconds that all networks together take at least; infinite where a layer cannot run."""
+    try:
+        return float(design.seconds(design.bounds).sum())
+    except WorkloadError:
+        return float("inf")
+
+
+def read_networks(sources: Sequence[str]) -> dict[str, Network]:
+    """Built-in networks or files, by name. Raises `ModelFileError`, `UnknownName`, and
+    `TilewrightError` if two have the same name."""
+    import networks
+    from targets.errors import TilewrightError
+
+    found: dict[str, Network] = {}
+    for source in sources:
+        network = networks.load(source, None, sandbox=True)
+        _ = network.examined  # a file that cannot be read is refused here
+        if network.name in found:
+            raise TilewrightError(f"two networks are called {network.name}; name each once")
+        found[network.name] = network
+    return found
