@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from codesign.lab import Lab
 from codesign.problem import Design
 from models import make_explorer
@@ -33,28 +31,28 @@ class InLab(InProcess):
 
 
 class LayerTuning:
-    """All layers of a design, each with a tuner of its own that goes on where it was."""
+    """The layers of a design, each with a tuner of its own that goes on where it was."""
 
     def __init__(
         self, design: Design, lab: Lab, seed: int, tuner: str = "default",
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
-        self.design = design
-        self.sessions = []
-        for layer in design.layers:
-            problem = problem_of(design.target, layer.workload, seed)
-            setting = Setting(design.target, make_explorer(tuner, dict(options or {})), problem)
-            self.sessions.append(Session(setting, performer=InLab(setting, lab, design)))
+        self.design, self.lab, self.seed = design, lab, seed
+        self._tuner, self._options = tuner, dict(options or {})
+        self._sessions: dict[int, Session] = {}
 
-    def advance(self, trials: int) -> None:
-        """So many trials of each layer, in one round. Raises `BudgetSpent`."""
-        for session in self.sessions:
-            session.advance(trials)
+    def advance(self, layer: int, trials: int) -> float:
+        """A round of so many trials of a layer. Returns the seconds of its fastest trial so far,
+        infinite without one. Raises `BudgetSpent`."""
+        if layer not in self._sessions:
+            self._sessions[layer] = self._session(layer)
+        session = self._sessions[layer]
+        session.advance(trials)
+        best = session.history.best
+        return float("inf") if best is None else float(session.history.seconds[best])
 
-    def seconds(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Of each layer by its fastest trial, shape (layers,); infinite without one."""
-        best = [
-            np.inf if s.history.best is None else float(s.history.seconds[s.history.best])
-            for s in self.sessions
-        ]
-        return np.array(best)
+    def _session(self, layer: int) -> Session:
+        target = self.design.target
+        problem = problem_of(target, self.design.layers[layer].workload, self.seed)
+        setting = Setting(target, make_explorer(self._tuner, self._options), problem)
+        return Session(setting, performer=InLab(setting, self.lab, self.design))

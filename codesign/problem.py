@@ -19,6 +19,10 @@ from targets.capabilities import Bound, capability
 from targets.errors import WorkloadError
 from targets.workload import Workload
 
+SAMPLED = 1 << 13
+"""Schedules that decide whether a pool is done with the convolution before it. There are many
+machines to decide it for: fewer than tuning one asks about."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -97,10 +101,13 @@ class Problem:
 
     def _made(self, row: int) -> Design:
         target = self.hardware.target(row)
-        here = Accelerator.of(target, self._epilogue, self._max_waste)
+        here = Accelerator.of(target, self._epilogue, self._max_waste, SAMPLED)
         found: dict[Workload, tuple[list[int], list[tuple[str, str]]]] = {}
+        cpu = []
         for place, (name, network) in enumerate(self.networks.items()):
-            for workload, count, names in network.workloads_on(here):
+            workloads, report = network.surveyed_on(here)
+            cpu.append(report.cpu_seconds)
+            for workload, count, names in workloads:
                 counts, known = found.setdefault(workload, ([0] * len(self.networks), []))
                 counts[place] += count
                 known += [(name, each) for each in names]
@@ -108,7 +115,6 @@ class Problem:
             Layer(workload, tuple(counts), tuple(names))
             for workload, (counts, names) in found.items()
         ]
-        cpu = [network.report_on(here).cpu_seconds for network in self.networks.values()]
         return Design(row, target, float(self.hardware.areas[row]), tuple(layers), tuple(cpu))
 
 

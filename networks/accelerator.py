@@ -31,6 +31,8 @@ from targets.workload import Workload
 EpilogueMode = Literal["full", "per-channel", "plain"]
 
 MAX_WASTE = 1.0
+SAMPLED = 1 << 16
+"""Schedules of a larger space that an estimate is asked about."""
 
 
 def _anything(_: Workload) -> None:
@@ -62,9 +64,13 @@ class Accelerator:
 
     @classmethod
     def of(
-        cls, target: Target, epilogue: EpilogueMode = "full", max_waste: float = MAX_WASTE
+        cls,
+        target: Target,
+        epilogue: EpilogueMode = "full",
+        max_waste: float = MAX_WASTE,
+        sampled: int = SAMPLED,
     ) -> Accelerator:
-        """A target as accelerator."""
+        """A target as accelerator; estimates are asked about `sampled` schedules of a workload."""
         if "float32" in dtypes_of(target):
             return cls(
                 Blocks(), epilogue, max_waste, computes_floats=True,
@@ -79,7 +85,7 @@ class Accelerator:
             max_waste,
             least if bound is None else bound.bound,
             SLOWDOWN if host is None else host.host_slowdown,
-            _estimate_of(target) if pools is not None and pools.pools_sums else None,
+            _estimate_of(target, sampled) if pools is not None and pools.pools_sums else None,
         )
 
     def seconds(self, workload: Workload) -> float | None:
@@ -110,11 +116,7 @@ class Accelerator:
             return math.inf
 
 
-SAMPLED = 1 << 16
-"""Schedules of a larger space that an estimate is asked about."""
-
-
-def _estimate_of(target: Target) -> Callable[[Workload], float]:
+def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
     """The least estimate of the schedules of a workload that fit, of some in a large space."""
 
     @cache
@@ -123,8 +125,8 @@ def _estimate_of(target: Target) -> Callable[[Workload], float]:
         if estimates is None or space.listed is not None:
             raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
         flat = np.arange(space.size)
-        if space.size > SAMPLED:
-            flat = np.random.default_rng(0).integers(0, space.size, SAMPLED)
+        if space.size > sampled:
+            flat = np.random.default_rng(0).integers(0, space.size, sampled)
         table = estimates.estimate(workload, space.unravel(flat))
         fits = table.of_meaning("share").max(axis=1, initial=0.0) <= 1
         if not fits.any():

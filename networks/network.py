@@ -67,7 +67,7 @@ class Network:
         Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
         be imported is part of the report.
         """
-        return report.build(self.examined, accelerator)
+        return report.build(self.examined, accelerator, decide(self.examined, accelerator))
 
     def workloads(
         self,
@@ -87,8 +87,13 @@ class Network:
 
         Raises as `report_on`, and `UnsupportedOperatorError` where part of the network cannot run.
         """
+        return self.surveyed_on(accelerator)[0]
+
+    def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
+        """`workloads_on` and `report_on` at once. Raises as they do."""
         refuse_unsupported(self.name, self.examined.unsupported)
-        return collect(decide(self.examined, accelerator))
+        decisions = decide(self.examined, accelerator)
+        return collect(decisions), report.build(self.examined, accelerator, decisions)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""

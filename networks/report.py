@@ -12,7 +12,6 @@ from networks.cpu_costs import operator_seconds
 from networks.examined import Examined
 from networks.extract import Decision, collect, offloaded_macs
 from networks.graph import Absorbed, Operator, Shape
-from networks.offload import decide
 from targets.files import Json
 from targets.workload import Workload
 
@@ -98,9 +97,9 @@ class ModelReport:
         return asdict(self)
 
 
-def build(examined: Examined, accelerator: Accelerator) -> ModelReport:
-    """Decide every fused call and say what becomes of every operator."""
-    decisions, blocks = decide(examined, accelerator), accelerator.blocks
+def build(examined: Examined, accelerator: Accelerator, decisions: list[Decision]) -> ModelReport:
+    """Say what becomes of every operator, by what was decided of every fused call."""
+    blocks = accelerator.blocks
     reports = _operators(examined, decisions, accelerator.slowdown)
     return ModelReport(
         model=examined.name,

@@ -75,8 +75,8 @@ class _Over:
     def _worth(self, problem: Problem, lab: Lab, seed: int, row: int) -> Worth:
         design = problem.design(row)
         tuning = LayerTuning(design, lab, seed, self.options.tuner)
-        tuning.advance(self.options.trials)
-        latency = float(design.seconds(tuning.seconds()).sum())
+        layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
+        latency = float(design.seconds(np.array(layers)).sum())
         return (design.area, latency) if math.isfinite(latency) else NOTHING
 
 

@@ -170,9 +170,8 @@ class _Search:
         if machine.tuning is None:
             machine.tuning = LayerTuning(machine.design, self.lab, self.seed, self.options.tuner)
         for layer in layers:
-            machine.tuning.sessions[layer].advance(self.options.batch)
+            machine.measured[layer] = machine.tuning.advance(layer, self.options.batch)
             machine.batches[layer] += 1
-            machine.measured[layer] = machine.tuning.seconds()[layer]
         self.bias.learn(machine, layers)
 
 
