@@ -53,7 +53,8 @@ def front_of(lab: Lab) -> list[Judged]:
 
 
 def undominated(points: Points) -> list[int]:
-    """Rows of points that no other beats in both, by ascending area; of equal ones the first."""
+    """Rows of points, shape (points, 2), that no other beats in both, by ascending area; of equal
+    ones the first."""
     best, rows = np.inf, []
     for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
         if points[row, 1] < best:
@@ -63,8 +64,8 @@ def undominated(points: Points) -> list[int]:
 
 
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:
-    """What area and log latency of the points dominate, up to a reference. Latencies count by their
-    logarithm: twice as fast is as much worth wherever it is."""
+    """What area and log latency of points, shape (points, 2), dominate, up to a reference.
+    Latencies count by their logarithm: twice as fast is as much worth wherever it is."""
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
     for row in undominated(inside):

@@ -38,6 +38,9 @@ class TwoLevel:
         halving: float = Field(
             0.5, gt=0, lt=1, description="of what a layer could still save, a batch leaves so much"
         )
+        doubt: float = Field(
+            0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+        )
         part: float = Field(
             0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
         )
@@ -146,7 +149,8 @@ class _Search:
     def _whole_step(self, machine: _Machine) -> tuple[float, int, list[int]] | None:
         """For one that is: the layer with which another batch is expected to save most."""
         lowest = np.minimum(self._optimum(machine), machine.measured)
-        saved = (machine.measured - lowest) * machine.calls
+        doubt = self.options.doubt * (machine.measured - machine.design.bounds)
+        saved = np.maximum(machine.measured - lowest, doubt) * machine.calls
         saved *= self.options.halving ** (machine.batches - 1) * (1 - self.options.halving)
         layer = int(np.argmax(saved))
         if saved[layer] <= 0:

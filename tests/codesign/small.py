@@ -1,0 +1,41 @@
+"""A co-design problem that takes a second: one small network, a few dozen machines."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+
+from codesign.hardware import Hardware
+from codesign.lab import BudgetSpent, Lab
+from codesign.method import make_method
+from codesign.problem import Problem, read_networks
+from targets import make_target
+
+BOUNDS = {
+    "log_batch": (0, 0), "log_block_in": (4, 5), "log_block_out": (4, 5),
+    "log_inp_buff_size": (13, 15), "log_wgt_buff_size": (15, 16), "log_acc_buff_size": (15, 16),
+    "log_uop_buff_size": (13, 13), "bus_bits": (64, 64),
+}  # fmt: skip
+BUDGET = 0.9
+
+
+@cache
+def small_problem() -> Problem:
+    """digits_cnn on machines of 16 and 32 channels."""
+    hardware = Hardware(make_target("vta-pynq"), BUDGET, BOUNDS)
+    return Problem(read_networks(["digits_cnn"]), hardware)
+
+
+def searched(
+    method: str, budget: int, seed: int = 0, lab: Lab | None = None, **options: object
+) -> Lab:
+    """The lab after a search."""
+    lab = lab or Lab(budget)
+    with suppress(BudgetSpent):
+        make_method(method, options).search(small_problem(), lab, seed)
+    return lab
+
+
+def told(lab: Lab) -> list[tuple[int, str, int, float]]:
+    """What was measured, in order: machine, workload, config, cycles."""
+    return [(each.design.row, each.workload.id, each.flat, each.found.cycles) for each in lab.log]
