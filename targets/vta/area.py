@@ -16,6 +16,7 @@ FPGA utilisation: how many DSP blocks a multiplier takes is the tools' decision.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import log2
 
 from targets.vta.spec import Machine, VtaSpec
@@ -64,7 +65,12 @@ class Area:
 
 def area_of(spec: VtaSpec) -> Area:
     """The resource model of a specification."""
-    return _area(spec, _area(VtaSpec.from_mapping({}), None).gates)
+    return _area(spec, _default_gates())
+
+
+@cache
+def _default_gates() -> float:
+    return _area(VtaSpec.from_mapping({}), None).gates
 
 
 def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
