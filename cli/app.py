@@ -14,6 +14,7 @@ import typer
 
 from cli.commands import (
     artefact,
+    codesign,
     compare,
     dataset,
     enumerate,
@@ -67,7 +68,7 @@ def _options(
 
 
 for _group in (
-    tune, artefact, compare, explain, trials, export, networks, targets, servers, set_up, vta,
+    tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up, vta,
     enumerate, dataset, model,
 ):  # fmt: skip
     _group.register(app)

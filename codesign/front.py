@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codesign.lab import Lab
-from codesign.problem import Design, Problem
+from codesign.problem import Design, Problem, bound_of
 
 Points = NDArray[np.float64]
 """Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
@@ -79,3 +79,13 @@ def best_within(problem: Problem, lab: Lab, area: float) -> Judged | None:
     """The fastest design of at most that area; None if none was measured whole."""
     fitting = [each for each in judged(lab) if each.design.area <= area]
     return min(fitting, key=lambda each: each.latency, default=None)
+
+
+def reference_of(problem: Problem) -> tuple[float, float]:
+    """What hypervolumes of a problem are measured from: the budget, and four times what the
+    smallest machine that runs all layers takes at least, in seconds."""
+    for row in range(len(problem.hardware.points)):
+        least = bound_of(problem.design(row))
+        if np.isfinite(least):
+            return problem.hardware.budget, 4 * least
+    return problem.hardware.budget, 1.0

@@ -124,6 +124,13 @@ class Lab:
         finally:
             self.compiled += self.spent - before
 
+    def correct(self, design: Design, workload: Workload, measured: Known) -> None:
+        """Put what trials measure now, by flat index, in the place of what the ledger says of them:
+        whoever searches again learns that. Raises `LedgerError` or `LeaseHeld`."""
+        self._recorded(design, workload)
+        _, records = self._known[design.target.fingerprint, workload.id]
+        records.correct(design.target.space(workload), measured, of_others=False)
+
     def _answered(
         self, design: Design, workload: Workload, configs: Configs,
         simulate: Callable[[NDArray[np.int64]], tuple[Lowered, Measurements]],

@@ -138,6 +138,21 @@ class Bound(Protocol):
         ...
 
 
+PARTS = ("compute", "reads", "writes", "start-up")
+"""What the time of a program goes to: arithmetic, waiting for what is read from memory, waiting for
+what is written there, and all before the first arithmetic on what was read."""
+
+
+@runtime_checkable
+class HasBreakdown(Protocol):
+    """Sees where the time of a program goes."""
+
+    def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
+        """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
+        program takes. -1 where there is none, or it does not run to its end."""
+        ...
+
+
 @runtime_checkable
 class HasCosts(Protocol):
     """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""

@@ -26,7 +26,7 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
     `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
     `UnsafeFile`, `LedgerError` or `OSError` if it cannot be written."""
     path = (options.folder / LEDGER).absolute()
-    with _alone(path):
+    with alone(path.parent):
         check_files(options.folder)
         check_vacant(options)
         with Ledger(path) as ledger:
@@ -42,10 +42,12 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Processes that share a ledger hold it for moments: what a command holds is another lease."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lease = Lease(lease_of(held_by_command(path.parent)), LEASE_SECONDS)
+def alone(folder: Path) -> Iterator[None]:
+    """Hold an output folder. Processes that share a ledger hold it for moments: what a command
+    holds is another lease. Raises `LeaseHeld` if another command has it, `UnsafeFile` and
+    `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lease = Lease(lease_of(held_by_command(folder)), LEASE_SECONDS)
     lease.acquire()
     try:
         yield

@@ -16,7 +16,7 @@ from search import History, Known, Trial
 from search.engine import latency_at
 from search.run_records import TRIAL
 from search.stages import trial_at
-from targets.base import Lowered
+from targets.base import Lowered, Target
 from targets.capabilities import (
     Baseline,
     Bound,
@@ -121,9 +121,14 @@ def wrong_winners(study: Study, history: History, timed: dict[int, Trial]) -> Kn
 
 
 def holds(study: Study, claimed: Latency, found: Latency) -> bool:
+    """`holds_on` the target of a study."""
+    return holds_on(study.target, claimed, found)
+
+
+def holds_on(target: Target, claimed: Latency, found: Latency) -> bool:
     """Whether a latency that was recorded may stand beside what the target gives now: it is equal
     where measuring repeats, at least half of it elsewhere."""
-    if study.target.deterministic:
+    if target.deterministic:
         near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
         return claimed.cycles == found.cycles and near
     if claimed.cycles > 0 and found.cycles > 0:

@@ -142,7 +142,7 @@ def write_run(
     run: RunFile = {
         "version": VERSION,
         "network": _network(options),
-        "target": _origin(options.target),
+        "target": origin_of(options.target),
         "layers": list(options.layers),
         "tuner": options.tuner,
         "seed": options.seed,
@@ -173,7 +173,7 @@ def _foreign(options: TuningOptions, held: RunFile) -> str:
     """Why a folder is another run's; empty if it is not."""
     if not _same(held["network"], _network(options)):
         return f"is not {options.subject}'s"
-    if not _same(held["target"], _origin(options.target)):
+    if not _same(held["target"], origin_of(options.target)):
         return f"is not {options.target}'s"
     if options.layers and not set(held["layers"] or ["all"]) <= set(options.layers):
         return "has more layers than --layers names"
@@ -192,10 +192,11 @@ def _network(options: TuningOptions) -> Origin:
     if options.workload:
         text = f"{options.workload}; {options.steps}"
         return {"name": options.workload, "place": text, "digest": ""}
-    return _origin(options.model)
+    return origin_of(options.model)
 
 
-def _origin(text: str) -> Origin:
+def origin_of(text: str) -> Origin:
+    """What the text that names a network or target means: a file, or a name. Raises `OSError`."""
     path = Path(text)
     if not path.is_file():
         return {"name": text, "place": text, "digest": ""}

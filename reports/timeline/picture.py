@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from reports.timeline.stalls import Spans, kinds, stalls
+from targets.vta.stalls import Spans, kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES
 from targets.vta.timing.outcome import ACTIVITIES

@@ -10,7 +10,7 @@ import numpy as np
 from reports.figures import milliseconds
 from reports.templates import render
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from reports.timeline.stalls import kinds, stalls
+from targets.vta.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.files import write_atomically
 from targets.vta.isa import MODULE_NAMES

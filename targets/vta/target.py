@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
 from targets.built import Built, BuiltProgram, LayerGraph, Pick
-from targets.capabilities import Blocks, Costs, Latency, UntunedSchedule
+from targets.capabilities import PARTS, Blocks, Costs, Latency, UntunedSchedule
 from targets.errors import WorkloadError
 from targets.features import Features
 from targets.files import Json
@@ -23,6 +23,7 @@ from targets.vta import autotvm
 from targets.vta.area import area_of
 from targets.vta.baseline import Baseline, baseline_of, fallback_of
 from targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
+from targets.vta.breakdown import breakdown
 from targets.vta.designs import DESIGNS, redesigned
 from targets.vta.estimates import ESTIMATES, estimator
 from targets.vta.functional.semantics import SemanticsName
@@ -147,6 +148,15 @@ class VtaTarget:
     def bound(self, workload: Workload) -> Latency:
         """See `targets.vta.bounds.bound_cycles`."""
         return self._latency(bound_cycles(workload, self.spec))
+
+    def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
+        """See `targets.vta.breakdown`."""
+        lowering = self._lowering_of(lowered)
+        found = np.full((len(lowered), len(PARTS)), -1, np.int64)
+        for row in np.flatnonzero(lowered.ok).tolist():
+            insns = lowered.programs[INSNS][row]
+            found[row] = breakdown(insns, lowering.spec, lowering.geometry.insn_bytes_at)
+        return found
 
     def costs(self, workload: Workload) -> Costs:
         """What trials cost a user who has the board: half a millisecond to lower one here, about a

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
 from reports.timeline.picture import draw_timeline
 from reports.timeline.plot import write_plot
-from reports.timeline.stalls import kinds, stalls
+from targets.vta.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
 from targets.vta.spec import VtaSpec

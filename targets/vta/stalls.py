@@ -49,7 +49,8 @@ class Spans:
 
 
 def kinds(report: CycleReport) -> NDArray[np.str_]:
-    """Shape (n,): the kind of each instruction, one of `reports.timeline.colours.KIND_COLOURS`."""
+    """Shape (n,): the kind of each instruction: its opcode's name, of a load with the memory's
+    behind it, "no-op" for a transfer of nothing."""
     opcode = (report.insns[:, 0] & np.uint64(7)).astype(np.int64)
     memory = (report.insns[:, 0] >> np.uint64(7) & np.uint64(7)).astype(np.int64)
     empty = (report.insns[:, 1] & np.uint64(0xFFFF0000)) == 0

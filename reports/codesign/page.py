@@ -1,0 +1,1 @@
+def front_page(summary, rows): return b""
