@@ -68,8 +68,8 @@ def _options(
 
 
 for _group in (
-    tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up, vta,
-    enumerate, dataset, model,
+    tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up,
+    vta, enumerate, dataset, model,
 ):  # fmt: skip
     _group.register(app)
 

@@ -8,13 +8,13 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 
 from codesign import folder
-from codesign.front import best_within, hypervolume, reference_of
+from codesign.front import best_within, hypervolume, judged, reference_of
 from codesign.lab import Lab
 from codesign.options import CodesignOptions
 from codesign.outcome import FrontRow, ProvenDesign, front_row
@@ -75,17 +75,27 @@ class Summary(TypedDict):
     prefect_flow_run_id: NotRequired[str]
 
 
+class Beaten(NamedTuple):
+    """A machine that was measured whole, and is not on the front: `milliseconds` of one inference
+    of each network, by the best of what was measured."""
+
+    name: str
+    area: float
+    milliseconds: float
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: the summary, the front by ascending area, and the measurements, a row
-    each."""
+    """What a run came to: the summary, the front by ascending area, the other machines, and the
+    measurements, a row each."""
 
     summary: Summary
     front: list[FrontRow]
+    beaten: list[Beaten]
     trials: pd.DataFrame
 
 
-Page = Callable[[Summary, Sequence[FrontRow]], bytes]
+Page = Callable[[Outcome], bytes]
 """Draws a front: an HTML page."""
 
 
@@ -131,7 +141,13 @@ def outcome_of(
         "versions": _versions(hardware.base.fingerprint),
     }
     rows = [front_row(problem, each) for each in proven]
-    return Outcome(summary, rows, trials_frame(problem, lab))
+    names = {row["name"] for row in rows}
+    beaten = [
+        Beaten(each.design.name, each.design.area, 1e3 * each.latency)
+        for each in judged(lab)
+        if each.design.name not in names
+    ]
+    return Outcome(summary, rows, beaten, trials_frame(problem, lab))
 
 
 def write_outputs(options: CodesignOptions, outcome: Outcome, page: Page | None) -> None:
@@ -141,7 +157,7 @@ def write_outputs(options: CodesignOptions, outcome: Outcome, page: Page | None)
     folder.keep_specs(place, {f"{row['name']}.json": spec_file(row) for row in outcome.front})
     files = {folder.FRONT: _pretty(outcome.front), folder.TRIALS: parquet(outcome.trials)}
     if page is not None:
-        files[folder.PAGE] = page(outcome.summary, outcome.front)
+        files[folder.PAGE] = page(outcome)
     files[folder.SUMMARY] = _pretty(outcome.summary)
     for name, data in files.items():
         write_atomically(place / name, data)

@@ -55,7 +55,9 @@ class Steps(Protocol):
         """Completes the summary before it is written; `wall` is how many seconds it took."""
         ...
 
-    def write_results(self, options: CodesignOptions, work: Callable[[], None]) -> None:
+    def write_results(
+        self, options: CodesignOptions, outcome: Outcome, work: Callable[[], None]
+    ) -> None:
         """The files."""
         ...
 
@@ -80,7 +82,9 @@ class Plain:
     def finished(self, options: CodesignOptions, outcome: Outcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
 
-    def write_results(self, options: CodesignOptions, work: Callable[[], None]) -> None:
+    def write_results(
+        self, options: CodesignOptions, outcome: Outcome, work: Callable[[], None]
+    ) -> None:
         work()
 
 
@@ -127,7 +131,7 @@ def run(
             listen(Note(_nothing_whole(lab)))
         steps.finished(options, outcome, time.perf_counter() - begin)
         listen(StageBegan("write_results"))
-        steps.write_results(options, lambda: write_outputs(options, outcome, page))
+        steps.write_results(options, outcome, lambda: write_outputs(options, outcome, page))
     return outcome
 
 

@@ -33,7 +33,7 @@ def network_note(
     each = f"{workloads * trials} trials together" if dealt else f"{trials} trials each"
     count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
-    return _paragraphs(what, block(command, "sh"), _list(links))
+    return paragraphs(what, block(command, "sh"), listed(links))
 
 
 def workload_note(
@@ -44,8 +44,8 @@ def workload_note(
     what = f"{of}, {count} {plural(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
     epilogue = ", ".join(map(str, workload.epilogue))
-    return _paragraphs(
-        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), _list(links)
+    return paragraphs(
+        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), listed(links)
     )
 
 
@@ -69,7 +69,7 @@ def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str
 def with_outcome(note: str, outcome: str) -> str:
     """A note with what came out of the run as its second paragraph."""
     first, _, rest = note.partition("\n\n")
-    return _paragraphs(first, outcome, rest)
+    return paragraphs(first, outcome, rest)
 
 
 def network_summary(title: str, summary: Summary, names: Names, links: Links) -> str:
@@ -77,8 +77,8 @@ def network_summary(title: str, summary: Summary, names: Names, links: Links) ->
     outcome = outcome_line(
         summary["total"], [row["default_source"] for row in summary["workloads"]]
     )
-    return _paragraphs(
-        f"# {plain(title)}", outcome, _list(links), markdown_table(results_rows(summary, names))
+    return paragraphs(
+        f"# {plain(title)}", outcome, listed(links), markdown_table(results_rows(summary, names))
     )
 
 
@@ -89,9 +89,11 @@ def _latency(cycles: int | None, seconds: float | None) -> str:
     return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
 
 
-def _list(links: Links) -> str:
+def listed(links: Links) -> str:
+    """A line a link."""
     return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())
 
 
-def _paragraphs(*parts: str) -> str:
+def paragraphs(*parts: str) -> str:
+    """Those that are not empty."""
     return "\n\n".join(part for part in parts if part)

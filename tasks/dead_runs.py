@@ -18,14 +18,17 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Crashed
 
+from codesign.options import CodesignOptions
 from targets.errors import TilewrightError
 from tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+Options = TuningOptions | CodesignOptions
+"""Of a run that has an output folder."""
 MESSAGE = "its process was killed; a later run on the same folder goes on from there"
 
 
-def retire_dead_runs(options: TuningOptions, current: str) -> int:
+def retire_dead_runs(options: Options, current: str) -> int:
     """Mark every unfinished run on this output folder as crashed, but the `current` one, and every
     unfinished task. Whoever calls this holds the folder's ledger, so none of them can be alive.
     Returns how many runs."""
@@ -45,9 +48,7 @@ def retire_dead_runs(options: TuningOptions, current: str) -> int:
     return len(dead)
 
 
-def _unfinished_tasks(
-    client: SyncPrefectClient, options: TuningOptions, current: str
-) -> list[UUID]:
+def _unfinished_tasks(client: SyncPrefectClient, options: Options, current: str) -> list[UUID]:
     """Of whichever run: tasks report their end through a queue of the server, where a full disk or
     a killed server loses it, and the run may have ended well."""
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
@@ -68,7 +69,7 @@ def _about_to_start(run: FlowRun) -> bool:
     return pending and run.parent_task_run_id is None
 
 
-def _on_folder(run: FlowRun, options: TuningOptions, current: str) -> bool:
+def _on_folder(run: FlowRun, options: Options, current: str) -> bool:
     return str(run.id) != current and _same_folder(run.parameters, options)
 
 
@@ -76,9 +77,9 @@ def _crashed() -> State[Any]:
     return Crashed(message=MESSAGE)
 
 
-def _same_folder(parameters: dict[str, Any], options: TuningOptions) -> bool:
+def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
     try:
-        theirs = TuningOptions.model_validate(parameters.get("options"))
+        theirs = type(options).model_validate(parameters.get("options"))
     except (ValueError, TilewrightError):
         return False
     return theirs.folder.absolute() == options.folder.absolute()

@@ -19,11 +19,12 @@ def command_of(options: TuningOptions) -> str:
         value = getattr(options, name)
         if name in ("model", "fresh") or value == getattr(DEFAULTS, name):
             continue
-        words += _words(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
+        words += words_of(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
     return shlex.join(words)
 
 
-def _words(flag: str, value: object) -> list[str]:
+def words_of(flag: str, value: object) -> list[str]:
+    """An option as it is typed, once an entry if its value is a table."""
     if isinstance(value, dict):
         pairs = [(name, "x".join(map(str, each)) if isinstance(each, tuple) else str(each))
                  for name, each in value.items()]  # fmt: skip

@@ -1,0 +1,1 @@
+"""The front of a co-design run as a page to explore."""

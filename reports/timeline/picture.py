@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from targets.vta.stalls import Spans, kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES
+from targets.vta.stalls import Spans, kinds, stalls
 from targets.vta.timing.outcome import ACTIVITIES
 from targets.vta.timing.report import CycleReport
 

@@ -10,10 +10,10 @@ import numpy as np
 from reports.figures import milliseconds
 from reports.templates import render
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from targets.vta.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.files import write_atomically
 from targets.vta.isa import MODULE_NAMES
+from targets.vta.stalls import kinds, stalls
 from targets.vta.timing import CycleReport
 
 _OTHER_COLOUR = "#7b8794"

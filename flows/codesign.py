@@ -1,0 +1,38 @@
+"""The flow that searches accelerators and schedules together. The order of its steps is
+`codesign.run`'s; one that was killed goes on by the ledger of its folder.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import Flow, flow
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from codesign import run
+from codesign.options import CodesignOptions
+from codesign.outputs import Outcome
+from codesign.progress import Listener, ignore
+from reports.codesign.page import front_page
+from services.home import use_home
+from tasks.codesign import TrackedSteps, logged
+
+
+def codesign_flow(listen: Listener = ignore) -> Flow[[CodesignOptions], Outcome]:
+    """The flow, with somebody who hears what happens."""
+
+    @flow(
+        name="codesign",
+        flow_run_name="{options.subject} within {options.budget}, {options.method}",
+        persist_result=False,
+    )
+    def codesign(options: CodesignOptions) -> Outcome:
+        """Search machines and schedules, prove the front, write the folder, tell MLflow."""
+        use_home()
+        quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+        with quiet, TrackedSteps() as steps:
+            return run.run(options, logged(listen), steps, front_page)
+
+    return codesign
+
+
+codesign = codesign_flow()
+"""What a deployment serves."""

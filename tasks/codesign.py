@@ -1,0 +1,244 @@
+"""The steps of a co-design run as Prefect tasks, and its run in MLflow.
+
+A task stands for work on problems and labs of many machines, which Prefect would walk through: it
+takes what does the work, and words to show.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from uuid import UUID
+
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from codesign import folder
+from codesign.lab import Lab
+from codesign.options import CodesignOptions
+from codesign.outcome import ProvenDesign
+from codesign.outputs import Outcome
+from codesign.problem import Problem
+from codesign.progress import Event, Listener, Prepared, Standing
+from reports.codesign.notes import front_note, front_rows, run_note
+from reports.markdown import plain
+from services.urls import flow_run_url
+from targets.files import Json
+from tasks import tracking
+from tasks.dead_runs import retire_dead_runs
+from tasks.stage import step
+from tuning.events import Note
+from tuning.folders import identity
+
+EVERY = "measurements"
+"""The metric that every step of a run's curves has."""
+PROGRESS_SECONDS = 2.0
+"""Between two updates of the progress artifact, a call of the server each."""
+
+
+class TrackedSteps:
+    """Keeps `codesign.run.Steps`; a context, which ends the run in MLflow as what it was: finished,
+    failed, or stopped by a person."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+
+    def __enter__(self) -> TrackedSteps:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.run_id:
+            tracking.close_run(self.run_id, tracking.ended_by(error))
+
+    def read_networks(self, options: CodesignOptions, work: Callable[[], Problem]) -> Problem:
+        return _read_networks(options.subject, work)
+
+    def opened(self, options: CodesignOptions, problem: Problem) -> None:
+        retire_dead_runs(options, current=str(flow_run.id))
+        self.run_id = _open_run(options, problem)
+
+    def search(self, options: CodesignOptions, work: Callable[[Listener], Lab]) -> Lab:
+        return _search(options.method, options.trials, self.run_id, work)
+
+    def prove_front(
+        self, options: CodesignOptions, work: Callable[[], list[ProvenDesign] | int]
+    ) -> list[ProvenDesign] | int:
+        return _prove_front(options.subject, work)
+
+    def finished(self, options: CodesignOptions, outcome: Outcome, wall: float) -> None:
+        outcome.summary["wall_seconds"] = round(wall, 3)
+        outcome.summary["mlflow_run_id"] = self.run_id
+        outcome.summary["prefect_flow_run_id"] = str(flow_run.id)
+
+    def write_results(
+        self, options: CodesignOptions, outcome: Outcome, work: Callable[[], None]
+    ) -> None:
+        _write_report(str(options.folder), work)
+        _show_front(options.subject, self.run_id, lambda: outcome)
+        _log_run(options.subject, self.run_id, lambda: (options, outcome))
+
+
+def logged(listen: Listener) -> Listener:
+    """Logs what is worth a line of the flow run's log, then passes it on."""
+
+    def hear(event: Event) -> None:
+        text = ""
+        if isinstance(event, Note):
+            text = event.text
+        elif isinstance(event, Prepared):
+            text = f"{event.machines} machines within bounds and budget"
+        if text and FlowRunContext.get() is not None:
+            get_run_logger().info(text)
+        listen(event)
+
+    return hear
+
+
+@step("{subject}")
+def _read_networks(subject: str, work: Callable[[], Problem]) -> Problem:
+    """Read the networks, and see what of them there is to offload."""
+    return work()
+
+
+@step("{trials} measurements by {method}")
+def _search(method: str, trials: int, run_id: str, work: Callable[[Listener], Lab]) -> Lab:
+    """Measure machines and schedules, with a progress that moves and curves in MLflow."""
+    shown, told = _Progress(trials), time.monotonic()
+    with tracking.StepLog(run_id, every=EVERY) as log:
+
+        def hear(event: Event) -> None:
+            nonlocal told
+            if not isinstance(event, Standing):
+                return
+            log.add(event.trials, curves(event))
+            if time.monotonic() - told > PROGRESS_SECONDS:
+                told = time.monotonic()
+                shown.show(event.trials)
+
+        lab = work(hear)
+    shown.show(trials)  # also of a method that has no more to ask
+    return lab
+
+
+@step("the front of {subject}")
+def _prove_front(
+    subject: str, work: Callable[[], list[ProvenDesign] | int]
+) -> list[ProvenDesign] | int:
+    """Lower and measure every schedule of the front anew, and run it on data."""
+    return work()
+
+
+@step("{place}")
+def _write_report(place: str, work: Callable[[], None]) -> None:
+    """Write the front, its specifications, the measurements, the page and the summary."""
+    work()
+
+
+@step("{subject}")
+def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> None:
+    """The front as a table and a note in Prefect."""
+    found = outcome()
+    if found.front:
+        create_table_artifact(key="front", table=front_rows(found), description=plain(subject))
+    links = {"this run in MLflow": tracking.run_url(run_id)}
+    create_markdown_artifact(
+        key="codesign", markdown=front_note(found, links), description=plain(subject)
+    )
+
+
+@step("{subject}")
+def _log_run(
+    subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, Outcome]]
+) -> None:
+    """Final figures and all files, to MLflow."""
+    options, outcome = about()
+    summary, best = outcome.summary, outcome.summary["best"]
+    figures = {
+        "front_size": float(summary["front"]),
+        "machines_seen": float(summary["hardware"]["seen"]),
+        "compiles": float(summary["compiles"]),
+        "wall_seconds": summary["wall_seconds"],
+    }
+    if best is not None:
+        figures |= {"best_area": best["area"], "best_milliseconds": best["milliseconds"]}
+    tracking.log_results(run_id, figures)
+    for name in (folder.FRONT, folder.TRIALS, folder.SUMMARY, folder.PAGE):
+        tracking.log_file(run_id, options.folder / name)
+    for row in outcome.front:
+        path = options.folder / folder.SPECS / f"{row['name']}.json"
+        tracking.log_file(run_id, path, folder.SPECS)
+
+
+def curves(event: Standing) -> dict[str, float]:
+    """A step of a run's curves in MLflow; what is infinite is left out there."""
+    return {
+        EVERY: float(event.trials),
+        "latency/best_milliseconds": 1e3 * event.latency,
+        "front/hypervolume": event.hypervolume,
+        "front/size": float(event.front),
+        "machines": float(event.machines),
+    }
+
+
+class _Progress:
+    """A bar in Prefect's pages."""
+
+    def __init__(self, trials: int) -> None:
+        self.trials = trials
+        made = create_progress_artifact(
+            0.0, key="search", description=f"of {trials} measurements"
+        )
+        assert isinstance(made, UUID)  # as everywhere but in asynchronous code
+        self._id = made
+
+    def show(self, done: int) -> None:
+        """So many measurements are done."""
+        update_progress_artifact(self._id, progress=round(100 * done / self.trials, 1))
+
+
+def _open_run(options: CodesignOptions, problem: Problem) -> str:
+    params: dict[str, Json] = {
+        **{name: value for name, value in folder.about(options).items() if name != "networks"},
+        "networks": ",".join(problem.networks),
+        "target": problem.hardware.base.name,
+        "trials": options.trials,
+        "machines": len(problem.hardware.points),
+    }
+    about = params | {"folder": identity(options.folder), "run": folder.identity(options)}
+    flow_run_id = str(flow_run.id)
+    title = f"codesign {options.subject} within {options.budget:g}, {options.method}"
+    tags = {
+        "networks": ",".join(problem.networks),
+        "method": options.method,
+        "seed": str(options.seed),
+        MLFLOW_SOURCE_NAME: "tilewright codesign",
+        MLFLOW_SOURCE_TYPE: "LOCAL",
+        "prefect_flow_run_id": flow_run_id,
+        "prefect_flow_run_url": flow_run_url(flow_run_id),
+    }
+    run_id = tracking.open_run(
+        title, tracking.run_key(about), params=params, tags=tags | tracking.commit_tag(),
+        fresh=options.fresh,
+    )  # fmt: skip
+    tracking.describe_run(run_id, run_note(options, flow_run_url(flow_run_id)))
+    create_link_artifact(
+        link=tracking.run_url(run_id),
+        key="mlflow-run",
+        description=f"{plain(title)}: the run in MLflow",
+    )
+    return run_id
