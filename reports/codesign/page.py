@@ -47,7 +47,7 @@ class Axis:
         if self.logarithmic and self.high / self.low >= _NARROW:
             values = round_ticks(self.low, self.high)
         else:
-            locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
+            locator = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10])
             values = list(locator.tick_values(self.low, self.high))
         return [(self.place(each), f"{each:g}") for each in values if self.low <= each <= self.high]
 

@@ -1,0 +1,242 @@
+"""A co-design run into a folder: what it leaves, how it goes on, and whom it believes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from codesign import folder
+from codesign.command import command_of
+from codesign.options import parse_codesign
+from codesign.outputs import Outcome
+from codesign.progress import Event, Standing
+from codesign.run import check, run
+from reports.codesign.page import front_page
+from search import Ledger, read
+from search.records import Entry
+from targets import make_target
+from targets.capabilities import PARTS, HasArea, capability
+from targets.errors import TilewrightError
+from targets.registry import check_target
+from tests.cli.conftest import Place
+from tests.codesign.runs import BOUNDS, TRIALS, options, words
+from tuning.events import Note
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A run to its end; only read by the tests."""
+    out = tmp_path_factory.mktemp("codesign") / "out"
+    return out, run(options(out), page=front_page)
+
+
+def front(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((out / folder.FRONT).read_text())
+    return found
+
+
+def test_machines_of_the_front_are_specifications_that_tune_takes(
+    finished: tuple[Path, Outcome],
+) -> None:
+    out, _ = finished
+    rows = front(out)
+    assert len(rows) > 1
+    assert {path.stem for path in (out / folder.SPECS).iterdir()} == {row["name"] for row in rows}
+    for row in rows:
+        path = str(out / folder.SPECS / f"{row['name']}.json")
+        check_target(path)
+        target = make_target(path)
+        area = capability(target, HasArea)
+        assert area is not None
+        assert area.area()["relative"] == row["area"] <= 1
+        assert target.name == row["name"] == row["spec"]["name"]
+
+
+def test_the_front_is_what_the_measurements_say(finished: tuple[Path, Outcome]) -> None:
+    out, outcome = finished
+    rows, trials = front(out), pd.read_parquet(out / folder.TRIALS)
+    assert list(trials["trial"]) == list(range(1, TRIALS + 1))
+    assert not trials.duplicated(["machine", "workload", "epilogue", "schedule"]).any()
+    assert trials["best_seconds"].is_monotonic_decreasing
+    best = 1e3 * trials["best_seconds"].iloc[-1]
+    assert rows[-1]["milliseconds"]["digits_cnn"] == pytest.approx(best)
+    areas = [row["area"] for row in rows]
+    times = [row["milliseconds"]["digits_cnn"] for row in rows]
+    assert areas == sorted(areas)
+    assert times == sorted(times, reverse=True)
+    for row in rows:
+        mine = trials[(trials["machine"] == row["name"]) & (trials["status"] == "valid")]
+        least = mine.groupby("workload")["cycles"].min()
+        assert sum(least) == sum(each["cycles"] for each in row["layers"])
+        assert row["cycles"]["digits_cnn"] == sum(least)  # each is called once
+        assert (trials[trials["machine"] == row["name"]]["area"] == row["area"]).all()
+    summary = json.loads((out / folder.SUMMARY).read_text())
+    assert summary["measurements"] == len(trials) == outcome.summary["trials"]
+    assert summary["hardware"]["seen"] == trials["machine"].nunique()
+    assert summary["front"] == len(rows)
+    assert summary["best"]["name"] == rows[-1]["name"]
+    assert summary["verified"] is True
+
+
+def test_cycles_go_where_the_bottleneck_says(finished: tuple[Path, Outcome]) -> None:
+    for row in front(finished[0]):
+        assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["bottleneck"] == max(PARTS, key=lambda part: row["shares"][part])
+        assert sum(each["share"] for each in row["layers"]) == pytest.approx(1, abs=1e-5)
+        for each in row["layers"]:
+            assert sum(each["parts"].values()) == each["cycles"] >= each["bound_cycles"] > 0
+            assert each["counters"]["instructions"] > 0
+            assert each["names"].keys() == each["calls"].keys() == {"digits_cnn"}
+
+
+def test_a_longer_run_goes_on_with_a_shorter_one(
+    finished: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    heard: list[Event] = []
+    run(options(tmp_path, trials=30))
+    kept = len(read(tmp_path / folder.LEDGER).frame())
+    run(options(tmp_path), heard.append)
+    assert (kept, len(read(tmp_path / folder.LEDGER).frame())) == (30, TRIALS)
+    assert (tmp_path / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
+    assert [each.trials for each in heard if isinstance(each, Standing)] == [*range(1, TRIALS + 1)]
+
+
+@pytest.mark.slow(seconds=8)
+def test_a_run_that_is_killed_goes_on_to_the_same_front(
+    finished: tuple[Path, Outcome], place: Place
+) -> None:
+    out = place.folder / "killed"
+    started = place.start(*words("killed", "--bare"))
+    ledger, deadline = out / folder.LEDGER, time.monotonic() + 300
+    while time.monotonic() < deadline and started.poll() is None:
+        if ledger.exists() and len(read(ledger).frame()) > 5:
+            break
+        time.sleep(0.002)
+    started.send_signal(signal.SIGKILL)
+    said, _ = started.communicate()
+    assert started.returncode == -signal.SIGKILL, said
+    kept = len(read(ledger).frame())
+    assert 5 < kept < TRIALS
+    assert not (out / folder.SUMMARY).exists()
+    assert not (out / folder.FRONT).exists()
+    run(options(out))
+    assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
+    assert len(read(ledger).frame()) == TRIALS == len(pd.read_parquet(out / folder.TRIALS))
+
+
+def test_what_a_record_claims_is_measured_before_it_is_told(
+    finished: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    out, notes = tmp_path / "forged", list[str]()
+    shutil.copytree(finished[0], out)
+    with Ledger(out / folder.LEDGER) as ledger:
+        valid = [each for each in ledger.records if each["kind"] == "trial" and each["cycles"] > 0]
+        changes: list[tuple[Entry, Entry | None]] = [
+            (each, {**each, "cycles": 7, "seconds": 7e-8}) for each in valid[::5]
+        ]
+        ledger.exchange(changes)
+    (out / folder.LEDGER).with_name(f"{folder.LEDGER}.quarantine").unlink()
+    run(options(out), lambda event: notes.append(event.text) if isinstance(event, Note) else None)
+    assert (out / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
+    assert any("recorded with another latency" in note for note in notes)
+    assert {t["cycles"] for t in read(out / folder.LEDGER).records if t["kind"] == "trial"} & {
+        7
+    } == set()
+
+
+def test_a_folder_belongs_to_one_search(finished: tuple[Path, Outcome], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished[0], out)
+    before = (out / folder.FRONT).read_bytes()
+    for more, said in (
+        ({"seed": 1}, "seed 0, here seed 1"),
+        ({"budget": 0.9}, "budget 1.0, here budget 0.9"),
+        ({"clock": "tree"}, "clock fixed, here clock tree"),
+        ({"bounds": {**BOUNDS, "bus_bits": (64, 128)}}, "bounds"),
+        ({"networks": ("alexnet",)}, "networks digits_cnn, here networks alexnet"),
+        ({"method_options": {"trials": 5}}, "method options"),
+    ):
+        with pytest.raises(TilewrightError, match=f"another co-design run: .*{said}.*--fresh"):
+            check(options(out, **more))
+    assert (out / folder.FRONT).read_bytes() == before
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / folder.RUN).write_text('{"version": 1, "network": {}}')
+    with pytest.raises(TilewrightError, match="another kind of results"):
+        check(options(other))
+    anew = run(options(out, seed=1, fresh=True))
+    assert {path.stem for path in (out / folder.SPECS).iterdir()} == {
+        row["name"] for row in anew.front
+    }
+    assert len(read(out / folder.LEDGER).frame()) == TRIALS
+
+
+def test_a_front_without_a_whole_machine_is_empty_and_says_so(tmp_path: Path) -> None:
+    notes = list[str]()
+    found = run(
+        options(tmp_path, trials=3),
+        lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+        page=front_page,
+    )
+    assert found.front == front(tmp_path) == []
+    assert found.summary["best"] is None
+    assert "more --trials" in notes[-1]
+    assert b"No machine has a valid schedule" in (tmp_path / folder.PAGE).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"budget": 0.01}, "the smallest within these bounds takes 0"),
+        ({"bounds": {"log_batch": (1, 0)}}, "the lower one is above the upper one"),
+        ({"bounds": {"log_batch": (7, 9)}}, "none lies between them"),
+        ({"bounds": {"cores": (1, 2)}}, "no hardware knob is called cores"),
+        ({"networks": ("resnet19",)}, "unknown network"),
+        ({"networks": ("missing.onnx",)}, "there is no file"),
+        ({"method": "hope"}, "unknown method"),
+        ({"method_options": {"hope": 1}}, "option hope of random"),
+        ({"target": "cpu"}, "not one of a family"),
+        ({"target": "tpu"}, "unknown target"),
+    ],
+)
+def test_what_cannot_work_is_said_before_any_work(
+    more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(TilewrightError, match=said):
+        run(options(out, **more))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"trials": 0}, "--trials 0"),
+        ({"budget": -1}, "--budget -1"),
+        ({"budget": float("nan")}, "--budget nan"),
+        ({"clock": "fast"}, "--clock fast"),
+        ({"networks": ()}, "--networks"),
+        ({"networks": ("alexnet", "alexnet")}, "alexnet is named twice"),
+    ],
+)
+def test_what_makes_no_sense_names_the_option(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(TilewrightError, match=said):
+        options(Path("out"), **more)
+
+
+def test_the_command_of_a_run_says_all_that_is_not_as_usual() -> None:
+    given = parse_codesign(
+        networks=("alexnet", "vgg11"), budget=0.5, bounds={"log_batch": (0, 1)},
+        method_options={"batch": 4}, fresh=True,
+    )  # fmt: skip
+    assert command_of(given) == (
+        "tilewright codesign --networks alexnet,vgg11 --budget 0.5 --option batch=4 "
+        "--bound log_batch=0:1"
+    )

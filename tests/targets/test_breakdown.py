@@ -1,0 +1,53 @@
+"""What the cycles of a program go to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from targets import make_target
+from targets.capabilities import PARTS, Bound, HasBreakdown, capability
+from targets.vta.bounds import bounds
+from targets.vta.target import VtaTarget
+from targets.workload import Workload, parse_workload
+
+CONVOLUTION = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
+DENSE = parse_workload("dense:n=1,c=512,o=256")
+PROGRAMS = 200
+"""That are looked at."""
+
+
+@pytest.mark.parametrize("layer", [CONVOLUTION, DENSE], ids=str)
+@pytest.mark.parametrize("name", ["vta-pynq", "vta-de10"])
+def test_parts_sum_to_what_the_program_takes(name: str, layer: Workload) -> None:
+    target = make_target(name)
+    assert isinstance(target, VtaTarget)
+    seen = capability(target, HasBreakdown)
+    assert seen is not None
+    space = target.space(layer)
+    chosen = np.random.default_rng(5).choice(space.size, PROGRAMS, replace=False)
+    lowered = target.lower(layer, space.unravel(chosen))
+    measured, parts = target.measure(lowered), seen.breakdown(lowered)
+    assert parts.shape == (PROGRAMS, len(PARTS))
+    valid = measured.valid
+    assert valid.any()
+    assert (~valid).any()
+    assert (parts[valid] >= 0).all()
+    assert (parts[valid].sum(axis=1) == measured.cycles[valid]).all()
+    assert (parts[~lowered.ok] == -1).all()
+    work = parts[valid, PARTS.index("compute")] + parts[valid, PARTS.index("start-up")]
+    assert (work >= 0.9 * bounds(layer, target.spec)["compute"]).all()
+
+
+def test_a_layer_waits_for_what_its_bound_is_made_of() -> None:
+    """A dense layer of one row reads each weight once; a 3×3 convolution computes."""
+    target = make_target("vta-pynq")
+    assert isinstance(target, VtaTarget)
+    assert isinstance(target, Bound)
+    for layer, expected in ((DENSE, "reads"), (CONVOLUTION, "compute")):
+        space = target.space(layer)
+        some = space.unravel(np.random.default_rng(0).choice(space.size, 2000, replace=False))
+        _, measured = target.lower_and_measure(layer, some)
+        best = int(np.nanargmin(measured.seconds))
+        parts = target.breakdown(target.lower(layer, some[best : best + 1]))[0]
+        assert PARTS[int(parts.argmax())] == expected
