@@ -39,6 +39,9 @@ class Method(Protocol):
 _METHODS: Mapping[str, tuple[str, str]] = {
     "ours": ("codesign.methods.ours:TwoLevel", "two levels, from bounds and estimates to trials"),
     "random": ("codesign.methods.plain:Random", "machines and schedules drawn evenly"),
+    "autotvm": ("codesign.methods.autotvm:AutoTVM", "AutoTVM: trees, annealing of all knobs"),
+    "chameleon": ("codesign.methods.chameleon:Chameleon", "CHAMELEON: one PPO agent, k-means"),
+    "dcoc": ("codesign.methods.dcoc:Dcoc", "DCOC: three PPO agents, confidence sampling"),
     "nsga2": ("codesign.methods.library:Nsga2", "Optuna's NSGA-II over machines"),
     "tpe": ("codesign.methods.library:Tpe", "Optuna's multi-objective TPE over machines"),
 }

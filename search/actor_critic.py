@@ -118,7 +118,7 @@ class ActorCritic:
         log_policy, expected = self._networks(weights, seen)
         draw = jax.random.fold_in(_key(seed), step)
         done = jax.random.categorical(draw, log_policy).astype(jnp.int32)
-        return done, _log_chance(log_policy, done), expected
+        return done, self._log_chance(log_policy, done), expected
 
     @_compiled
     def improve(
@@ -142,13 +142,20 @@ class ActorCritic:
     def _loss(self, weights: jax.Array, steps: Steps, counted: jax.Array) -> jax.Array:
         """PPO's clipped surrogate with the critic's squared error and the policy's entropy."""
         log_policy, expected = self._networks(weights, steps.seen)
-        ratio = jnp.exp(_log_chance(log_policy, steps.done) - steps.log_chance)
-        clipped = jnp.clip(ratio, 1 - self.clip, 1 + self.clip)
-        surrogate = jnp.minimum(ratio * steps.gain, clipped * steps.gain)
+        ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
+        surrogate = self._surrogate(ratio, steps.gain)
         error = (expected - steps.goal) ** 2
         entropy = -(jnp.exp(log_policy) * log_policy).sum(axis=2).mean(axis=1)
         loss = self.value * error - surrogate - self.entropy * entropy
         return jnp.where(counted, loss, 0.0).sum() / counted.sum()
+
+    def _surrogate(self, ratio: jax.Array, gain: jax.Array) -> jax.Array:
+        clipped = jnp.clip(ratio, 1 - self.clip, 1 + self.clip)
+        return jnp.minimum(ratio * gain, clipped * gain)
+
+    def _log_chance(self, log_policy: jax.Array, done: ArrayLike) -> jax.Array:
+        chosen = jnp.take_along_axis(log_policy, done[..., None], axis=2)
+        return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Log-chances of down, stay, up, shape (rows, knobs, 3); what is expected, (rows,)."""
@@ -158,8 +165,8 @@ class ActorCritic:
             for part, shape in zip(jnp.split(weights, ends[:-1]), self._shapes, strict=True)
         ]
         policy, critic = parts[: self._policy_parts], parts[self._policy_parts :]
-        logits = _layers(policy, seen).reshape(-1, self.knobs, 3) / self.temperature
-        return jax.nn.log_softmax(logits), _layers(critic, seen)[:, 0]
+        logits = layers(policy, seen).reshape(-1, self.knobs, 3) / self.temperature
+        return jax.nn.log_softmax(logits), layers(critic, seen)[:, 0]
 
     @_compiled
     def _fresh(self, seed: ArrayLike) -> Learned:
@@ -189,16 +196,12 @@ class ActorCritic:
         return 6  # three layers
 
 
-def _layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
-    """Linear layers with tanh between them; rows of `x` to rows."""
+def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
+    """Linear layers, matrices (outputs, inputs) and biases by turns, with tanh between them; the
+    last axis of `x` goes from inputs to outputs."""
     for k in range(0, len(parts), 2):
         x = (jnp.tanh(x) if k else x) @ parts[k].T + parts[k + 1]
     return x
-
-
-def _log_chance(log_policy: jax.Array, done: ArrayLike) -> jax.Array:
-    chosen = jnp.take_along_axis(log_policy, done[..., None], axis=2)
-    return chosen.sum(axis=(1, 2))
 
 
 def _key(seed: ArrayLike) -> jax.Array:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from search.actor_critic import ActorCritic
 
 Places = NDArray[np.int64]
 """Value index of every knob of some configs, shape (configs, knobs)."""
 Score = Callable[[Places], NDArray[np.float64]]
 """What the agent earns at places, shape (configs,); -inf where it must not go."""
 Number = TypeVar("Number", np.float32, np.int32)
+_QUERIED = 128
+"""Places that the critic is asked about at a time."""
 
 
 class PPOOptions(Protocol):
@@ -99,17 +104,18 @@ class _Walk:
 
 
 class Agent:
-    """Actor and critic with their optimiser. `arrays` are those of an earlier agent, if any."""
+    """Actor and critic with their optimiser. `arrays` are those of an earlier agent, if any;
+    `networks` others than one actor that sees and moves all."""
 
     def __init__(
         self, options: PPOOptions, cardinalities: NDArray[np.int64], seed: int,
-        arrays: Mapping[str, NDArray[np.generic]],
+        arrays: Mapping[str, NDArray[np.generic]], networks: ActorCritic | None = None,
     ) -> None:  # fmt: skip
         from search import actor_critic
 
         self._jax = actor_critic
         self.options, self.cardinalities, self.seed = options, cardinalities, seed
-        self._networks = actor_critic.ActorCritic(
+        self._networks = networks or actor_critic.ActorCritic(
             len(cardinalities), options.temperature, options.clip, options.entropy, options.value,
             options.learning_rate,
         )  # fmt: skip
@@ -125,6 +131,17 @@ class Agent:
             self._learn(walk, rng)
         self.seed = _seed(rng)
         return met
+
+    def expects(self, places: Places) -> NDArray[np.float64]:
+        """What the critic expects from places (n, knobs) on, shape (n,)."""
+        found, size = [], _QUERIED
+        with self._jax.on_cpu():
+            for begin in range(0, len(places), size):
+                seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
+                asked = _filled(seen, size)  # one shape, one program
+                act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
+                found.append(np.asarray(act[2], np.float64)[: len(seen)])
+        return np.concatenate(found) if found else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """All it has learned, as float32 vectors, shape (numbers,)."""
@@ -161,10 +178,11 @@ class Agent:
         rows = rng.permutation(np.flatnonzero(walk.walking))[:most]
         goal = (gain + walk.expected).ravel()[rows]
         gain = gain.ravel()[rows]
+        count = walk.walking.size
         steps = self._jax.Steps(
-            _filled(walk.seen.reshape(walk.walking.size, -1)[rows], most),
-            _filled(walk.done.reshape(walk.walking.size, -1)[rows], most),
-            _filled(walk.log_chance.ravel()[rows], most),
+            _filled(walk.seen.reshape(count, -1)[rows], most),
+            _filled(walk.done.reshape(count, -1)[rows], most),
+            _filled(walk.log_chance.reshape(count, *walk.log_chance.shape[2:])[rows], most),
             _filled(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32), most),
             _filled(goal.astype(np.float32), most),
         )

@@ -20,6 +20,7 @@ from search.registry import Options, register
 from targets.base import Configs, Space
 from targets.features import Features
 
+Points = NDArray[np.int64]
 Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
@@ -113,25 +114,45 @@ def anneal(
         points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
     else:
         points = chains.astype(np.int64)
-    scores = score(points)
     top = np.full(options.plan, -1, dtype=np.int64)
     top_scores = np.full(options.plan, -np.inf)
-    _keep_best(points, scores, tried, top, top_scores)
-    cooling = 1.0 / (options.steps + 1)
+    points = cooled(
+        points, score, lambda flat: random_walk(space, flat, rng),
+        lambda flat, scores: keep_best(flat, scores, tried, top, top_scores),
+        options.steps, options.patience, rng,
+    )  # fmt: skip
+    order = np.argsort(-top_scores, kind="stable")
+    return top[order][top_scores[order] >= 0], points
+
+
+def cooled(
+    points: Points,
+    score: Callable[[Points], NDArray[np.float64]],
+    move: Callable[[Points], Points],
+    keep: Callable[[Points, NDArray[np.float64]], bool],
+    steps: int,
+    patience: int,
+    rng: np.random.Generator,
+) -> Points:
+    """Where chains of simulated annealing end that begin at `points`, first axis chains. `keep` is
+    told all points met with their scores, and says whether that changed the best set; after
+    `patience` steps without a change, or `steps`, all is over."""
+    scores = score(points)
+    keep(points, scores)
+    cooling = 1.0 / (steps + 1)
     temperature, step, last_change = 1.0, 0, 0
-    while step < min(options.steps, last_change + options.patience):
-        moved = random_walk(space, points, rng)
+    while step < min(steps, last_change + patience):
+        moved = move(points)
         moved_scores = score(moved)
         gain = np.minimum((moved_scores - scores) / (temperature + 1e-5), 1.0)
         accepted = rng.random(len(points)) < np.exp(gain)
-        points = np.where(accepted, moved, points)
+        points = np.where(accepted.reshape(-1, *[1] * (points.ndim - 1)), moved, points)
         scores = np.where(accepted, moved_scores, scores)
-        if _keep_best(moved, moved_scores, tried, top, top_scores):
+        if keep(moved, moved_scores):
             last_change = step
         step += 1
         temperature -= cooling
-    order = np.argsort(-top_scores, kind="stable")
-    return top[order][top_scores[order] >= 0], points
+    return points
 
 
 def random_walk(
@@ -166,7 +187,7 @@ def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> S
 
 
 @nb.njit(cache=True, nogil=True)
-def _keep_best(
+def keep_best(
     points: NDArray[np.int64],
     scores: NDArray[np.float64],
     tried: NDArray[np.int64],

@@ -4,6 +4,7 @@ it met are clustered, and one config a cluster is measured."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -134,27 +135,18 @@ def adaptive_sample(
     k-means over the two knobs of most values, for 8, 16, … 64 clusters until the inertia is not
     `knee` times smaller than before; the centroid gives the two knobs, `others` the rest.
     """
-    from sklearn.cluster import KMeans
-
     flat, times = np.unique(met, return_counts=True)
     if not len(flat):
         return flat
     configs = space.unravel(flat)
     two = np.sort(np.argsort(-space.cardinalities, kind="stable")[:2])
     points = configs[:, two].astype(np.float64)
-    distinct, last = len(np.unique(points, axis=0)), np.inf
-    for k in _CLUSTERS:
-        k = min(k, distinct)
-        means = KMeans(k, n_init=1, random_state=int(rng.integers(1 << 31)))
-        label = means.fit_predict(points, sample_weight=times)
-        if k == distinct or means.inertia_ >= last / knee:
-            break
-        last = means.inertia_
+    label, centres = clusters(points, times, _CLUSTERS, knee, rng)
     allowed = None if space.listed is None else np.asarray(space.listed)
     plan: list[int] = []
-    for cluster, centre in enumerate(means.cluster_centers_):
+    for cluster, centre in enumerate(centres):
         rows = np.flatnonzero(label == cluster)
-        made = _configs(configs[rows], times[rows], two, centre, others, rng)
+        made = representatives(configs[rows], times[rows], two, centre, others, rng)
         found = space.ravel(made)
         fresh = found[~np.isin(found, tried) & ~np.isin(found, plan)]
         if allowed is not None:
@@ -163,7 +155,30 @@ def adaptive_sample(
     return np.array(plan, dtype=np.int64)
 
 
-def _configs(
+def clusters(
+    points: NDArray[np.float64],
+    times: NDArray[np.int64],
+    counts: Iterable[int],
+    knee: float,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """k-means of points (n, axes) that were met so often (n,), for the next of `counts` clusters
+    until the inertia is not `knee` times smaller than before: each point's cluster, (n,), and
+    centres, (clusters, axes)."""
+    from sklearn.cluster import KMeans
+
+    distinct, last = len(np.unique(points, axis=0)), np.inf
+    for k in counts:
+        k = min(k, distinct)
+        means = KMeans(k, n_init=1, random_state=int(rng.integers(1 << 31)))
+        label = means.fit_predict(points, sample_weight=times)
+        if k == distinct or means.inertia_ >= last / knee:
+            break
+        last = means.inertia_
+    return label, means.cluster_centers_
+
+
+def representatives(
     members: NDArray[np.int32],
     times: NDArray[np.int64],
     two: NDArray[np.int64],
@@ -171,8 +186,8 @@ def _configs(
     others: Literal["mode", "random"],
     rng: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Configs that may stand for a cluster, the proper one first, then members at random in case it
-    is known already."""
+    """Configs that may stand for a cluster of members (n, knobs) met so often (n,), the proper one
+    first, then members at random in case it is known already: the knobs `two` are the centre's."""
     drawn = members[rng.permutation(len(members))]
     first = drawn[:1].copy()
     if others == "mode":
