@@ -72,6 +72,17 @@ class Points:
         """Columns of a point that are the machine's."""
         return np.arange(len(self.machine))
 
+    def machines(self, places: Places) -> Floats:
+        """Values of the hardware's knobs, shape (points, knobs)."""
+        return self._machine_values[np.arange(len(self.machine)), places[:, : len(self.machine)]]
+
+    @cached_property
+    def _machine_values(self) -> Floats:
+        found = np.full((len(self.machine), int(self.machine.max())), np.nan)
+        for k, knob in enumerate(self.hardware.space.knobs):
+            found[k, : len(knob.values)] = knob.values
+        return found
+
     def random(self, count: int, rng: np.random.Generator) -> Places:
         """Machines and places drawn evenly."""
         places = rng.integers(0, self.cardinalities, (count, len(self.cardinalities)))

@@ -112,8 +112,7 @@ class Rating:
 def layer_features(points: Points, places: Places) -> Floats:
     """What the cost model sees of every layer of points, shape (points, slots, columns): AutoTVM's
     'knob' features, inner and outer extents, with the machine's knobs and the layer's sizes."""
-    space, slots = points.hardware.space, points.slots
-    machine = space.values(places[:, : len(space.knobs)].astype(np.int32)).astype(np.float64)
+    machine, slots = points.machines(places), points.slots
     wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))
     cores, values = points.cores(places), points.values(places)
     cut = [k for k, name in enumerate(slots.knobs) if name.startswith("tile_")]

@@ -4,7 +4,6 @@ tiles alone. What is not built all the same is found out by measuring it."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from codesign.methods.points import SHAPE, Floats, Places, Points
 
@@ -30,7 +29,9 @@ def overflow(points: Points, places: Places) -> Floats:
     )
     # A ring of slots; what is to stay resident is taken for the whole reduction.
     reduction = np.ceil(of["in_channels"] / of["groups"] / (inputs * side["block_in"]))
-    tiles = [np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")]
+    tiles = [
+        np.where(knob(name) == 0, reduction, knob(name)) for name in ("inp_slots", "wgt_slots")
+    ]
     taps = of["kernel_h"] * of["kernel_w"]
     needed = (
         tiles[0] * inputs * side["block_in"] * side["batch"] * pixels,
@@ -52,19 +53,16 @@ class _Knobs:
         found = np.full(self.values.shape[:2], np.nan)
         for name in names:
             if name in self.names:
-                found = np.where(
-                    np.isnan(found), self.values[:, :, self.names.index(name)], found
-                )
+                found = np.where(np.isnan(found), self.values[:, :, self.names.index(name)], found)
         return np.where(np.isnan(found), 1.0, found)
 
 
-def _hardware(points: Points, places: Places) -> dict[str, NDArray[np.int64]]:
-    space = points.hardware.space
-    values = space.values(places[:, : len(space.knobs)].astype(np.int32))
-    return {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
+def _hardware(points: Points, places: Places) -> dict[str, Floats]:
+    values = points.machines(places)
+    return {knob.name: values[:, k] for k, knob in enumerate(points.hardware.space.knobs)}
 
 
-def _power(sizes: dict[str, NDArray[np.int64]], name: str) -> Floats:
+def _power(sizes: dict[str, Floats], name: str) -> Floats:
     """2 to the knob's value, 1 without one, shape (points, 1)."""
     if name not in sizes:
         return np.ones((len(next(iter(sizes.values()))), 1))
