@@ -154,6 +154,16 @@ class HasBreakdown(Protocol):
 
 
 @runtime_checkable
+class Floors(Protocol):
+    """A bound on the latency of each schedule, without compiling it."""
+
+    def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
+        `Measurements.latency`; infinite where there surely is none."""
+        ...
+
+
+@runtime_checkable
 class HasCosts(Protocol):
     """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""
 

@@ -26,6 +26,7 @@ from targets.vta.bounds import bound_cycles, roofline_cycles, shifted_residuals
 from targets.vta.breakdown import breakdown
 from targets.vta.designs import DESIGNS, redesigned
 from targets.vta.estimates import ESTIMATES, estimator
+from targets.vta.estimates.floor import floor_extended
 from targets.vta.functional.semantics import SemanticsName
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
@@ -157,6 +158,16 @@ class VtaTarget:
             insns = lowered.programs[INSNS][row]
             found[row] = breakdown(insns, lowering.spec, lowering.geometry.insn_bytes_at)
         return found
+
+    def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
+        that is known of other spaces and of pools."""
+        bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
+        if self.space_name != "extended" or workload.pool or workload.operator == "max_pool":
+            return np.full(len(configs), bound)
+        values = lowering.space.values(configs)
+        geometry, machine = lowering.geometry, lowering.machine
+        return np.maximum(floor_extended(geometry, machine, lowering.epilogue, values), bound)
 
     def costs(self, workload: Workload) -> Costs:
         """What trials cost a user who has the board: half a millisecond to lower one here, about a

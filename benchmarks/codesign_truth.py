@@ -1,0 +1,148 @@
+"""Hardware and schedules solved together, so that a search over both can be judged.
+
+    python -m benchmarks.codesign_truth --out built/truth            # half an hour of one core
+    python -m benchmarks.codesign_truth --out built/truth --bare     # the same without Prefect
+    python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
+
+Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
+the fastest schedule found over what no schedule beats. `codesign.truth` says how both come about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign.front import hypervolume
+from codesign.truth import TruthOptions
+from codesign.truth_files import (
+    Damaged,
+    PartDone,
+    Planned,
+    Truth,
+    build_truth,
+    read_truth,
+)
+
+GRID = TruthOptions(
+    ("resnet18", "alexnet"),
+    "vta-pynq",
+    1.5,
+    (
+        ("log_batch", 0, 0),
+        ("log_inp_buff_size", 14, 15),
+        ("log_wgt_buff_size", 15, 18),
+        ("log_acc_buff_size", 16, 17),
+        ("log_uop_buff_size", 13, 13),
+        ("bus_bits", 64, 128),
+    ),
+)
+"""Few enough to solve: blocks of 8 to 64 channels, buffers around those of the default machine."""
+QUICK = TruthOptions(
+    ("digits_cnn",),
+    "vta-pynq",
+    0.6,
+    (
+        ("log_batch", 0, 0),
+        ("log_inp_buff_size", 14, 14),
+        ("log_wgt_buff_size", 16, 17),
+        ("log_acc_buff_size", 15, 16),
+        ("log_uop_buff_size", 13, 13),
+        ("bus_bits", 64, 64),
+    ),
+)
+
+
+def main() -> None:
+    """Build what is missing, print how tight it is."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="no Prefect")
+    parser.add_argument("--show", action="store_true", help="only print of what is finished")
+    given = parser.parse_args()
+    options = QUICK if given.quick else GRID
+    print(summary(read_truth(given.out) if given.show else made(given.out, options, given.bare)))
+
+
+def made(out: Path, options: TruthOptions, bare: bool) -> Truth:
+    """The truth of a folder, built as far as it is missing."""
+    say = Progress()
+    if bare:
+        return build_truth(out, options, listen=say)
+    from services.embedded import embedded
+
+    with embedded(_prepare):
+        from flows.truth import truth_flow
+
+        return truth_flow(say)(options, str(out))
+
+
+def _prepare() -> None:
+    """While the server starts."""
+    import flows.truth  # noqa: F401
+
+
+class Progress:
+    """Says how far a build is."""
+
+    def __init__(self) -> None:
+        self.begin, self.done, self.machines = time.perf_counter(), 0, 0
+
+    def __call__(self, event: Planned | PartDone | Damaged) -> None:
+        if isinstance(event, Damaged):
+            print(f"{event.path} is made anew: {event.reason}", flush=True)
+        elif isinstance(event, Planned):
+            self.machines, self.done = event.machines, event.kept
+            print(f"{event.machines} machines, {event.kept} of them solved before", flush=True)
+        else:
+            self.done += event.machines
+            seconds = time.perf_counter() - self.begin
+            print(f"{self.done} of {self.machines} machines, {seconds:.0f} s", flush=True)
+
+
+def summary(truth: Truth) -> str:
+    """How tight the truth is, by layer and by network, and what the front is."""
+    table = truth.table
+    found = table[table["best_cycles"] > 0]
+    ratio = (found["best_cycles"] / found["bound_cycles"]).to_numpy(np.float64)
+    lines = [
+        f"{table['machine'].nunique()} machines, {table['layer'].nunique()} layers, {len(table):,} "
+        f"pairs; {int(table['tried'].sum()):,} of {int(table['schedules'].sum()):,} schedules that "
+        "may fit simulated",
+        f"without a schedule: {len(table) - len(found)} pairs, of which "
+        f"{int((table['bound_cycles'] < 0).sum())} have none",
+        f"best over bound: {_quantiles(ratio)}; exact {found['exact'].mean():.1%}",
+    ]
+    for name in (*truth.networks, *([""] if len(truth.networks) > 1 else [])):
+        which = (name,) if name else truth.networks
+        best, bound = (truth.seconds(each, which) for each in ("best_cycles", "bound_cycles"))
+        runs = np.isfinite(best)
+        lines.append(
+            f"{name or 'all networks':14} best over bound: {_quantiles(best[runs] / bound[runs])}; "
+            f"{int(runs.sum())} machines run it"
+        )
+    best, bound = truth.points(), truth.points("bound_cycles")
+    reference = truth.reference
+    volumes = [hypervolume(points, reference) for points in (best, bound)]
+    lines.append(
+        f"hypervolume of the best {volumes[0]:.4f}, of the bounds {volumes[1]:.4f} "
+        f"({volumes[0] / volumes[1]:.1%})"
+    )
+    for name, rows in found.groupby("layer"):
+        ratios = (rows["best_cycles"] / rows["bound_cycles"]).to_numpy(np.float64)
+        lines.append(f"  {name!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
+    return "\n".join(lines)
+
+
+def _quantiles(ratios: NDArray[np.float64]) -> str:
+    low, middle, high = np.percentile(ratios, [10, 50, 90]) if len(ratios) else (np.nan,) * 3
+    return f"median {middle:.4f}, tenths {low:.4f} and {high:.4f}, most {ratios.max(initial=0):.3f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Hardware and schedules solved: for each layer on each of some machines, the fastest schedule that
+was found and what no schedule beats.
+
+Of a space of schedules those are simulated whose estimates are lowest, then, in ascending order,
+those whose floor (what a program takes at least, known without compiling it) lies below the fastest
+so far. Where none is left, the fastest is the optimum, by proof; else the lowest floor that is left
+bounds it. So the truth is known both ways: `best_cycles` is what somebody reaches, `bound_cycles`
+what nobody passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign.hardware import Hardware
+from codesign.problem import Design, Problem, read_networks
+from targets.base import Configs, Space, Target
+from targets.capabilities import Bound, Estimates, Floors, MeasuresInOnePass, capability
+from targets.errors import TilewrightError
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
+from targets.registry import make_target
+from targets.workload import Workload
+
+PART = 8
+"""Machines that are solved between two looks at what is there."""
+_BATCH = 64
+
+
+class TruthError(TilewrightError):
+    """A truth that cannot be made, or a folder that holds something else."""
+
+
+@dataclass(frozen=True)
+class TruthOptions:
+    """What is solved: networks on machines around `base` within `bounds` and an area, as `Hardware`
+    has them; and how far: `near` schedules by estimate, then at most `proofs` by floor, until the
+    bound is proven to within the share `gap`."""
+
+    networks: tuple[str, ...]
+    base: str
+    area: float
+    bounds: tuple[tuple[str, int, int], ...] = ()
+    clock: str = "fixed"
+    near: int = 32
+    proofs: int = 512
+    gap: float = 0.01
+
+    def problem(self) -> Problem:
+        """What they mean. Raises `ImpossibleHardware`, `NothingToOffload`, and as
+        `read_networks`."""
+        bounds = {name: (low, high) for name, low, high in self.bounds}
+        hardware = Hardware(make_target(self.base), self.area, bounds, self.clock)
+        problem = Problem(read_networks(self.networks), hardware)
+        problem.check()
+        return problem
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON."""
+        found: dict[str, Json] = asdict(self)
+        return found | {
+            "networks": list(self.networks), "bounds": [list(each) for each in self.bounds]
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Json) -> TruthOptions:
+        """Raises `ValueError` for anything that `to_json` does not make."""
+        said = as_object(value)
+        if set(said) != set(cls.__dataclass_fields__):
+            raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
+        bounds = [as_list(each) for each in as_list(said["bounds"])]
+        return cls(
+            tuple(as_text(each) for each in as_list(said["networks"])),
+            as_text(said["base"]),
+            as_number(said["area"]),
+            tuple((as_text(name), as_int(low), as_int(high)) for name, low, high in bounds),
+            as_text(said["clock"]),
+            as_int(said["near"]), as_int(said["proofs"]), as_number(said["gap"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A layer on a machine. Cycles are -1 where no schedule was found, `config` its flat index;
+    `schedules` may fit the scratchpads, `tried` of them were simulated."""
+
+    best_cycles: int
+    bound_cycles: int
+    config: int
+    schedules: int
+    tried: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether the best is proven to be the optimum."""
+        return self.best_cycles == self.bound_cycles
+
+
+def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
+    """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
+    Raises `TruthError` for a target that knows no floors or cannot measure in one pass."""
+    search = _Search(target, workload)
+    search.simulate(search.by_estimate[: options.near])
+    spent = 0
+    while spent < options.proofs and search.best > search.bound * (1 + options.gap):
+        left = search.by_floor[: min(_BATCH, options.proofs - spent)]
+        if not len(left):
+            break
+        search.simulate(left)
+        spent += len(left)
+    found, bound = search.best, search.bound
+    if not np.isfinite(found):
+        bound = -1.0 if np.isinf(bound) else bound
+        return Solved(-1, int(np.ceil(bound)), -1, len(search.flat), search.tried)
+    return Solved(
+        int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried
+    )
+
+
+class _Search:
+    """Branch and bound over the schedules of a layer that may fit."""
+
+    def __init__(self, target: Target, workload: Workload) -> None:
+        floors, once = capability(target, Floors), capability(target, MeasuresInOnePass)
+        estimates = capability(target, Estimates)
+        if floors is None or once is None or estimates is None:
+            raise TruthError(f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq")
+        self._once, self._workload = once, workload
+        every = _whole(target.space(workload))
+        floor = floors.floor(workload, every)
+        self.flat = np.flatnonzero(np.isfinite(floor))
+        self._configs, self._floor = every[self.flat], floor[self.flat]
+        features = estimates.estimate(workload, self._configs)
+        meanings = np.array([column.meaning for column in features.columns])
+        self._estimate = features.matrix[:, meanings == "latency"][:, 0]
+        self._unlikely = (features.matrix[:, meanings == "share"] > 1).any(axis=1)
+        self._open = np.ones(len(self.flat), np.bool_)
+        self.best, self.best_flat, self.tried = np.inf, -1, 0
+
+    @cached_property
+    def by_estimate(self) -> NDArray[np.int64]:
+        """Rows by ascending estimate; what probably does not compile comes last."""
+        return np.lexsort((self._floor, self._estimate, self._unlikely))
+
+    @cached_property
+    def _by_floor(self) -> NDArray[np.int64]:
+        return np.lexsort((self._estimate, self._floor))
+
+    @property
+    def by_floor(self) -> NDArray[np.int64]:
+        """Rows that are not tried and may be faster than the best, by ascending floor."""
+        rows = self._by_floor
+        return rows[self._open[rows] & (self._floor[rows] < self.best)]
+
+    @property
+    def bound(self) -> float:
+        """What no schedule beats; infinite if there is none."""
+        floors = self._floor[self._open]
+        return float(min(floors.min(initial=np.inf), self.best))
+
+    def simulate(self, rows: NDArray[np.int64]) -> None:
+        """Measure schedules."""
+        if not len(rows):
+            return
+        _, measured = self._once.lower_and_measure(self._workload, self._configs[rows])
+        cycles = np.where(measured.valid, measured.cycles.astype(float), np.inf)
+        self._open[rows] = False
+        self.tried += len(rows)
+        k = int(np.argmin(cycles))
+        if cycles[k] < self.best:
+            self.best, self.best_flat = float(cycles[k]), int(self.flat[rows[k]])
+
+
+@lru_cache(maxsize=32)
+def _whole(space: Space) -> Configs:
+    return space.unravel(np.arange(space.size))
+
+
+# -- a machine after the other ---------------------------------------------------------------------
+
+Rows = dict[str, list[object]]
+
+
+def rows_of(problem: Problem, machine: int, options: TruthOptions) -> Rows:
+    """A row a layer of a machine, by column. Raises as `solve`."""
+    design = problem.design(machine)
+    rows: list[Mapping[str, object]] = []
+    for layer in design.layers:
+        solved = solve(design.target, layer.workload, options)
+        counts = dict(zip(problem.networks, layer.counts, strict=True))
+        rows.append(
+            _machine_columns(problem, design)
+            | {"workload": layer.workload.id, "layer": str(layer.workload)}
+            | {f"calls_{name}": count for name, count in counts.items()}
+            | {**asdict(solved), "exact": solved.exact}
+        )
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _machine_columns(problem: Problem, design: Design) -> dict[str, object]:
+    cpu = dict(zip(problem.networks, design.cpu_seconds, strict=True))
+    bound = capability(design.target, Bound)
+    mhz = 0.0
+    if bound is not None and design.layers:
+        latency = bound.bound(design.layers[0].workload)
+        mhz = latency.cycles / latency.seconds / 1e6
+    return {
+        "machine": design.row, "name": design.name, "area": design.area, "mhz": round(mhz, 6),
+        **{f"cpu_seconds_{name}": seconds for name, seconds in cpu.items()},
+    }  # fmt: skip
+
+
+def parts_of(problem: Problem) -> Iterator[range]:
+    """The machines of each part, by their rows of `problem.hardware.points`."""
+    machines = len(problem.hardware.points)
+    for begin in range(0, machines, PART):
+        yield range(begin, min(begin + PART, machines))
+

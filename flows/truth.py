@@ -1,0 +1,26 @@
+"""The flow that solves hardware and schedules, some machines after the others. The order of its
+steps is `codesign.truth_files.build_truth`'s.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from pathlib import Path
+
+from prefect import Flow, flow
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from codesign.truth import TruthOptions
+from codesign.truth_files import Listener, Truth, build_truth, ignore
+from tasks.truth import TrackedSteps
+
+
+def truth_flow(listen: Listener = ignore) -> Flow[[TruthOptions, str], Truth]:
+    """The flow, with somebody who hears how far it is."""
+
+    @flow(name="build_truth", flow_run_name="truth to {out}", persist_result=False)
+    def solve_all(options: TruthOptions, out: str) -> Truth:
+        """Solve what the folder `out` lacks of a truth."""
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            return build_truth(Path(out), options, TrackedSteps(), listen)
+
+    return solve_all
