@@ -127,7 +127,7 @@ def summary(truth: Truth) -> str:
             f"{int(runs.sum())} machines run it"
         )
     best, bound = truth.points(), truth.points("bound_cycles")
-    reference = truth.reference
+    reference = truth.reference()
     volumes = [hypervolume(points, reference) for points in (best, bound)]
     lines.append(
         f"hypervolume of the best {volumes[0]:.4f}, of the bounds {volumes[1]:.4f} "

@@ -116,9 +116,7 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
     if not np.isfinite(found):
         bound = -1.0 if np.isinf(bound) else bound
         return Solved(-1, int(np.ceil(bound)), -1, len(search.flat), search.tried)
-    return Solved(
-        int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried
-    )
+    return Solved(int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried)
 
 
 class _Search:
@@ -219,4 +217,3 @@ def parts_of(problem: Problem) -> Iterator[range]:
     machines = len(problem.hardware.points)
     for begin in range(0, machines, PART):
         yield range(begin, min(begin + PART, machines))
-

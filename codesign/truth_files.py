@@ -203,16 +203,17 @@ class Truth:
         start = "cpu_seconds_"
         return tuple(name[len(start) :] for name in self.table.columns if name.startswith(start))
 
-    def points(self, cycles: str = "best_cycles") -> Points:
+    def points(
+        self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
+    ) -> Points:
         """Area and latency of the machines that run all layers, shape (machines, 2)."""
-        found = np.stack([self.areas, self.seconds(cycles)], axis=1)
+        found = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
         return found[np.isfinite(found).all(axis=1)]
 
-    @property
-    def reference(self) -> tuple[float, float]:
-        """From where hypervolumes are measured: the largest area and latency."""
-        points = self.points()
-        return float(points[:, 0].max()), float(points[:, 1].max())
+    def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
+        """From where hypervolumes are measured: the area that was allowed, and the latency of the
+        slowest machine."""
+        return self.options.area, float(self.points(networks=networks)[:, 1].max())
 
 
 def read_truth(folder: Path) -> Truth:

@@ -1,0 +1,188 @@
+"""Methods that search hardware and schedules together, beside the truth.
+
+    python -m benchmarks.codesign --json built/codesign.json --quick     # digits_cnn, two seeds
+    python -m benchmarks.codesign --json built/codesign.json             # hours; goes on with FILE
+    python -m benchmarks.codesign --json FILE --truth built/truth --methods "autotvm;ours"
+    python -m benchmarks.codesign --json FILE --show                     # the summary only
+
+Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, built below
+`--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
+is the name of a method, or one with options: `ours:fidelities=1,warm=false`. Networks are searched
+for one by one and all together. A run goes on in one process, after the compiled kernels were
+loaded; machines, designs and what targets remember are its own.
+
+Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
+measurements; compiles; wall and CPU seconds, simulation included; the front.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.codesign_figures import summary
+from benchmarks.codesign_truth import GRID, QUICK, made
+from codesign.front import front_of, hypervolume
+from codesign.hardware import Hardware
+from codesign.lab import BudgetSpent, Lab, Measured
+from codesign.method import make_method, method_names
+from codesign.problem import Design, Problem, read_networks
+from codesign.truth_files import Truth, read_truth
+from networks.network import Network
+from targets.errors import TilewrightError
+from targets.files import write_atomically
+from targets.registry import make_target
+
+
+def main() -> None:
+    """Run what the file lacks, write it after each run, print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
+    parser.add_argument("--truth", type=Path, help="built below --folder if not given")
+    parser.add_argument("--methods", default="", help="entries, separated by semicolons")
+    parser.add_argument("--sets", default="", help="network sets a+b;c, as the truth has them")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--against", default="autotvm", help="the entry others are compared with")
+    given = parser.parse_args()
+    given.seeds = given.seeds or (2 if given.quick else 10)
+    given.trials = given.trials or (200 if given.quick else 1000)
+    truth = _truth(given)
+    entries = given.methods.split(";") if given.methods else method_names()
+    for entry in entries:
+        make_method(*parse_entry(entry))  # a wrong one is refused before anything runs
+    rows = json.loads(given.json.read_text())["runs"] if given.json.exists() else []
+    if not given.show:
+        for row in _missing(given, truth, entries, rows):
+            rows.append(row)
+            given.json.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(given.json, (json.dumps({"runs": rows}) + "\n").encode())
+    print(summary(rows, truth, given.against))
+
+
+def parse_entry(entry: str) -> tuple[str, dict[str, object]]:
+    """Name and options of `name:option=value,…`; values are JSON, or else text."""
+    name, _, rest = entry.partition(":")
+    options: dict[str, object] = {}
+    for pair in filter(None, rest.split(",")):
+        key, _, value = pair.partition("=")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return name, options
+
+
+def _truth(given: argparse.Namespace) -> Truth:
+    if given.truth is not None:
+        return read_truth(given.truth)
+    name = "truth-quick" if given.quick else "truth"
+    return made(given.folder / name, QUICK if given.quick else GRID, bare=True)
+
+
+def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
+    """The runs that are not among the rows, seed by seed: what is there early says something of
+    every method."""
+    loaded = read_networks(truth.options.networks)
+    sets = [tuple(each.split("+")) for each in filter(None, given.sets.split(";"))]
+    if not sets:
+        sets = [truth.networks]
+        if len(truth.networks) > 1 and not given.quick:
+            sets += [(name,) for name in truth.networks]
+    known = {(r["entry"], tuple(r["networks"]), r["seed"], r["trials"]) for r in rows}
+    warm = False
+    for seed in range(given.seeds):
+        for names in sets:
+            for entry in entries:
+                if (entry, names, seed, given.trials) in known:
+                    continue
+                if not warm:  # kernels are loaded once
+                    _run(truth, loaded, names, "random", 0, 32)
+                    warm = True
+                row = _run(truth, loaded, names, entry, seed, given.trials)
+                print(
+                    f"{entry:24} {'+'.join(names):20} seed {seed}: {row['spent']} trials, "
+                    f"{row['compiled']} compiles, {row['seconds']:.1f} s, best "
+                    f"{1e3 * (row['steps'] or [[0, np.nan]])[-1][1]:.3f} ms",
+                    flush=True,
+                )
+                yield row
+
+
+def _run(
+    truth: Truth, loaded: dict[str, Network], names: tuple[str, ...], entry: str, seed: int,
+    trials: int,
+) -> dict[str, Any]:  # fmt: skip
+    problem = _problem(truth, {name: loaded[name] for name in names})
+    look = Lookout(truth.reference(names))
+    lab = Lab(trials, listen=look)
+    method, options = parse_entry(entry)
+    wall, cpu, failed = time.perf_counter(), time.process_time(), ""
+    try:
+        make_method(method, options).search(problem, lab, seed)
+    except BudgetSpent:
+        pass
+    except TilewrightError as error:  # e.g. a method that gives up; what it has found counts
+        failed = str(error)
+    return {
+        "entry": entry, "networks": list(names), "seed": seed, "trials": trials,
+        "spent": lab.spent, "compiled": lab.compiled,
+        "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
+        "machines": len(lab.designs()), "steps": look.steps,
+        "front": [list(each.point) for each in front_of(lab)], "failed": failed,
+    }  # fmt: skip
+
+
+def _problem(truth: Truth, networks: dict[str, Network]) -> Problem:
+    """That of the truth, of some of its networks."""
+    options = truth.options
+    bounds = {name: (low, high) for name, low, high in options.bounds}
+    hardware = Hardware(make_target(options.base), options.area, bounds, options.clock)
+    problem = Problem(networks, hardware)
+    problem.check()
+    return problem
+
+
+class Lookout:
+    """Keeps `steps`: trials, the best latency, the hypervolume, whenever one of these changed."""
+
+    def __init__(self, reference: tuple[float, float]) -> None:
+        self.reference, self.steps = reference, list[list[float]]()
+        self._layers: dict[int, dict[str, float]] = {}
+        self._points: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, measured: Measured) -> None:
+        if measured.found.status != "valid":
+            return
+        design, seconds = measured.design, measured.found.seconds
+        layers = self._layers.setdefault(design.row, {})
+        if seconds >= layers.get(measured.workload.id, np.inf):
+            return
+        layers[measured.workload.id] = seconds
+        if len(layers) == len(design.layers):
+            self._points[design.row] = design.area, self._latency(design, layers)
+            self._note(measured.trial)
+
+    @staticmethod
+    def _latency(design: Design, layers: dict[str, float]) -> float:
+        each = np.array([layers[layer.workload.id] for layer in design.layers])
+        return float(design.seconds(each).sum())
+
+    def _note(self, trial: int) -> None:
+        points = np.array([*self._points.values()])
+        found = [float(points[:, 1].min()), hypervolume(points, self.reference)]
+        if not self.steps or self.steps[-1][1:] != found:
+            self.steps.append([float(trial), *found])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What runs of co-design methods come to, beside the truth and beside one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codesign.front import hypervolume
+from codesign.truth_files import Truth
+
+RESAMPLES = 2000
+FINAL = 0.95
+Run = Mapping[str, Any]
+
+
+def summary(runs: Sequence[Run], truth: Truth, against: str) -> str:
+    """Per network set a line an entry: shares of the truth's hypervolume, latency over the truth's,
+    trials, compiles, seconds; then each entry beside `against`, paired by network set and seed."""
+    lines = []
+    sets = list(dict.fromkeys(tuple(run["networks"]) for run in runs))
+    for names in sets:
+        best, bound = (truth.points(each, names) for each in ("best_cycles", "bound_cycles"))
+        reference = truth.reference(names)
+        volumes = hypervolume(best, reference), hypervolume(bound, reference)
+        fastest = float(best[:, 1].min()), float(bound[:, 1].min())
+        lines.append(
+            f"{'+'.join(names)}: truth's hypervolume {volumes[0]:.4f} to {volumes[1]:.4f}, "
+            f"latency {1e3 * fastest[1]:.3f} to {1e3 * fastest[0]:.3f} ms, {len(best)} machines"
+        )
+        for entry in dict.fromkeys(run["entry"] for run in runs):
+            mine = [run for run in runs if (run["entry"], tuple(run["networks"])) == (entry, names)]
+            if mine:
+                lines.append(_line(entry, mine, volumes, fastest))
+    others = [each for each in dict.fromkeys(run["entry"] for run in runs) if each != against]
+    pairs = {entry: paired(runs, entry, against) for entry in others}
+    if any(pairs.values()):
+        lines.append(f"beside {against}, geometric means over networks and seeds:")
+        lines += [_beside(entry, found) for entry, found in pairs.items() if found]
+    return "\n".join(lines)
+
+
+def _line(
+    entry: str, runs: Sequence[Run], volumes: tuple[float, float], fastest: tuple[float, float]
+) -> str:
+    volume, latency = (np.array([last(run)[k] for run in runs]) for k in (1, 0))
+    return (
+        f"  {entry:28} {len(runs)} seeds; hypervolume {_mean(volume / volumes[0])} of the best "
+        f"known, {np.mean(volume) / volumes[1]:.1%} of the bound; latency "
+        f"{np.median(latency) / fastest[0]:.3f} x the best known (bound "
+        f"{np.median(latency) / fastest[1]:.3f} x); {FINAL:.0%} of the final hypervolume after "
+        f"{np.mean([until(run) for run in runs]):.0f} of {np.mean([r['spent'] for r in runs]):.0f} "
+        f"trials; {np.mean([run['compiled'] for run in runs]):.0f} compiles, "
+        f"{np.mean([run['seconds'] for run in runs]):.1f} s (CPU "
+        f"{np.mean([run['cpu_seconds'] for run in runs]):.1f} s)"
+    )
+
+
+def last(run: Run) -> tuple[float, float]:
+    """Best latency in seconds, and hypervolume, at the end; infinite and 0 without a whole
+    design."""
+    return (run["steps"][-1][1], run["steps"][-1][2]) if run["steps"] else (np.inf, 0.0)
+
+
+def until(run: Run, share: float = FINAL) -> float:
+    """Trials after which the hypervolume is that share of the run's last."""
+    goal = share * last(run)[1]
+    return next((step[0] for step in run["steps"] if step[2] >= goal), float(run["spent"]))
+
+
+def reached(run: Run, latency: float) -> float:
+    """Trials after which the best latency is that one; infinite if it never is."""
+    return next((step[0] for step in run["steps"] if step[1] <= latency), np.inf)
+
+
+Pair = tuple[int, Run, Run]
+
+
+def paired(runs: Sequence[Run], entry: str, against: str) -> list[Pair]:
+    """Seed, run, and the other entry's run, of equal networks, seeds and trials."""
+    keys = ("networks", "seed", "trials")
+    others = {str([run[k] for k in keys]): run for run in runs if run["entry"] == against}
+    found = [
+        (run, others.get(str([run[k] for k in keys]))) for run in runs if run["entry"] == entry
+    ]
+    return [(run["seed"], run, other) for run, other in found if other is not None]
+
+
+def _beside(entry: str, pairs: Sequence[Pair]) -> str:
+    def ratios(of: Callable[[Run, Run], float]) -> str:
+        return interval(np.array([of(a, b) for _, a, b in pairs]), [seed for seed, _, _ in pairs])
+
+    there = sum(np.isfinite(reached(a, last(b)[0])) for _, a, b in pairs)
+    return (
+        f"  {entry:28} throughput {ratios(lambda a, b: last(b)[0] / last(a)[0])} x; hypervolume "
+        f"{ratios(lambda a, b: last(a)[1] / last(b)[1])} x; seconds "
+        f"{ratios(lambda a, b: a['seconds'] / b['seconds'])} x; compiles "
+        f"{ratios(lambda a, b: a['compiled'] / b['compiled'])} x; as fast in {there} of "
+        f"{len(pairs)}, after "
+        f"{ratios(lambda a, b: min(reached(a, last(b)[0]), a['spent']) / reached(b, last(b)[0]))} "
+        "x the trials"
+    )
+
+
+def interval(ratios: NDArray[np.float64], seeds: Sequence[int]) -> str:
+    """Geometric mean of ratios, and its 95 % bootstrap interval over seeds, which are drawn whole:
+    all ratios of a seed, whatever the networks, go together."""
+    logs = np.log(ratios)
+    if not np.isfinite(logs).all():
+        return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
+    kinds = sorted(set(seeds))
+    groups = [logs[np.array(seeds) == kind] for kind in kinds]
+    sums, counts = np.array([g.sum() for g in groups]), np.array([len(g) for g in groups])
+    drawn = np.random.default_rng(0).integers(0, len(kinds), (RESAMPLES, len(kinds)))
+    means = np.exp(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+    low, high = np.percentile(means, [2.5, 97.5])
+    return f"{np.exp(logs.mean()):.3f} ({low:.3f}-{high:.3f})"
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{values.mean():.1%} ({low:.1%}-{high:.1%})"
