@@ -66,7 +66,10 @@ def test_mistakes_are_one_message_each(place: Place) -> None:
         (words("out", "--bound", "log_batch=2:1"), "--bound log_batch is given twice"),
         (words("out", "--bound", "log_batch=small"), "write KNOB=LOW:HIGH"),
         (words("out", "--bound", "log_batch"), "write NAME=VALUE"),
-        (words("out", "--networks", "light.onnx", "--bare"), "nothing of 'light' can be offloaded"),
+        (
+            words("out", "--networks", "light.onnx", "--bare"),
+            "nothing of 'light.onnx' can be offloaded",
+        ),
         (words("out", trials=0), "--trials 0"),
     ):
         done = place.run(*arguments)
