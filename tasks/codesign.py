@@ -78,7 +78,7 @@ class TrackedSteps:
     def prove_front(
         self, options: CodesignOptions, work: Callable[[], list[ProvenDesign] | int]
     ) -> list[ProvenDesign] | int:
-        return _prove_front(options.subject, work)
+        return _prove_front(work)
 
     def finished(self, options: CodesignOptions, outcome: Outcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
@@ -109,7 +109,7 @@ def logged(listen: Listener) -> Listener:
     return hear
 
 
-@step("{subject}")
+@step("networks: {subject}")
 def _read_networks(subject: str, work: Callable[[], Problem]) -> Problem:
     """Read the networks, and see what of them there is to offload."""
     return work()
@@ -135,21 +135,19 @@ def _search(method: str, trials: int, run_id: str, work: Callable[[Listener], La
     return lab
 
 
-@step("the front of {subject}")
-def _prove_front(
-    subject: str, work: Callable[[], list[ProvenDesign] | int]
-) -> list[ProvenDesign] | int:
+@step("proof of the front")
+def _prove_front(work: Callable[[], list[ProvenDesign] | int]) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data."""
     return work()
 
 
-@step("{place}")
+@step("files in {place}")
 def _write_report(place: str, work: Callable[[], None]) -> None:
     """Write the front, its specifications, the measurements, the page and the summary."""
     work()
 
 
-@step("{subject}")
+@step("the front in Prefect")
 def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> None:
     """The front as a table and a note in Prefect."""
     found = outcome()
@@ -161,7 +159,7 @@ def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> No
     )
 
 
-@step("{subject}")
+@step("the run in MLflow")
 def _log_run(
     subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, Outcome]]
 ) -> None:
@@ -200,9 +198,7 @@ class _Progress:
 
     def __init__(self, trials: int) -> None:
         self.trials = trials
-        made = create_progress_artifact(
-            0.0, key="search", description=f"of {trials} measurements"
-        )
+        made = create_progress_artifact(0.0, key="search", description=f"of {trials} measurements")
         assert isinstance(made, UUID)  # as everywhere but in asynchronous code
         self._id = made
 
