@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Protocol, TypeVar, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from codesign.lab import Lab
 from codesign.problem import Problem
-from search.registry import OptionError
+from search.registry import MissingExtra, OptionError
 from targets.errors import UnknownName
 
 O_co = TypeVar("O_co", bound=BaseModel, covariant=True)
@@ -47,6 +48,10 @@ _METHODS: Mapping[str, tuple[str, str]] = {
 }
 
 
+_NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
+"""Modules of the extra `neural` that a method cannot do without."""
+
+
 def method_names() -> list[str]:
     """All there are."""
     return list(_METHODS)
@@ -59,9 +64,16 @@ def method_summary(name: str) -> str:
 
 def make_method(name: str, options: Mapping[str, object] | None = None) -> Method:
     """The method of that name. Raises `UnknownName`, and `OptionError` for an option that it does
-    not have or a value that it cannot take."""
+    not have or a value that it cannot take, and `MissingExtra` for one that needs a library which
+    is not installed."""
     if name not in _METHODS:
         raise UnknownName("method", name, method_names())
+    absent = [each for each in _NEEDS.get(name, ()) if find_spec(each) is None]
+    if absent:
+        raise MissingExtra(
+            f"method '{name}' needs {' and '.join(absent)}, which is missing; install it: "
+            "pip install 'tilewright[neural]'"
+        )
     module, _, attribute = _METHODS[name][0].partition(":")
     kind = getattr(importlib.import_module(module), attribute)
     try:

@@ -231,6 +231,15 @@ def test_what_makes_no_sense_names_the_option(more: dict[str, Any], said: str) -
         options(Path("out"), **more)
 
 
+def test_a_method_without_its_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("codesign.method.find_spec", lambda name: None if name == "jax" else name)
+    with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
+        check(options(tmp_path / "out", method="dcoc"))
+    check(options(tmp_path / "out", method="random"))
+
+
 def test_the_command_of_a_run_says_all_that_is_not_as_usual() -> None:
     given = parse_codesign(
         networks=("alexnet", "vgg11"), budget=0.5, bounds={"log_batch": (0, 1)},
