@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from codesign import folder
-from codesign.front import best_within, hypervolume, judged, reference_of
+from codesign.front import hypervolume, judged, reference_of
 from codesign.lab import Lab
 from codesign.options import CodesignOptions
 from codesign.outcome import FrontRow, ProvenDesign, front_row
@@ -104,7 +104,7 @@ def outcome_of(
 ) -> Outcome:
     """All but the seconds it took."""
     reference = reference_of(problem)
-    hardware, best = problem.hardware, best_within(problem, lab, problem.hardware.budget)
+    hardware = problem.hardware
     points = np.array([each.judged.point for each in proven]).reshape(-1, 2)
     summary: Summary = {
         "method": options.method,
@@ -129,13 +129,7 @@ def outcome_of(
         "front": len(proven),
         "hypervolume": hypervolume(points, reference),
         "reference": [reference[0], 1e3 * reference[1]],
-        "best": None
-        if best is None
-        else {
-            "name": best.design.name,
-            "area": best.design.area,
-            "milliseconds": 1e3 * best.latency,
-        },
+        "best": _best(proven),
         "verified": all(layer.verified for each in proven for layer in each.layers),
         "run": folder.identity(options),
         "versions": _versions(hardware.base.fingerprint),
@@ -148,6 +142,18 @@ def outcome_of(
         if each.design.name not in names
     ]
     return Outcome(summary, rows, beaten, trials_frame(problem, lab))
+
+
+def _best(proven: Sequence[ProvenDesign]) -> Best | None:
+    """All of a front are within the budget, and the last is the fastest."""
+    if not proven:
+        return None
+    found = proven[-1].judged
+    return {
+        "name": found.design.name,
+        "area": found.design.area,
+        "milliseconds": 1e3 * found.latency,
+    }
 
 
 def write_outputs(options: CodesignOptions, outcome: Outcome, page: Page | None) -> None:
