@@ -32,6 +32,7 @@ class Layers:
     ) -> None:  # fmt: skip
         self._t = tensors
         self._products = Products(tensors, blocks)
+        self._passes = blocks.in_channels == blocks.out_channels
         self._unfold = unfold
         self._macs = macs
         self._types = types
@@ -78,6 +79,7 @@ class Layers:
                 more = self._bias(link, channels)
                 bias = more if bias is None else bias + more
             elif link.kind == "add":
+                self._check_passes()
                 residual = self._residual(match, link, product)
         output = steps.output
         if output is None:
@@ -95,6 +97,11 @@ class Layers:
         added = None if residual is None else residual.value
         self._append(match, product, epilogue, value, integers, added, name, parts, r.shifts)
         return value
+
+    def _check_passes(self) -> None:
+        """Residuals and pooled tensors pass the matrix unit as they are."""
+        if not self._passes:
+            raise NotALayer("tensors pass as they are only where blocks are square")
 
     def _bind(self, match: Match, value: Value) -> None:
         shape = match.result.shape or ()
@@ -154,6 +161,7 @@ class Layers:
 
     def _maximum(self, match: Match) -> None:
         """A maximum keeps its scale; another scale behind it is a layer of its own."""
+        self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
         read, behind = window(match.anchor), _Behind(match)
         if behind.output is None and behind.upper is not None:

@@ -167,6 +167,17 @@ def test_a_residual_network_is_one_segment_of_known_layers() -> None:
     assert graph.results == {graph.outputs[0].name: fc.output}
 
 
+def test_what_passes_the_matrix_unit_as_it_is_needs_square_blocks() -> None:
+    """Elsewhere it is left to the CPU, and what comes out is as right as before."""
+    model = _residual_net(Graph())
+    graph = integer_graph(model, Blocks(1, 8, 32))
+    assert {layer.name for layer in graph.layers} == {"first", "mean", "fc"}
+    assert {name for name, why in graph.left.items() if "square" in why} == {
+        "pool", "conv", "alone"
+    }  # fmt: skip
+    _check_layers(model, graph, 3)
+
+
 def test_a_flattened_image_is_read_as_it_lies() -> None:
     """Weights of a product behind an image follow the packed image, which has 8 channels more."""
     graph = integer_graph(_residual_net(Graph()), BLOCKS)
