@@ -13,7 +13,7 @@ from codesign import folder
 from tests.cli.conftest import Place
 from tests.codesign.runs import TRIALS, words
 
-pytestmark = pytest.mark.slow(seconds=12)
+pytestmark = pytest.mark.slow(seconds=30)
 
 
 def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -> None:

@@ -108,7 +108,7 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
     assert [each.trials for each in heard if isinstance(each, Standing)] == [*range(1, TRIALS + 1)]
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=15)
 def test_a_run_that_is_killed_goes_on_to_the_same_front(
     finished: tuple[Path, Outcome], place: Place
 ) -> None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
 from reports.timeline.picture import draw_timeline
 from reports.timeline.plot import write_plot
-from targets.vta.stalls import kinds, stalls
 from targets.errors import TilewrightError
 from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
 from targets.vta.spec import VtaSpec
+from targets.vta.stalls import kinds, stalls
 from targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
 from tests.targets.cycle_streams import Streams
 
