@@ -54,11 +54,11 @@ class Chameleon(Published):
             for _ in range(self.options.episodes)
         ]
         places, times, _ = fresh(points, rating, np.concatenate(met), tried, self.options.kept)
-        return self._sample(points, places, times, tried, count, rng)
+        return self._sample(points, rating, places, times, tried, count, rng)
 
     def _sample(
-        self, points: Points, places: Places, times: NDArray[np.int64], tried: NDArray[np.int64],
-        count: int, rng: np.random.Generator,
+        self, points: Points, rating: Rating, places: Places, times: NDArray[np.int64],
+        tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
         """At most `count` points, one a cluster."""
         if not len(places):
@@ -83,7 +83,8 @@ class Chameleon(Published):
             ).astype(np.int64)
             known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
             new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
-            plan += list(new[:1])
+            # What would overflow only if nothing else is left: modes of a cluster need not fit.
+            plan += list(new[np.argsort(rating.overflowing(new) > 0, kind="stable")][:1])
         return np.array(plan, np.int64).reshape(-1, places.shape[1])
 
 

@@ -24,6 +24,9 @@ class Dcoc(Published):
     class Options(WalkingOptions):
         """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
 
+        temperature: float = Field(1.0, gt=0, description="of the softmax over down, stay, up")
+        entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
+        epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
         agents: Literal[1, 3] = Field(3, description="kinds of agents; 1: one moves all knobs")
         critic: bool = Field(True, description="a critic says what is to be expected")
         confidence: bool = Field(
@@ -76,7 +79,10 @@ class Dcoc(Published):
         drawn = confident(
             places, scores, count, self.options.sharpness, self.options.threshold, rng
         )
-        return _first(points, np.concatenate([drawn, places]), tried, count)
+        found = np.concatenate([drawn, places])
+        # What would overflow is measured last: a mixture of good points need not fit.
+        found = found[np.argsort(rating.overflowing(found) > 0, kind="stable")]
+        return _first(points, found, tried, count)
 
     def _start(
         self, points: Points, rating: Rating, seen: Seen, rng: np.random.Generator

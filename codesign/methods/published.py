@@ -3,6 +3,8 @@ model fitted after each, and points to measure that it says are good."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -28,6 +30,9 @@ class PublishedOptions(MethodOptions):
         1.0, ge=0, description="taken off the score of a machine beyond the budget, and for the "
         "share of layers whose tiles overflow (open in the paper)",
     )  # fmt: skip
+    reward: Literal["throughput", "log"] = Field(
+        "log", description="score of a latency: one over it, as AutoTVM's, or its logarithm"
+    )
     area_weight: float = Field(
         0.0, ge=0, description="power of the area by which scores are divided; the papers: none"
     )

@@ -3,7 +3,8 @@
 The trees learn throughput of a layer relative to the best that was seen of it on any machine, 0
 where it failed, as AutoTVM's learn that of a task, from the machine's knobs, the layer's sizes and
 the schedule's. A point's latency is the sum over its layers and of what is left to the CPU; its
-score is the lowest latency so believed of what was measured over its own, less the penalties.
+score is the latency of a network of which each layer is as fast as the best seen of it, over the
+point's, less the penalties.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from models.autotvm_ranker import AutoTVMRanker
 from search.learning import CostModel
 from targets.features import Features
 
-SLOWEST = 0.002
+SLOWEST = 0.02
 """A layer is never believed to be slower than by this share of the best throughput."""
 
 
@@ -30,6 +31,11 @@ class Weights(Protocol):
     @property
     def penalty(self) -> float:
         """Taken off for a machine that there is not, and for the share of layers that overflow."""
+        ...
+
+    @property
+    def reward(self) -> str:
+        """ "throughput" or "log"."""
         ...
 
     @property
@@ -70,7 +76,8 @@ class Rating:
         self.model: CostModel = AutoTVMRanker(seed, False, {"plan": plan})
         rows = layer_features(points, places)[np.arange(len(slots)), slots]
         self.model.fit(Features.of(rows[order], layer_names(points)), throughput[order])
-        self.reference = float(self.latencies(places).min())
+        every = np.arange(len(points.slots.cpu))
+        self.reference = float(self.seconds(every, np.ones((len(every), len(self.best)))).min())
         self._last: tuple[Places, Floats] | None = None
 
     def __call__(self, places: Places) -> Floats:
@@ -83,6 +90,8 @@ class Rating:
         rows = self.points.rows(places)
         areas = self.points.hardware.areas
         worth = self.reference / self.latencies(places)
+        if self.weights.reward == "log":
+            worth = 1.0 - np.log(worth) / np.log(SLOWEST)
         worth *= np.where(rows < 0, 1.0, areas[0] / areas[rows]) ** self.weights.area_weight
         barred = (rows < 0) + self.overflowing(places)
         return np.asarray(worth - self.weights.penalty * barred)

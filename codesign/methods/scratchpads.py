@@ -44,7 +44,7 @@ def overflow(points: Points, places: Places) -> Floats:
 
 
 class _Knobs:
-    """Values of a knob by the first of its names that a layer has, 1 without one: (points, slots)."""
+    """Values of a knob by the first of its names that a layer has, 1 without one."""
 
     def __init__(self, points: Points, places: Places) -> None:
         self.names, self.values = points.slots.knobs, points.values(places)
