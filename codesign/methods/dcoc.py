@@ -120,7 +120,7 @@ def modes(places: Places) -> NDArray[np.int64]:
     """The most frequent value of each knob of points, shape (knobs,); of equals the lowest."""
     counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
     np.add.at(counts, (np.arange(places.shape[1]), places), 1)
-    return counts.argmax(axis=1)
+    return np.asarray(counts.argmax(axis=1))
 
 
 def kinds(points: Points) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:

@@ -142,7 +142,7 @@ class Points:
         """Of each knob of each slot, shape (points, slots, knobs); NaN where it lacks the knob."""
         slots, knobs = np.indices(self.column.shape)
         cores = self.cores(places)[:, None, None]
-        return self.slots.values[cores, slots, knobs, self.indices(places)]
+        return np.asarray(self.slots.values[cores, slots, knobs, self.indices(places)])
 
     def schedules(
         self, design: Design, point: NDArray[np.int64]

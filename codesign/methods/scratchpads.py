@@ -40,7 +40,7 @@ def overflow(points: Points, places: Places) -> Floats:
         * ACCUMULATOR_BYTES,
     )  # fmt: skip
     shares = [each / _power(size, name) for each, name in zip(needed, BUFFERS, strict=True)]
-    return np.nan_to_num(np.max(shares, axis=0), nan=0.0)
+    return np.asarray(np.nan_to_num(np.max(shares, axis=0), nan=0.0))
 
 
 class _Knobs:
