@@ -74,8 +74,8 @@ class _Kept:
 
 
 def redrawn(points: Points, places: Places, hardware: float, rng: np.random.Generator) -> Places:
-    """Each point with one knob redrawn to another value: a knob of the machine in a share of
-    `hardware`, else one of a layer."""
+    """Each point, shape (points, knobs), with one knob redrawn to another value: a knob of the
+    machine in a share of `hardware`, else one of a layer."""
     count = points.cardinalities
     weight = 1.0 - 1.0 / count
     machine = np.arange(len(count)) < len(points.machine)

@@ -24,6 +24,11 @@ class Chameleon(Published):
     class Options(WalkingOptions):
         """CHAMELEON's."""
 
+        temperature: float = Field(
+            1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
+            "hundreds of knobs stand still at once and a walk ends)",
+        )  # fmt: skip
+        entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
         kept: int = Field(
             64, ge=1, description="untried points met that are clustered, best first (open there)"
         )

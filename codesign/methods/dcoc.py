@@ -24,7 +24,6 @@ class Dcoc(Published):
     class Options(WalkingOptions):
         """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
 
-        temperature: float = Field(1.0, gt=0, description="of the softmax over down, stay, up")
         entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
         epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
         agents: Literal[1, 3] = Field(3, description="kinds of agents; 1: one moves all knobs")
@@ -124,7 +123,8 @@ def modes(places: Places) -> NDArray[np.int64]:
 
 
 def kinds(points: Points) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Knobs that map a layer and knobs that schedule it, by slot; -1 for one it lacks."""
+    """Columns of the knobs that map a layer and of those that schedule it, by slot, shape (slots,
+    knobs) each; -1 for one it lacks."""
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
     return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))

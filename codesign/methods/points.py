@@ -69,7 +69,7 @@ class Points:
 
     @property
     def hardware_columns(self) -> NDArray[np.int64]:
-        """Columns of a point that are the machine's."""
+        """Columns of a point that are the machine's, shape (knobs,)."""
         return np.arange(len(self.machine))
 
     def machines(self, places: Places) -> Floats:
@@ -84,7 +84,7 @@ class Points:
         return found
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
-        """Machines and places drawn evenly."""
+        """So many points, shape (count, knobs), of machines and places drawn evenly."""
         places = rng.integers(0, self.cardinalities, (count, len(self.cardinalities)))
         rows = rng.integers(0, len(self.hardware.points), count)
         places[:, : len(self.machine)] = self.hardware.points[rows]
@@ -107,7 +107,7 @@ class Points:
         return self.hardware.space.ravel(places[:, : len(self.machine)].astype(np.int32))
 
     def keys(self, places: Places) -> NDArray[np.int64]:
-        """A number of each point, not negative; two points have the same one about never."""
+        """A number of each point, shape (points,), not negative; equal ones about never."""
         rng = np.random.default_rng(0)
         odd = rng.integers(0, 1 << 63, len(self.cardinalities), dtype=np.uint64) * 2 + 1
         mixed = (places.astype(np.uint64) + 1) @ odd

@@ -56,7 +56,8 @@ class Published:
         self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
         rng: np.random.Generator,
     ) -> Places:  # fmt: skip
-        """At most so many points that were not tried, best first."""
+        """At most so many points, shape (count, knobs), best first, of keys that are not in
+        `tried`, shape (points,)."""
         raise NotImplementedError
 
     def search(self, problem: Problem, lab: Lab, seed: int) -> None:

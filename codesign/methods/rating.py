@@ -59,7 +59,7 @@ class Seen:
         return len(self.seconds)
 
     def table(self) -> tuple[Places, NDArray[np.int64], Floats]:
-        """As arrays."""
+        """As arrays, shapes (measurements, knobs), (measurements,) and (measurements,)."""
         return np.array(self.places), np.array(self.slots), np.array(self.seconds)
 
 
@@ -132,7 +132,7 @@ def layer_features(points: Points, places: Places) -> Floats:
 
 
 def layer_names(points: Points) -> list[str]:
-    """Of the columns of `layer_features`."""
+    """Of the columns of `layer_features`, the last of its shape (points, slots, columns)."""
     knobs = points.slots.knobs
     return [
         *(f"machine {knob.name}" for knob in points.hardware.space.knobs),

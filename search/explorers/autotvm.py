@@ -134,7 +134,7 @@ def cooled(
     patience: int,
     rng: np.random.Generator,
 ) -> Points:
-    """Where chains of simulated annealing end that begin at `points`, first axis chains. `keep` is
+    """Where chains of simulated annealing end that begin at `points`, shape (chains, …). `keep` is
     told all points met with their scores, and says whether that changed the best set; after
     `patience` steps without a change, or `steps`, all is over."""
     scores = score(points)
@@ -194,7 +194,8 @@ def keep_best(
     top: NDArray[np.int64],
     top_scores: NDArray[np.float64],
 ) -> bool:
-    """Let points that beat the worst of the best set replace it, in place; whether any did."""
+    """Let points (n,), by their scores (n,), replace the worst of the best set, in place, if they
+    beat it and are not in `tried`, ascending, shape (m,); whether any did."""
     changed = False
     worst = np.argmin(top_scores)
     for i in range(len(points)):
