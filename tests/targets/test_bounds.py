@@ -35,6 +35,41 @@ def test_no_schedule_beats_the_bound(
         assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
 
 
+@given(workloads(), st.sampled_from(SPECS), st.integers(0, 2**31))
+@settings(max_examples=80)
+def test_no_program_beats_its_floor(workload: Workload, spec: VtaSpec, seed: int) -> None:
+    """Of schedules drawn evenly, and of those whose floors are lowest and highest."""
+    target = VtaTarget(spec, "extended")
+    try:
+        space = target.space(workload)
+    except WorkloadError:
+        return
+    every = space.unravel(np.arange(space.size))
+    floor = target.floor(workload, every)
+    assert floor.min() >= target.bound(workload).cycles
+    drawn = np.random.default_rng(seed).integers(0, space.size, 256)
+    order = np.argsort(np.where(np.isfinite(floor), floor, np.inf), kind="stable")
+    fitting = order[: np.isfinite(floor).sum()]
+    flat = np.unique(np.concatenate([drawn, fitting[:64], fitting[-64:]]))
+    _, measured = target.lower_and_measure(workload, every[flat])
+    assert not measured.valid[np.isinf(floor[flat])].any()
+    assert (measured.cycles[measured.valid] >= floor[flat][measured.valid]).all()
+
+
+@pytest.mark.parametrize("epilogue", ["bias, >> 8", "bias, residual 3, >> 8, min 127", ">> 8, add"])
+def test_floors_are_near_the_cycles_of_programs(epilogue: str) -> None:
+    """Of a layer with work enough: half of the programs take less than a sixth more."""
+    target = VtaTarget(VtaSpec.load("vta-pynq"), "extended")
+    workload = parse_workload("conv2d:n=1,c=128,h=14,w=14,o=128,k=3,p=1", epilogue)
+    space = target.space(workload)
+    flat = np.random.default_rng(0).integers(0, space.size, 2000)
+    floor = target.floor(workload, space.unravel(flat))
+    _, measured = target.lower_and_measure(workload, space.unravel(flat[np.isfinite(floor)]))
+    ratios = measured.cycles[measured.valid] / floor[np.isfinite(floor)][measured.valid]
+    assert 1 <= ratios.min() < 1.02
+    assert np.median(ratios) < 1 + 1 / 6
+
+
 def test_the_bound_counts_what_the_roofline_leaves_out() -> None:
     """A 1×1 layer with few channels: the epilogue is most of the work."""
     workload = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0", ">> 8, min 127, max 0")

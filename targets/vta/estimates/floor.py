@@ -32,6 +32,9 @@ Array = NDArray[np.float64]
 
 _FETCHED = 23.0  # cycles until the first of a batch of instructions runs, besides the batch's beats
 _TOKEN = 1.0  # between two instructions of a module, or of two that wait for each other
+_LOAD = 5.0 + _TOKEN
+"""Of a LOAD besides its beats and the memory's latency. That is paid by who finds the memory idle,
+and other modules' reads may keep it busy: only the first LOAD must pay."""
 _BURST = 4.0  # of a STORE besides its beats: command, address, response
 
 
@@ -81,7 +84,6 @@ def _cycles(
     inp_held, wgt_held = _held(knob, t)
     outputs = float(geo.batches * geo.groups * geo.co * geo.oh * geo.ow)
     taps = geo.kh * geo.kw
-    load_cycles = m.memory_latency_cycles + 5.0 + _TOKEN
 
     # -- loads, one after the other -------------------------------------------------------------
     again = np.where(inp_held, 1.0, t.co_tiles)
@@ -92,7 +94,7 @@ def _cycles(
     beats = geo.groups * (inputs.bytes * again + _weights(geo, m) * wgt_again) / m.bus_bytes
     if ops.residual:
         loads, beats = loads + t.count + 1, beats + (geo.res_bytes + m.wgt_bytes) / m.bus_bytes
-    load = beats + load_cycles * loads
+    load = beats + _LOAD * loads + m.memory_latency_cycles
 
     # -- compute, from the first GEMM on ----------------------------------------------------------
     first_tile = t.first_rows * t.cols * t.blocks
@@ -102,7 +104,7 @@ def _cycles(
         compute = compute + 2 * (outputs - first_tile) + COMPUTE_LATENCY * (t.count - 1)
     elif ops.starts_with_tensor:
         later = (outputs - first_tile) * m.acc_bytes / m.bus_bytes
-        compute = compute + later + load_cycles * (t.count - 1)
+        compute = compute + later + _LOAD * (t.count - 1)
     else:  # the first instruction resets every slot
         later = np.maximum(t.count - knob["acc_slots"], 0)
         compute = compute + np.maximum(outputs - knob["acc_slots"] * t.size, 0)
@@ -110,6 +112,8 @@ def _cycles(
     if ops.shift:  # what comes before the first tile's GEMMs
         compute = compute + outputs - 2 * first_tile * (ops.residual + 1)
         compute = compute - COMPUTE_LATENCY * 2 * (ops.residual + 1)
+    if ops.tensors:  # loaded into the accumulators, too
+        compute = compute + outputs * m.acc_bytes / m.bus_bytes + _LOAD * t.count
     compute = compute + each * outputs + COMPUTE_LATENCY * ops.in_place * t.count
 
     # -- stores ------------------------------------------------------------------------------------
@@ -126,9 +130,9 @@ def _cycles(
     start = _fetch(m, instructions)
     some = np.minimum(t.blocks, geo.co) * np.minimum(knob["tile_ci"], geo.ci) * taps
     parts = (knob["ramp"] > 0) | _load_bound(geo, m, knob)
-    fill = 2 * load_cycles + inputs.first / m.bus_bytes
+    fill = m.memory_latency_cycles + 2 * _LOAD + inputs.first / m.bus_bytes
     fill = fill + np.where(parts, 1.0, some) * m.wgt_bytes / m.bus_bytes
-    behind = (1 + COMPUTE_LATENCY) * (1 + ops.in_place) + last * each
+    behind = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * each
     total = np.maximum(fill + compute + waits, load + behind) + drain
     return np.asarray(start + np.maximum(total, fill + store))
 
