@@ -21,7 +21,7 @@ from codesign.front import Points
 from codesign.problem import Problem
 from codesign.truth import Rows, TruthError, TruthOptions, parts_of, rows_of
 from search.lease import Lease, lease_of
-from targets.files import as_object, as_text, canonical, digest, read_json, write_atomically
+from targets.files import Json, as_object, as_text, canonical, digest, read_json, write_atomically
 from targets.safe_files import check_own, read_plain
 
 ABOUT, TABLE = "truth.json", "truth.parquet"
@@ -117,7 +117,7 @@ def build_truth(
 
 def _begun(folder: Path, options: TruthOptions, problem: Problem) -> str:
     """The digest of what is built here, which is written down by who begins."""
-    about = {
+    about: dict[str, Json] = {
         "options": options.to_json(),
         "fingerprint": problem.hardware.base.fingerprint,
         "machines": len(problem.hardware.points),
@@ -189,13 +189,14 @@ class Truth:
     def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:
         """One inference of each of the networks, by default all, by machine: in the cycles of a
         column, "best_cycles" or "bound_cycles"; infinite where a layer has no schedule."""
-        table, total = self.table, 0.0
+        table, total = self.table, np.zeros(self.table["machine"].nunique())
         for name in networks or self.networks:
             calls = table[f"calls_{name}"]
             spent = calls * table[cycles].where(table[cycles] >= 0, np.inf) / (table["mhz"] * 1e6)
             cpu = table.groupby("machine")[f"cpu_seconds_{name}"].first()
-            total = total + spent.where(calls > 0, 0.0).groupby(table["machine"]).sum() + cpu
-        return np.asarray(total, np.float64)
+            here = spent.where(calls > 0, 0.0).groupby(table["machine"]).sum() + cpu
+            total += here.to_numpy(np.float64)
+        return total
 
     @property
     def networks(self) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 batch, without lowering it.
 
 Every term is one that the lowering and the machine cannot avoid: instructions are counted no higher
-than they are, an instruction takes no less than it does with the bus for itself, and what may
-overlap is taken to overlap. A program is fetched, loads the operands of its first GEMM, and from
-there on computes to the end of the last epilogue, behind which the last piece is stored; or it
-loads without a pause; or it stores without one.
+than they are, none is taken to wait for another without need, and what may overlap is taken to
+overlap. A program is fetched, loads the operands of its first GEMM, and from there on computes to
+the end of the last epilogue, behind which the last piece is stored; or it loads without a pause; or
+it stores without one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.vta.estimates.columns import FETCH_BEATS
+from targets.vta.estimates.floor_tiles import (
+    Array,
+    Inputs,
+    Knobs,
+    Tiles,
+    fits,
+    held,
+    may_stream,
+    slow_loads,
+    tiles_of,
+)
 from targets.vta.lowering.extended import KNOBS
 from targets.vta.lowering.geometry import (
     EPILOGUE_BIAS,
@@ -23,12 +34,9 @@ from targets.vta.lowering.geometry import (
     EPILOGUE_TENSOR,
     Geometry,
 )
-from targets.vta.lowering.pieces import COMPUTE_LATENCY, load_bound, weights_stream
-from targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, Operations, operations_of
-from targets.vta.lowering.template import window
+from targets.vta.lowering.pieces import COMPUTE_LATENCY
+from targets.vta.lowering.plan import Operations, operations_of
 from targets.vta.spec import Machine
-
-Array = NDArray[np.float64]
 
 _FETCHED = 23.0  # cycles until the first of a batch of instructions runs, besides the batch's beats
 _TOKEN = 1.0  # between two instructions of a module, or of two that wait for each other
@@ -38,216 +46,95 @@ and other modules' reads may keep it busy: only the first LOAD must pay."""
 _BURST = 4.0  # of a STORE besides its beats: command, address, response
 
 
-@dataclass(frozen=True)
-class _Tiles:
-    """How schedules cut a layer; sizes of tiles are those of the largest."""
-
-    rows: Array
-    cols: Array
-    blocks: Array
-    first_rows: Array
-    last_rows: Array
-    last_cols: Array
-    last_blocks: Array
-    row_tiles: Array
-    col_tiles: Array
-    co_tiles: Array
-    steps: Array  # of a tile
-    places: Array
-    count: Array
-
-    @property
-    def size(self) -> Array:
-        """Accumulators."""
-        return self.rows * self.cols * self.blocks
-
-
 def floor_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
     """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
     buffers surely do not fit; `epilogue` (steps, 3) is that of the lowering."""
-    total, ops = np.full(len(values), np.inf), operations_of(geo, epilogue)
-    knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
-    fits = np.flatnonzero(_fits(geo, m, ops, knob, _tiles(geo, knob)))
-    some = {name: column[fits] for name, column in knob.items()}
-    total[fits] = _cycles(geo, m, ops, _epilogue_iterations(ops, epilogue), some)
+    ops = operations_of(geo, epilogue)
+    every = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
+    rows = np.flatnonzero(fits(geo, m, ops, every, tiles_of(geo, every)))
+    knob = {name: column[rows] for name, column in every.items()}
+    layer = _Layer(
+        geo, m, ops, knob, tiles_of(geo, knob), _epilogue_iterations(ops, epilogue),
+        float(geo.batches * geo.groups * geo.co * geo.oh * geo.ow),
+    )  # fmt: skip
+    total = np.full(len(values), np.inf)
+    total[rows] = _cycles(layer)
     return total
 
 
-def _cycles(
-    geo: Geometry, m: Machine, ops: Operations, each: float, knob: dict[str, Array]
-) -> Array:
-    """Of schedules that may fit; the epilogue takes `each` cycles of the ALU an accumulator."""
-    t = _tiles(geo, knob)
-    inputs = _Inputs(geo, m, knob, t)
-    inp_held, wgt_held = _held(knob, t)
-    outputs = float(geo.batches * geo.groups * geo.co * geo.oh * geo.ow)
-    taps = geo.kh * geo.kw
+@dataclass(frozen=True)
+class _Layer:
+    """Schedules of a layer that may fit; the epilogue takes `each` cycles of the ALU an
+    accumulator, of which there are `outputs`."""
 
-    # -- loads, one after the other -------------------------------------------------------------
-    again = np.where(inp_held, 1.0, t.co_tiles)
-    wgt_again = np.where(wgt_held, 1.0, t.places)
-    wgt_loads = geo.groups * t.co_tiles * t.steps * wgt_again
-    wgt_loads = np.where(_may_stream(geo, m, knob, t), 1.0, wgt_loads)
-    loads = geo.groups * inputs.loads * again + wgt_loads
-    beats = geo.groups * (inputs.bytes * again + _weights(geo, m) * wgt_again) / m.bus_bytes
-    if ops.residual:
-        loads, beats = loads + t.count + 1, beats + (geo.res_bytes + m.wgt_bytes) / m.bus_bytes
-    load = beats + _LOAD * loads + m.memory_latency_cycles
+    geo: Geometry
+    m: Machine
+    ops: Operations
+    knob: Knobs
+    tiles: Tiles
+    each: float
+    outputs: float
 
-    # -- compute, from the first GEMM on ----------------------------------------------------------
-    first_tile = t.first_rows * t.cols * t.blocks
-    compute = outputs * (geo.ci * taps + ops.residual)
-    compute = compute + COMPUTE_LATENCY * t.count * (t.steps + ops.residual)
-    if ops.lifted:  # of the first tile it may come before
-        compute = compute + 2 * (outputs - first_tile) + COMPUTE_LATENCY * (t.count - 1)
-    elif ops.starts_with_tensor:
-        later = (outputs - first_tile) * m.acc_bytes / m.bus_bytes
-        compute = compute + later + _LOAD * (t.count - 1)
-    else:  # the first instruction resets every slot
-        later = np.maximum(t.count - knob["acc_slots"], 0)
-        compute = compute + np.maximum(outputs - knob["acc_slots"] * t.size, 0)
-        compute = compute + COMPUTE_LATENCY * later
-    if ops.shift:  # what comes before the first tile's GEMMs
-        compute = compute + outputs - 2 * first_tile * (ops.residual + 1)
-        compute = compute - COMPUTE_LATENCY * 2 * (ops.residual + 1)
-    if ops.tensors:  # loaded into the accumulators, too
-        compute = compute + outputs * m.acc_bytes / m.bus_bytes + _LOAD * t.count
-    compute = compute + each * outputs + COMPUTE_LATENCY * ops.in_place * t.count
 
-    # -- stores ------------------------------------------------------------------------------------
-    bursts = _bursts(geo, t)
-    store = _stored(m, outputs, bursts)
-    # With one slot of accumulators compute waits for the STORE of every tile but the last.
-    waits = _stored(m, np.maximum(outputs - t.size, 0), t.count - 1)
-    waits = np.where(knob["acc_slots"] == 1, waits, 0.0)
-    last = _last_piece(geo, knob, t)
-    drain = _stored(m, last, np.ones_like(last)) + _TOKEN
-
-    # -- together ----------------------------------------------------------------------------------
+def _cycles(layer: _Layer) -> Array:
+    """From launch to FINISH."""
+    geo, m, ops, knob, t = layer.geo, layer.m, layer.ops, layer.knob, layer.tiles
+    inputs = Inputs(geo, m, knob, t)
+    loads, load = _loads(layer, inputs)
     instructions = t.count * (t.steps + ops.in_place + ops.residual + 1) + loads + 3.0
-    start = _fetch(m, instructions)
-    some = np.minimum(t.blocks, geo.co) * np.minimum(knob["tile_ci"], geo.ci) * taps
-    parts = (knob["ramp"] > 0) | _load_bound(geo, m, knob)
+    bursts = _bursts(geo, t)
+    # With one slot of accumulators compute waits for the STORE of every tile but the last.
+    waits = _stored(m, np.maximum(layer.outputs - t.size, 0), t.count - 1)
+    waits = np.where(knob["acc_slots"] == 1, waits, 0.0)
+    last = np.where(knob["tail"] == 1, t.last_rows * t.last_cols * t.last_blocks, 1.0)
+    drain = _stored(m, last, np.ones_like(last)) + _TOKEN
+    some = np.minimum(t.blocks, geo.co) * np.minimum(knob["tile_ci"], geo.ci) * geo.kh * geo.kw
+    parts = (knob["ramp"] > 0) | slow_loads(geo, m, knob)
     fill = m.memory_latency_cycles + 2 * _LOAD + inputs.first / m.bus_bytes
     fill = fill + np.where(parts, 1.0, some) * m.wgt_bytes / m.bus_bytes
-    behind = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * each
-    total = np.maximum(fill + compute + waits, load + behind) + drain
-    return np.asarray(start + np.maximum(total, fill + store))
+    behind = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * layer.each
+    total = np.maximum(fill + _compute(layer) + waits, load + behind) + drain
+    total = np.maximum(total, fill + _stored(m, layer.outputs, bursts))
+    return np.asarray(_fetch(m, instructions) + total)
 
 
-def _tiles(geo: Geometry, knob: dict[str, Array]) -> _Tiles:
-    th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
-    first = np.ceil(th / knob["head"])
-    behind = np.maximum(geo.oh - first, 0)
-    row_tiles = 1 + np.ceil(behind / th)
-    col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
-    steps = np.ceil(geo.ci / knob["tile_ci"])
-    places = geo.batches * row_tiles * col_tiles
-    last_rows = np.where(row_tiles == 1, geo.oh, behind - (row_tiles - 2) * th)
-    return _Tiles(
-        th, tw, tco, first, last_rows, geo.ow - (col_tiles - 1) * tw,
-        geo.co - (co_tiles - 1) * tco, row_tiles, col_tiles, co_tiles, steps, places,
-        geo.groups * places * co_tiles,
-    )  # fmt: skip
+def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
+    """LOADs of the load module, and the cycles they take one after the other."""
+    geo, m, t = layer.geo, layer.m, layer.tiles
+    inp_held, wgt_held = held(layer.knob, t)
+    again, wgt_again = np.where(inp_held, 1.0, t.co_tiles), np.where(wgt_held, 1.0, t.places)
+    wgt_loads = geo.groups * t.co_tiles * t.steps * wgt_again
+    wgt_loads = np.where(may_stream(geo, m, layer.knob, t), 1.0, wgt_loads)
+    loads = geo.groups * inputs.loads * again + wgt_loads
+    wgt_bytes = geo.co * geo.ci * geo.kh * geo.kw * m.wgt_bytes
+    beats = geo.groups * (inputs.bytes * again + wgt_bytes * wgt_again) / m.bus_bytes
+    if layer.ops.residual:
+        loads, beats = loads + t.count + 1, beats + (geo.res_bytes + m.wgt_bytes) / m.bus_bytes
+    return loads, np.asarray(beats + _LOAD * loads + m.memory_latency_cycles)
 
 
-class _Inputs:
-    """What all tiles of pixels of a group read once: `bytes` and LOADs, and the bytes of the first
-    step of the first tile. By rows and by columns of tiles apart, of which there are few kinds."""
-
-    def __init__(self, geo: Geometry, m: Machine, knob: dict[str, Array], t: _Tiles) -> None:
-        gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
-        tci = np.minimum(knob["tile_ci"], geo.ci)
-        rows = np.array([knob["tile_h"], t.first_rows]).T
-        cols = np.array([knob["tile_w"], knob["tile_w"]]).T
-        high = _kinds(rows, geo.oh, geo.h, geo.sh, geo.kh, geo.dh, geo.pad_top, gather)
-        wide = _kinds(cols, geo.ow, geo.w, geo.sw, geo.kw, geo.dw, geo.pad_left, False)
-        images = float(geo.batches)
-        self.bytes = images * geo.ci * high.read * wide.read * m.inp_bytes
-        # Whole tiles within the image load all blocks of a step at once, others one by one.
-        inside = high.inside * wide.cols_inside
-        others = t.row_tiles * t.col_tiles - inside
-        self.loads = images * (inside * t.steps + others * geo.ci)
-        self.first = tci * high.first * wide.first * m.inp_bytes
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """Of tiles along an axis: rows (columns) read, of the first tile too, and how many tiles lie
-    within the image, whole ones, and with smaller ones."""
-
-    read: Array
-    first: Array
-    inside: Array
-    cols_inside: Array
-
-
-def _kinds(
-    sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
-    gather: bool,
-) -> _Axis:  # fmt: skip
-    """Of tiles of so many rows and a first one of other height, `sizes` (n, 2)."""
-    most = outputs + 1  # a tile that is cut evenly is no larger than the output
-    keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
-    found = np.zeros((most * most, 4))
-    seen = np.zeros(len(found), np.bool_)
-    seen[keys] = True
-    for row in np.flatnonzero(seen).tolist():
-        tile, first = divmod(row, most)
-        begin = 0
-        while begin < outputs:
-            count = min(first if begin == 0 else tile, outputs - begin)
-            low = begin * stride - pad
-            high = low + window(count, stride, kernel, dilation)
-            read = count if gather else min(high, size) - max(low, 0)
-            whole = low >= 0 and high <= size
-            found[row, 0] += read
-            found[row, 1] += read * (begin == 0)
-            found[row, 2] += whole and count == tile
-            found[row, 3] += whole
-            begin += count
-    return _Axis(*found[keys].T)
-
-
-def _held(knob: dict[str, Array], t: _Tiles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether inputs, and weights, are loaded once: rings hold all that is walked through before it
-    is read again."""
-    outside = knob["order"] == CHANNELS_OUTER
-    inp_round = np.where(outside, t.places * t.steps, t.steps)
-    wgt_round = np.where(outside, t.steps, t.co_tiles * t.steps)
-    return (
-        (knob["inp_slots"] == RESIDENT) | (knob["inp_slots"] >= inp_round),
-        (knob["wgt_slots"] == RESIDENT) | (knob["wgt_slots"] >= wgt_round),
-    )
-
-
-def _weights(geo: Geometry, m: Machine) -> float:
-    """Bytes of a group's."""
-    return float(geo.co * geo.ci * geo.kh * geo.kw * m.wgt_bytes)
-
-
-def _load_bound(geo: Geometry, m: Machine, knob: dict[str, Array]) -> NDArray[np.bool_]:
-    """Whether weights may come in parts of any size. More schedules than do: it counts no
-    epilogue."""
-    return np.asarray(load_bound.py_func(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
-
-
-def _may_stream(geo: Geometry, m: Machine, knob: dict[str, Array], t: _Tiles) -> NDArray[np.bool_]:
-    return _load_bound(geo, m, knob) & np.asarray(
-        weights_stream.py_func(
-            geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
-            knob["tile_w"], t.steps, t.places,
-        )
-    )  # fmt: skip
-
-
-def _wgt_used(geo: Geometry, knob: dict[str, Array], t: _Tiles) -> Array:
-    outside = knob["order"] == CHANNELS_OUTER
-    resident = np.where(outside, t.steps, t.co_tiles * t.steps)
-    slots = np.where(knob["wgt_slots"] == RESIDENT, resident, knob["wgt_slots"])
-    return np.asarray(slots * t.blocks * knob["tile_ci"] * geo.kh * geo.kw)
+def _compute(layer: _Layer) -> Array:
+    """Cycles of the compute module from the first GEMM on."""
+    geo, m, ops, t, outputs = layer.geo, layer.m, layer.ops, layer.tiles, layer.outputs
+    slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
+    iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
+    busy = iterations + COMPUTE_LATENCY * t.count * (t.steps + ops.residual + ops.in_place)
+    if ops.lifted:  # of the first tile it may come before
+        busy = busy + 2 * (outputs - first_tile) + COMPUTE_LATENCY * (t.count - 1)
+    elif ops.starts_with_tensor:
+        later = (outputs - first_tile) * m.acc_bytes / m.bus_bytes
+        busy = busy + later + _LOAD * (t.count - 1)
+    else:  # the first instruction resets every slot
+        busy = busy + np.maximum(outputs - slots * t.size, 0)
+        busy = busy + COMPUTE_LATENCY * np.maximum(t.count - slots, 0)
+    if ops.shift:  # what comes before the first tile's GEMMs
+        busy = busy + outputs - 2 * first_tile * (ops.residual + 1)
+        busy = busy - COMPUTE_LATENCY * 2 * (ops.residual + 1)
+    if ops.tensors:  # loaded into the accumulators, too
+        busy = busy + outputs * m.acc_bytes / m.bus_bytes + _LOAD * t.count
+    return np.asarray(busy)
 
 
 def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
@@ -258,7 +145,7 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
     return float((kinds == EPILOGUE_IMMEDIATE).sum() + 2 * (tensors + vectors))
 
 
-def _bursts(geo: Geometry, t: _Tiles) -> Array:
+def _bursts(geo: Geometry, t: Tiles) -> Array:
     """Bursts of all STOREs: a row each, where a tile has a part of each row, else a run of rows."""
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)
@@ -274,33 +161,9 @@ def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
     return np.asarray(beats + beats / row + (_BURST - 1) * bursts)
 
 
-def _last_piece(geo: Geometry, knob: dict[str, Array], t: _Tiles) -> Array:
-    """Outputs that the last STORE has at least."""
-    whole = t.last_rows * t.last_cols * t.last_blocks
-    return np.where(knob["tail"] == 1, whole, 1.0)
-
-
 def _fetch(m: Machine, instructions: Array) -> Array:
     """Cycles until the first instruction runs, of so many at least."""
     if m.bus_bytes == 8:
         return _FETCHED + FETCH_BEATS * np.minimum(instructions, m.max_burst_beats / 2)
     beats = np.minimum(instructions, m.max_burst_beats) * 16.0 / m.bus_bytes
     return _FETCHED + 3 + np.floor(beats)
-
-
-def _fits(
-    geo: Geometry, m: Machine, ops: Operations, knob: dict[str, Array], t: _Tiles
-) -> NDArray[np.bool_]:
-    """Whether buffers may fit; where they do not, nothing is lowered."""
-    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
-    high = t.rows if gather else window(t.rows, geo.sh, geo.kh, geo.dh)
-    wide = window(t.cols, geo.sw, geo.kw, geo.dw)
-    outside = knob["order"] == CHANNELS_OUTER
-    resident = np.where(outside, t.places * t.steps, t.steps)
-    slots = np.where(knob["inp_slots"] == RESIDENT, resident, knob["inp_slots"])
-    inp = slots * knob["tile_ci"] * high * wide
-    if ops.residual:
-        inp = inp + t.cols
-    wgt = (_wgt_used(geo, knob, t) <= m.wgt_built) | _may_stream(geo, m, knob, t)
-    acc = knob["acc_slots"] * t.size * (1 + ops.tensors) + ops.vectors * t.blocks
-    return np.asarray((inp <= m.inp_built) & wgt & (acc <= m.acc_built))
