@@ -40,12 +40,12 @@ class Tiles:
 
     @property
     def size(self) -> Array:
-        """Accumulators."""
+        """Accumulators, shape (n,)."""
         return self.rows * self.cols * self.blocks
 
 
 def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
-    """The tiles of knob values."""
+    """The tiles of knob values (n,)."""
     th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
     first = np.ceil(th / knob["head"])
     behind = np.maximum(geo.oh - first, 0)
@@ -120,8 +120,8 @@ def _kinds(
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
-    """Whether inputs, and weights, are loaded once: rings hold all that is walked through before it
-    is read again."""
+    """Whether inputs, and weights, are loaded once, shape (n,) each: rings hold all that is walked
+    through before it is read again."""
     outside = knob["order"] == CHANNELS_OUTER
     inp_round = np.where(outside, t.places * t.steps, t.steps)
     wgt_round = np.where(outside, t.steps, t.co_tiles * t.steps)
@@ -132,12 +132,13 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 
 
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
-    """Whether weights may come in parts of any size. More schedules than do: it counts no
-    epilogue."""
+    """Whether weights may come in parts of any size, shape (n,). More schedules than do: it counts
+    no epilogue."""
     return np.asarray(load_bound.py_func(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
+    """Whether weights may pass through the scratchpad as a stream, shape (n,)."""
     return slow_loads(geo, m, knob) & np.asarray(
         weights_stream.py_func(
             geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
@@ -154,7 +155,7 @@ def _wgt_used(geo: Geometry, knob: Knobs, t: Tiles) -> Array:
 
 
 def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> Flags:
-    """Whether buffers may fit; where they do not, nothing is lowered."""
+    """Whether buffers may fit, shape (n,); where they do not, nothing is lowered."""
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     high = t.rows if gather else window(t.rows, geo.sh, geo.kh, geo.dh)
     wide = window(t.cols, geo.sw, geo.kw, geo.dw)
