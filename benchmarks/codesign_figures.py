@@ -105,8 +105,8 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
 
 
 def interval(ratios: NDArray[np.float64], seeds: Sequence[int]) -> str:
-    """Geometric mean of ratios (runs,), and its 95 % bootstrap interval over seeds, which are drawn whole:
-    all ratios of a seed, whatever the networks, go together."""
+    """Geometric mean of ratios (runs,), and its 95 % bootstrap interval over seeds, which are drawn
+    whole: all ratios of a seed, whatever the networks, go together."""
     logs = np.log(ratios)
     if not np.isfinite(logs).all():
         return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"

@@ -141,7 +141,7 @@ class _Search:
 
     @cached_property
     def by_estimate(self) -> NDArray[np.int64]:
-        """Columns by ascending estimate; what probably does not compile comes last."""
+        """Listing by ascending estimate; what probably does not compile comes last."""
         return np.lexsort((self._floor, self._estimate, self._unlikely))
 
     @cached_property
@@ -150,7 +150,7 @@ class _Search:
 
     @property
     def by_floor(self) -> NDArray[np.int64]:
-        """Columns that are not tried and may be faster than the best, by ascending floor."""
+        """Listing that are not tried and may be faster than the best, by ascending floor."""
         rows = self._by_floor
         return rows[self._open[rows] & (self._floor[rows] < self.best)]
 
@@ -180,10 +180,10 @@ def _whole(space: Space) -> Configs:
 
 # -- a machine after the other ---------------------------------------------------------------------
 
-Columns = dict[str, list[object]]
+Listing = dict[str, list[object]]
 
 
-def rows_of(problem: Problem, machine: int, options: TruthOptions) -> Columns:
+def rows_of(problem: Problem, machine: int, options: TruthOptions) -> Listing:
     """A row a layer of a machine, by column. Raises as `solve`."""
     design = problem.design(machine)
     rows: list[Mapping[str, object]] = []

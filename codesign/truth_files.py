@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from codesign.front import Points
 from codesign.problem import Problem
-from codesign.truth import Columns, TruthError, TruthOptions, parts_of, rows_of
+from codesign.truth import Listing, TruthError, TruthOptions, parts_of, rows_of
 from search.lease import Lease, lease_of
 from targets.files import Json, as_object, as_text, canonical, digest, read_json, write_atomically
 from targets.safe_files import check_own, read_plain
@@ -59,7 +59,7 @@ Listener = Callable[[Planned | PartDone | Damaged], None]
 class Steps(Protocol):
     """How a part is made: in this process, or as a task that somebody watches."""
 
-    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Columns:
+    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Listing:
         """`solved_rows`. Raises as it does."""
         ...
 
@@ -67,7 +67,7 @@ class Steps(Protocol):
 class Plain:
     """Keeps `Steps` in this process."""
 
-    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Columns:
+    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Listing:
         return solved_rows(problem, machines, options)
 
 
@@ -75,10 +75,10 @@ def ignore(event: Planned | PartDone | Damaged) -> None:
     """Hears nothing."""
 
 
-def solved_rows(problem: Problem, machines: range, options: TruthOptions) -> Columns:
-    """Columns of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
+def solved_rows(problem: Problem, machines: range, options: TruthOptions) -> Listing:
+    """Listing of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
     as `codesign.truth.solve`."""
-    found: Columns = {}
+    found: Listing = {}
     for machine in machines:
         for name, values in rows_of(problem, machine, options).items():
             found.setdefault(name, []).extend(values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codesign.problem import Problem
-from codesign.truth import Columns, TruthOptions
+from codesign.truth import Listing, TruthOptions
 from codesign.truth_files import solved_rows
 from tasks.stage import step
 
@@ -16,13 +16,13 @@ from tasks.stage import step
 class TrackedSteps:
     """Keeps `codesign.truth_files.Steps`."""
 
-    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Columns:
+    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Listing:
         title = f"machines {machines.start}-{machines.stop - 1}"
         return _solve_machines(title, lambda: solved_rows(problem, machines, options))
 
 
 @step("{title}")
-def _solve_machines(title: str, work: Callable[[], Columns]) -> Columns:
+def _solve_machines(title: str, work: Callable[[], Listing]) -> Listing:
     """Enumerate, bound and simulate the schedules of each layer of some machines. `work` stands for
     a problem with all its machines, which Prefect would walk through."""
     return work()
