@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from codesign.lab import Lab
 from codesign.problem import Design
@@ -14,8 +17,16 @@ from search.stages import Batch, Known, choose_candidates, problem_of
 from targets.base import Measurements
 
 
+ALPHA = 15.0
+"""Configs compiled beyond a trial: on a small machine few of those compile that look best."""
+
+TRIES = 8
+"""Rounds in which nothing compiles, after which a layer is left alone for now."""
+
+
 class InLab(InProcess):
-    """The stages of a round; compiling and measuring is the lab's."""
+    """The stages of a round; compiling and measuring is the lab's. What did not compile is not
+    measured where anything did: a measurement would say what is known."""
 
     def __init__(self, setting: Setting, lab: Lab, design: Design) -> None:
         super().__init__(setting)
@@ -24,7 +35,10 @@ class InLab(InProcess):
     def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
         setting = self.setting
         lowered = self.lab.lower(self.design, setting.problem.workload, kept.configs)
-        return choose_candidates(setting.explorer, setting.problem, state, history, lowered, n)
+        made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
+        batch = choose_candidates(setting.explorer, setting.problem, state, history, made, n)
+        left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
+        return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
 
     def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
         return self.lab.measure(self.design, batch.rows)
@@ -38,16 +52,26 @@ class LayerTuning:
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.design, self.lab, self.seed = design, lab, seed
-        self._tuner, self._options = tuner, dict(options or {})
+        self._tuner, self._options = tuner, {"alpha": ALPHA} | dict(options or {})
         self._sessions: dict[int, Session] = {}
 
     def advance(self, layer: int, trials: int) -> float:
-        """A round of so many trials of a layer. Returns the seconds of its fastest trial so far,
-        infinite without one. Raises `BudgetSpent`."""
+        """A round of so many trials of a layer, or none where nothing compiles. Returns the seconds
+        of its fastest trial so far, infinite without one. Raises `BudgetSpent`."""
         if layer not in self._sessions:
             self._sessions[layer] = self._session(layer)
         session = self._sessions[layer]
-        session.advance(trials)
+        for _ in range(TRIES):
+            proposal = session.propose(trials)
+            if proposal is None:
+                break
+            batch = proposal.batch
+            if batch.rows.ok.any():
+                session.finish(*session.measure(proposal, {}))
+                break
+            # known without a measurement: look elsewhere
+            known = [session.history.failed, batch.rows.configs, batch.failed]
+            session.history = replace(session.history, failed=np.concatenate(known))
         best = session.history.best
         return float("inf") if best is None else float(session.history.seconds[best])
 

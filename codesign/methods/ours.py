@@ -22,6 +22,7 @@ from codesign.lab import Lab
 from codesign.method import MethodOptions, generator
 from codesign.problem import Design, Problem
 from codesign.screening import Screening
+from targets.base import Configs
 
 
 class TwoLevel:
@@ -85,7 +86,7 @@ class _Search:
     def __init__(self, problem: Problem, lab: Lab, seed: int, options: TwoLevel.Options) -> None:
         self.problem, self.lab, self.seed, self.options = problem, lab, seed, options
         self.machines: dict[int, _Machine] = {}
-        self.bias = _Bias()
+        self.bias = _Bias(problem.hardware.points)
 
     def run(self) -> None:
         self._screen()
@@ -180,13 +181,18 @@ class _Search:
 
 
 class _Bias:
-    """What estimates of layers err by, log of measured over estimated: a layer's mean over the
-    machines it was measured on, drawn towards that of all layers and that towards 0."""
+    """What estimates of layers err by, log of measured over estimated: a mean over the machines
+    where a layer was measured, those most that are fewest steps away. Machines alike err alike: or
+    else one that was not measured would always promise more than its measured neighbour."""
 
-    PRIOR = 1.0  # as many observations without an error
+    NEAR = 0.7  # weight of what is one step of one knob further away
+    PRIOR = 0.3  # weight of all layers together, and there of no error
 
-    def __init__(self) -> None:
+    def __init__(self, points: Configs) -> None:
+        self._points = points.astype(np.int64)
         self._seen: dict[tuple[str, str], dict[int, float]] = {}
+        self._found: dict[tuple[str, str], NDArray[np.float64]] = {}  # (points,) a layer
+        self._mean = 0.0
 
     def learn(self, machine: _Machine, layers: list[int]) -> None:
         for layer in layers:
@@ -194,13 +200,24 @@ class _Bias:
                 error = np.log(machine.measured[layer] / machine.estimated[layer])
                 name = machine.design.layers[layer].names[0]
                 self._seen.setdefault(name, {})[machine.design.row] = float(error)
+                self._found.pop(name, None)
+        every = [error for errors in self._seen.values() for error in errors.values()]
+        self._mean = sum(every) / (len(every) + self.PRIOR)
 
     def of(self, machine: _Machine) -> NDArray[np.float64]:
         """Of each layer of a machine, shape (layers,)."""
-        every = [error for errors in self._seen.values() for error in errors.values()]
-        mean = sum(every) / (len(every) + self.PRIOR)
-        found = []
-        for layer in machine.design.layers:
-            errors = self._seen.get(layer.names[0], {})
-            found.append((sum(errors.values()) + self.PRIOR * mean) / (len(errors) + self.PRIOR))
-        return np.array(found)
+        return np.array(
+            [self._of(layer.names[0], machine.design.row) for layer in machine.design.layers]
+        )
+
+    def _of(self, name: tuple[str, str], row: int) -> float:
+        if name not in self._seen:
+            return self._mean
+        if name not in self._found:
+            rows = np.array(list(self._seen[name]))
+            errors = np.array(list(self._seen[name].values()))
+            away = np.abs(self._points[:, None] - self._points[rows]).sum(axis=2)
+            near = self.NEAR**away
+            weighted = near @ errors + self.PRIOR * self._mean
+            self._found[name] = weighted / (near.sum(axis=1) + self.PRIOR)
+        return float(self._found[name][row])
