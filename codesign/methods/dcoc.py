@@ -4,11 +4,11 @@ sampling picks what is measured. What the paper leaves open is an option with a 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from codesign.methods.chameleon import fresh
 from codesign.methods.points import SHAPE, Floats, Places, Points
@@ -16,6 +16,11 @@ from codesign.methods.published import Published
 from codesign.methods.rating import Rating, Seen
 from codesign.methods.walking import WalkingOptions
 from search.ppo import Agent
+
+
+def _whole(value: object) -> object:
+    """A number that a command line wrote."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class Dcoc(Published):
@@ -26,7 +31,9 @@ class Dcoc(Published):
 
         entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
         epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
-        agents: Literal[1, 3] = Field(3, description="kinds of agents; 1: one moves all knobs")
+        agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
+            3, description="kinds of agents; 1: one moves all knobs"
+        )
         critic: bool = Field(True, description="a critic says what is to be expected")
         confidence: bool = Field(
             True, description="confidence sampling; else what scores best is measured"

@@ -128,6 +128,10 @@ def test_an_option_that_does_not_fit_is_named(name, options, named):
         make_method(name, options)
 
 
+def test_numbers_of_a_command_line_are_numbers():
+    assert make_method("dcoc", {"agents": "1", "elite": "0.25"}).table.agents == 1
+
+
 # -- points --------------------------------------------------------------------------------------
 
 
