@@ -54,6 +54,8 @@ QUICK = TruthOptions(
         ("log_uop_buff_size", 13, 13),
         ("bus_bits", 64, 64),
     ),
+    proofs=1 << 20,
+    gap=0.0,
 )
 
 

@@ -1,10 +1,10 @@
 """Hardware and schedules solved: for each layer on each of some machines, the fastest schedule that
 was found and what no schedule beats.
 
-Of a space of schedules those are simulated whose estimates are lowest, then, in ascending order,
-those whose floor (what a program takes at least, known without compiling it) lies below the fastest
-so far. Where none is left, the fastest is the optimum, by proof; else the lowest floor that is left
-bounds it. So the truth is known both ways: `best_cycles` is what somebody reaches, `bound_cycles`
+Of a space of schedules those are simulated whose estimates are lowest, then, of those whose floor
+(what a program takes at least, known without compiling it) lies below the fastest so far, by turns
+the ones with the lowest floors and with the lowest estimates. Where none is left, the fastest is
+the optimum, by proof; else the lowest floor that is left bounds it. So the truth is known both ways: `best_cycles` is what somebody reaches, `bound_cycles`
 what nobody passes.
 """
 
@@ -28,7 +28,7 @@ from targets.workload import Workload
 
 PART = 8
 """Machines that are solved between two looks at what is there."""
-_BATCH = 64
+_BATCH = 32
 
 
 class TruthError(TilewrightError):
@@ -38,8 +38,8 @@ class TruthError(TilewrightError):
 @dataclass(frozen=True)
 class TruthOptions:
     """What is solved: networks on machines around `base` within `bounds` and an area, as `Hardware`
-    has them; and how far: `near` schedules by estimate, then at most `proofs` by floor, until the
-    bound is proven to within the share `gap`."""
+    has them; and how far: `near` schedules by estimate, then at most `proofs` more,
+    until the bound is within the share `gap`."""
 
     networks: tuple[str, ...]
     base: str
@@ -104,14 +104,17 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
     """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
     Raises `TruthError` for a target that knows no floors or cannot measure in one pass."""
     search = _Search(target, workload)
-    search.simulate(search.by_estimate[: options.near])
+    search.simulate(search.left(search.by_estimate)[: options.near])
     spent = 0
     while spent < options.proofs and search.best > search.bound * (1 + options.gap):
-        left = search.by_floor[: min(_BATCH, options.proofs - spent)]
-        if not len(left):
+        # The lowest floors raise the bound, the lowest estimates lower the best.
+        floors = search.left(search.by_floor)[: min(_BATCH, options.proofs - spent)]
+        room = min(_BATCH, options.proofs - spent - len(floors))
+        rows = np.union1d(floors, search.left(search.by_estimate)[:room])
+        if not len(rows):
             break
-        search.simulate(left)
-        spent += len(left)
+        search.simulate(rows)
+        spent += len(rows)
     found, bound = search.best, search.bound
     if not np.isfinite(found):
         bound = -1.0 if np.isinf(bound) else bound
@@ -141,17 +144,16 @@ class _Search:
 
     @cached_property
     def by_estimate(self) -> NDArray[np.int64]:
-        """Listing by ascending estimate; what probably does not compile comes last."""
+        """Rows by ascending estimate, shape (rows,); what probably does not compile last."""
         return np.lexsort((self._floor, self._estimate, self._unlikely))
 
     @cached_property
-    def _by_floor(self) -> NDArray[np.int64]:
+    def by_floor(self) -> NDArray[np.int64]:
+        """Rows by ascending floor, shape (rows,)."""
         return np.lexsort((self._estimate, self._floor))
 
-    @property
-    def by_floor(self) -> NDArray[np.int64]:
-        """Listing that are not tried and may be faster than the best, by ascending floor."""
-        rows = self._by_floor
+    def left(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of rows (n,) that are not tried and may be faster than the best."""
         return rows[self._open[rows] & (self._floor[rows] < self.best)]
 
     @property

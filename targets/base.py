@@ -61,7 +61,7 @@ class Space:
     def values(self, configs: Configs) -> NDArray[np.int64]:
         """The knobs' values of each config, shape (n, knobs)."""
         columns = [np.asarray(knob.values)[configs[:, k]] for k, knob in enumerate(self.knobs)]
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack(columns, axis=1).astype(np.int64, copy=False)
 
     def describe(self, config: Sequence[int]) -> dict[str, int]:
         """One config as a mapping from knob name to value."""
