@@ -28,7 +28,7 @@ from targets.workload import Workload
 
 PART = 8
 """Machines that are solved between two looks at what is there."""
-_BATCH = 32
+_BATCH, _MANY = 32, 1024
 
 
 class TruthError(TilewrightError):
@@ -106,6 +106,8 @@ def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
     search = _Search(target, workload)
     search.simulate(search.left(search.by_estimate)[: options.near])
     spent = 0
+    while np.isinf(search.best) and len(rows := search.left(search.by_estimate)[:_MANY]):
+        search.simulate(rows)  # few compile, and what does not takes no time
     while spent < options.proofs and search.best > search.bound * (1 + options.gap):
         # The lowest floors raise the bound, the lowest estimates lower the best.
         floors = search.left(search.by_floor)[: min(_BATCH, options.proofs - spent)]
