@@ -16,7 +16,6 @@ from search.performers import InProcess, Setting
 from search.stages import Batch, Known, choose_candidates, problem_of
 from targets.base import Measurements
 
-
 ALPHA = 15.0
 """Configs compiled beyond a trial: on a small machine few of those compile that look best."""
 
