@@ -73,10 +73,12 @@ class Found:
             self.rows |= json.loads(path.read_text())
 
     def keep(self, part: str, row: dict[str, Any]) -> None:
+        """Add a row to a part, and write all of them."""
         self.rows[part].append(row)
         write_atomically(self.path, (json.dumps(self.rows, indent=1) + "\n").encode())
 
     def has(self, part: str, **key: object) -> bool:
+        """Whether a row of a part has these values."""
         return any(
             all(row.get(name) == value for name, value in key.items()) for row in self.rows[part]
         )

@@ -147,6 +147,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
 
 
 def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
+    """The layers of a network on a target, with their counts, as JSON."""
     here = make_target(target)
     options = TuningOptions(model=network, target=target)
     found = extract_subgraphs(
