@@ -41,7 +41,6 @@ _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
 _DRAWN = 2048  # configs that checks are chosen from, and new ones where others are remembered
-_SPREAD_BESIDE = 1024  # configs that what a transferred model does not name is spread over
 _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
 
@@ -145,7 +144,7 @@ class Default(BaseExplorer):
         """What a transferred model names, then what is spread over the space as if there were none:
         it may be wrong, also about what compiles."""
         problem = beliefs.problem
-        flat = candidates.drawn(problem.space, _SPREAD_BESIDE, rng)
+        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
         flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
         configs = problem.space.unravel(flat)
         count = max(wanted - len(few), 0)
