@@ -286,6 +286,9 @@ def _ratios(
 
 
 def _mean(values: NDArray[np.float64]) -> str:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return "unknown"
     rng = np.random.default_rng(0)
     drawn = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)
     low, high = np.percentile(drawn, [2.5, 97.5])
