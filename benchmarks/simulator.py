@@ -3,6 +3,10 @@
 `--spaces` enumerates whole spaces instead, lowering and hidden features included, on all cores: the
 template spaces of ResNet-18 with the stock stack's restrictions, and ML²Tuner's of one layer.
 
+`--extended` evaluates parts of the extended spaces of ResNet-18, lowering and hidden features
+included: blocks of neighbours, as a whole space holds them, and scattered configs; by turns row by
+row and with configs that are one schedule evaluated once. Both must give the same digest.
+
 Times real programs, the template space of a convolution, and reports nanoseconds an instruction,
 simulated cycles and programs a second; how the time grows with the length of a program and with the
 size of a batch; and what threads bring. Lowering is not part of these figures. `rate` takes any
@@ -12,6 +16,8 @@ programs.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import math
 import os
 import resource
 import time
@@ -22,12 +28,16 @@ from numpy.typing import NDArray
 
 from benchmarks.layers import RESNET18
 from targets import make_target
+from targets.base import Space
 from targets.vta.lowering.batch import Lowering
+from targets.vta.measure import time_rows
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.vta.timing import simulate_batch
 from targets.workload import Workload, parse_workload
 
+SLOT_KNOBS = 5
+"""Knobs of the extended space before those of slots: tile and order."""
 WORKLOAD = "conv2d:n=1,c=64,h=56,w=56,o=128,k=1,s=2,p=0"
 Programs = list[NDArray[np.uint64]]
 
@@ -90,6 +100,48 @@ def enumerate_spaces(spec: str) -> None:
     _report("56×56 64→64 3×3, unchecked", make_target("evta-zcu102", "unchecked"), layers[:1])
 
 
+def evaluate_extended(spec: VtaSpec, rounds: int) -> None:
+    """Print valid configs a second of processor time: every row, and every schedule once."""
+    for what, choose in (("blocks of neighbours", neighbours), ("scattered configs", scattered)):
+        times, valid, configs = np.zeros(2), 0, 0
+        digests = [hashlib.sha256(), hashlib.sha256()]
+        for workload, _ in RESNET18.values():
+            lowering = Lowering.of(workload, spec, "extended")
+            values = choose(lowering.space, np.random.default_rng(0))
+            best = [np.inf, np.inf]
+            for turn in range(rounds):
+                for way in (0, 1):
+                    begin = time.process_time()
+                    found = time_rows(lowering, values, every_row=way == 0)
+                    best[way] = min(best[way], time.process_time() - begin)
+                    if turn == 0:
+                        for part in found:
+                            digests[way].update(np.ascontiguousarray(part).tobytes())
+            times += best
+            configs, valid = configs + len(values), valid + int((found[2] >= 0).sum())
+        before, after = valid / times
+        print(
+            f"{what} on {spec.name}: {configs:,} configs, {valid:,} valid: {before:,.0f} valid/s "
+            f"(CPU) row by row, {after:,.0f} with each schedule once, {after / before:.2f} times; "
+            f"digests {' '.join(digest.hexdigest()[:12] for digest in digests)}"
+        )
+
+
+def neighbours(space: Space, rng: np.random.Generator, tilings: int = 8) -> NDArray[np.int64]:
+    """The knob values, (n, knobs), of some tilings and orders with every choice of what follows:
+    slots, first steps, last pieces."""
+    outer = math.prod(len(knob.values) for knob in space.knobs[:SLOT_KNOBS])  # these turn fastest
+    chosen = rng.choice(outer, min(tilings, outer), replace=False)
+    flat = chosen[:, None] + outer * np.arange(space.size // outer)
+    return space.values(space.unravel(flat.ravel()))
+
+
+def scattered(space: Space, rng: np.random.Generator, most: int = 1000) -> NDArray[np.int64]:
+    """The knob values, (n, knobs), of configs drawn without replacement."""
+    flat = rng.choice(space.size, min(most, space.size), replace=False)
+    return space.values(space.unravel(flat))
+
+
 def _report(what: str, target: VtaTarget, layers: list[Workload]) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     configs = valid = instructions = cycles = 0
@@ -118,11 +170,16 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=400)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--spaces", action="store_true")
+    parser.add_argument("--extended", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if options.spaces:
         enumerate_spaces(options.spec)
         return
     spec = VtaSpec.load(options.spec)
+    if options.extended:
+        evaluate_extended(spec, options.rounds)
+        return
     programs = sorted(template_programs(options.workload, spec, options.configs), key=len)
 
     print(f"{options.workload} on {spec.name}")

@@ -37,27 +37,33 @@ def time_rows(
     lowering: Lowering,
     values: NDArray[np.int64],
     progress: Callable[[int], None] | None = None,
+    every_row: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Lower and time a batch of knob *values* (n, knobs) in one pass.
 
     Returns failure codes (n,), counts (n, STATE_SIZE) and cycles (n,): NO_PROGRAM where lowering
     failed, another negative number where the program does not finish (codes of
     `targets.vta.timing.kernel`). `progress` is told the number of rows done, from any thread.
+    Rows that are one schedule are lowered and timed once, unless `every_row` is to be.
     """
-    codes = np.zeros(len(values), np.int64)
-    states = np.zeros((len(values), emit.STATE_SIZE), np.int64)
-    cycles = np.full(len(values), NO_PROGRAM, np.int64)
+    every = np.arange(len(values))
+    rows, which = (every, every) if every_row else lowering.distinct(values)
+    alike = np.bincount(which, minlength=len(rows))
+    chosen = values[rows]
+    codes = np.zeros(len(rows), np.int64)
+    states = np.zeros((len(rows), emit.STATE_SIZE), np.int64)
+    cycles = np.full(len(rows), NO_PROGRAM, np.int64)
 
     def run(begin: int, end: int) -> None:
         _time_rows(
-            lowering.code, *lowering.records, lowering.epilogue, values, lowering.stock,
+            lowering.code, *lowering.records, lowering.epilogue, chosen, lowering.stock,
             begin, end, simulator_of(lowering.spec), codes, states, cycles,
         )  # fmt: skip
         if progress is not None:
-            progress(end - begin)
+            progress(int(alike[begin:end].sum()))
 
-    over_chunks(len(values), run)
-    return codes, states, cycles
+    over_chunks(len(rows), run)
+    return codes[which], states[which], cycles[which]
 
 
 @nb.njit(cache=True, nogil=True)

@@ -16,6 +16,7 @@ from targets.base import Ragged, Space
 from targets.errors import WorkloadError
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
+from targets.vta.lowering.alike import distinct, set_alike
 from targets.vta.lowering.extended import extended_space, lower_extended
 from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import (
@@ -143,6 +144,15 @@ class Lowering:
             out = np.zeros((state[emit.COUNT], 2), np.uint64)
             lower_unchecked(*arguments, out, uops, state, groups)
         return out[: state[emit.COUNT]], uops
+
+    def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of knob *values*, (n, knobs), that stand for all: (rows,), and which of them stands
+        for each, (n,), with the same failure, program and counts."""
+        if self.code != EXTENDED:
+            return np.arange(len(values)), np.arange(len(values))
+        alike = values.copy()
+        set_alike(*self.records, self.epilogue, alike)
+        return distinct(alike)
 
     def programs(
         self, values: NDArray[np.int64]

@@ -74,18 +74,22 @@ LAST_STORED = 39
 LAST_ITERATIONS = 40
 STATE_SIZE = 41
 
+# Compiled without reference counts, whoever compiles it first: what writes one instruction
+# allocates nothing, and counting its arrays would take most of its time.
+compiled = nb.njit(cache=True, _nrt=False)
+
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16
 
 
-@nb.njit(cache=True)
+@compiled
 def start(state: NDArray[np.int64]) -> None:
     """Forget an earlier program."""
     state[:] = 0
     state[CARRIER] = -1
 
 
-@nb.njit(cache=True)
+@compiled
 def append(
     state: NDArray[np.int64], out: NDArray[np.uint64], lo: int, hi: int, carrier: int
 ) -> None:
@@ -99,7 +103,7 @@ def append(
     state[PUSHED] = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
 
 
-@nb.njit(cache=True)
+@compiled
 def take_pops(state: NDArray[np.int64], module: int) -> int:
     """The pop flags waiting for a module's next instruction."""
     k = PENDING + 2 * module
@@ -109,7 +113,7 @@ def take_pops(state: NDArray[np.int64], module: int) -> int:
     return flags
 
 
-@nb.njit(cache=True)
+@compiled
 def noop(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, flags: int) -> None:
     """An instruction that only passes tokens: the transfer of zero elements."""
     state[NOPS] += 1
@@ -124,7 +128,7 @@ def noop(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, flags: 
         append(state, out, lo, hi, _S)
 
 
-@nb.njit(cache=True)
+@compiled
 def commit_pops(state: NDArray[np.int64], out: NDArray[np.uint64], module: int) -> None:
     """Turn pending pops of a module into a no-op."""
     flags = take_pops(state, module)
@@ -132,7 +136,7 @@ def commit_pops(state: NDArray[np.int64], out: NDArray[np.uint64], module: int) 
         noop(state, out, module, flags)
 
 
-@nb.njit(cache=True)
+@compiled
 def pop(state: NDArray[np.int64], out: NDArray[np.uint64], source: int, module: int) -> None:
     """`module`'s next instruction waits for a token of `source`."""
     k = PENDING + 2 * module + (0 if source < module else 1)
@@ -141,7 +145,7 @@ def pop(state: NDArray[np.int64], out: NDArray[np.uint64], source: int, module: 
     state[k] = 1
 
 
-@nb.njit(cache=True)
+@compiled
 def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target: int) -> None:
     """`module` sends a token to `target` when what it was given so far is done."""
     state[TOKENS] += 1
@@ -156,7 +160,7 @@ def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target:
     noop(state, out, module, flag)
 
 
-@nb.njit(cache=True)
+@compiled
 def flag(state: NDArray[np.int64], out: NDArray[np.uint64], at: int, bit: int) -> None:
     """Let the instruction at index `at`, already written, push one more token."""
     state[TOKENS] += 1
@@ -166,7 +170,7 @@ def flag(state: NDArray[np.int64], out: NDArray[np.uint64], at: int, bit: int) -
         out[at, 0] |= nb.uint64(bit)
 
 
-@nb.njit(cache=True)
+@compiled
 def memory(
     state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
@@ -206,7 +210,7 @@ def memory(
     append(state, out, lo, hi, module)
 
 
-@nb.njit(cache=True)
+@compiled
 def region(
     state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
@@ -241,7 +245,7 @@ def region(
     return n0
 
 
-@nb.njit(cache=True)
+@compiled
 def gemm(
     state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
@@ -264,7 +268,7 @@ def gemm(
     append(state, out, lo, hi, _C)
 
 
-@nb.njit(cache=True)
+@compiled
 def alu(
     state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
@@ -283,13 +287,13 @@ def alu(
     append(state, out, lo, hi, _C)
 
 
-@nb.njit(cache=True)
+@compiled
 def finish(state: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
     """FINISH, with whatever compute still has to wait for."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
-@nb.njit(cache=True)
+@compiled
 def outcome(state: NDArray[np.int64], out: NDArray[np.uint64]) -> int:
     """The failure code of a finished program. Counts are right even if `out` was too short."""
     if state[PROBLEM]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from targets.vta.isa import INP, LOAD, PUSH_PREV, WGT, Layout, pack_uop
 from targets.vta.lowering import emit
+from targets.vta.lowering.emit import compiled
 from targets.vta.lowering.failures import EMPTY_WINDOW
 from targets.vta.lowering.geometry import EPILOGUE_BIAS, EPILOGUE_TENSOR, Geometry
 from targets.vta.spec import Machine
@@ -31,18 +32,21 @@ COMPUTE_LATENCY = 7  # cycles of a GEMM or ALU instruction besides its iteration
 LAST_PARTS = 10  # about how many the last weights come in where loads are slower than GEMMs
 
 
-@nb.njit(cache=True)
+@compiled
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
     """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
     slots = ring.shape[0]
-    for probe in range(slots):
-        j = (hint + probe) % slots
+    j = hint
+    for _ in range(slots):
+        if j >= slots:
+            j = 0
         if ring[j, KEY] == key:
             return j
+        j += 1
     return -1
 
 
-@nb.njit(cache=True)
+@compiled
 def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
     """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
     for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
@@ -51,14 +55,14 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
     return n_uops
 
 
-@nb.njit(cache=True)
+@compiled
 def size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
     """Set x_size and x_stride of the first instruction."""
     size = nb.uint64(n_uops)
     out[0, 1] = nb.uint64(1) | (size << nb.uint64(16)) | (size << nb.uint64(32))
 
 
-@nb.njit(cache=True)
+@compiled
 def load_window(
     state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
     channel: int, cis: int, y0: int, x0: int, ih_here: int, iw: int, ih: int, sram: int,
@@ -86,7 +90,7 @@ def load_window(
         )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@compiled
 def tile_transfer(
     state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
@@ -105,7 +109,7 @@ def tile_transfer(
         )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@compiled
 def coefficients(
     geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
 ) -> tuple[int, int, int]:
@@ -124,7 +128,7 @@ def coefficients(
     return 0, geo.dw, 1
 
 
-@nb.njit(cache=True)
+@compiled
 def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
     cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
@@ -149,7 +153,7 @@ def write_kernel(
                     at += 1
 
 
-@nb.njit(cache=True)
+@compiled
 def gemm(
     state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, geo: Geometry, bgn: int,
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
@@ -171,7 +175,7 @@ def gemm(
     emit.gemm(state, out, lay, 0, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
 
 
-@nb.njit(cache=True)
+@compiled
 def alu(
     state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
     pitch: int, kind: int, opcode: int, immediate: int,
@@ -188,7 +192,7 @@ def alu(
         emit.alu(state, out, lay, at, at + 1, cos, pixels, d0, d1, d0, d1, opcode, 1, immediate)
 
 
-@nb.njit(cache=True)
+@compiled
 def epilogue_piece(
     m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
 ) -> tuple[int, int]:
@@ -215,7 +219,7 @@ def epilogue_piece(
     return 1, min(take, rows - r0)
 
 
-@nb.njit(cache=True)
+@compiled
 def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
     as many as leave compute done with the rest, and with the `later` cycles of its other work, when
@@ -224,7 +228,7 @@ def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
     return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
 
 
-@nb.njit(cache=True)
+@compiled
 def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
     """Whether the weights of so many pixels take longer to load than to use. `pixels` may be an
     array, for the plain function."""
@@ -232,7 +236,7 @@ def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
     return pixels * (reduction + 1 + operations) < reduction * max(1, m.wgt_bytes // m.bus_bytes)
 
 
-@nb.njit(cache=True)
+@compiled
 def weights_stream(
     geo: Geometry, m: Machine, resident: bool, elements: int, th: int, tw: int, nk: int, places: int
 ) -> bool:  # fmt: skip
@@ -244,13 +248,13 @@ def weights_stream(
     return resident & too_many & once & (th > 1) & ((tw > 1) | (geo.column != 0))
 
 
-@nb.njit(cache=True)
+@compiled
 def wgt_places(geo: Geometry, m: Machine) -> int:
     """Places of the weight scratchpad for weights: the last is the identity's, if there is one."""
     return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
 
-@nb.njit(cache=True)
+@compiled
 def load_stream(
     state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine,
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
@@ -272,7 +276,7 @@ def load_stream(
     return freed
 
 
-@nb.njit(cache=True)
+@compiled
 def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
     """Weight elements of a stream's next LOAD into a ring of so many places. At most half of them,
     so that GEMMs read the other half meanwhile; at least as many as leave few LOADs outstanding;

@@ -175,14 +175,16 @@ def kernel_of(
 @stage
 def find_kernel(rings: Rings, cursor: Cursor, tile: Tile, step: Step) -> int:
     """The kernel written for these slots and sizes, or FULL. They recur in order."""
-    keys = rings.kernel_keys
-    for probe in range(cursor.kernels):
-        j = (cursor.kernel_hint + probe) % cursor.kernels
+    keys, j = rings.kernel_keys, cursor.kernel_hint
+    for _ in range(cursor.kernels):
+        if j >= cursor.kernels:
+            j = 0
         if (
             keys[j, 0] == tile.slot and keys[j, 1] == step.i_slot and keys[j, 2] == step.wgt_at
             and keys[j, 3] == step.cis and keys[j, 4] == tile.cols
         ):  # fmt: skip
             return j
+        j += 1
     return FULL
 
 
