@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering, lower_whole, over_chunks
+from targets.vta.lowering.batch import SCRATCH, Lowering, lower_whole, over_chunks
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.numba_arguments import unowned
 from targets.vta.spec import Machine
@@ -72,7 +72,7 @@ def _time_rows(
     values: NDArray[np.int64], stock: bool, begin: int, end: int, sim: Simulator,
     codes: NDArray[np.int64], states: NDArray[np.int64], cycles: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    out = np.empty((4096, 2), np.uint64)
+    out = np.empty((SCRATCH, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     tokens = np.zeros(4, np.int64)
     nothing = np.zeros((0, 0), np.int64)

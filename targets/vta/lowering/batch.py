@@ -40,6 +40,7 @@ SpaceName = Literal["template", "extended", "unchecked"]
 TEMPLATE, EXTENDED, UNCHECKED, POOL, POOLED = 0, 1, 2, 3, 4
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
+SCRATCH = 1 << 15  # instructions: a longer program is written twice
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def _lower_rows(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
     """Lower rows of a batch. Returns the instructions and micro-ops of all of them, one after the
     other; none unless they are to be kept."""
-    out = np.empty((4096, 2), np.uint64)
+    out = np.empty((SCRATCH, 2), np.uint64)
     uops = np.zeros(1 << m.log_uop_depth, np.uint64)
     insns, insn_count = np.empty((4096 if keep else 0, 2), np.uint64), 0
     kept_uops, uop_count = np.empty(256 if keep else 0, np.uint64), 0
