@@ -2,9 +2,12 @@
 
 Half of what a short command costs is the import of libraries: TVM, numba, pandas, matplotlib. Here
 Python's fork server has them, and every command is a fork of it, with its own environment, folder,
-streams and signals. Nothing of ours that looks at the environment is imported beforehand, nor
-Prefect nor MLflow, which do too. Tests of how a command starts, of where it looks for modules and
-settings, and of limits to its memory start the installed script itself.
+streams and signals. Nothing of ours that looks at the environment is imported beforehand; Prefect
+and MLflow, which do too, are kept out of sight, and look again when they are imported
+(`tests/preloaded.py`). Tests of how a command starts, of where it looks for modules and settings,
+and of limits to its memory start the installed script itself.
+
+Servers that a command here starts (`python -m services.…`) are forks of the command in turn.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ import runpy
 import signal
 import subprocess
 import sys
+import traceback
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
@@ -32,6 +38,7 @@ LIBRARIES = (
     "rich.console", "rich.table", "rich.progress", "typer", "pydantic", "pydantic_settings",
     "sqlalchemy.ext.asyncio", "aiosqlite", "alembic", "fastapi", "httpx", "anyio", "graphene",
     "flask", "jinja2", "docker", "cloudpickle", "pendulum", "opentelemetry.sdk.trace",
+    "tests.preloaded",
 )  # fmt: skip
 
 
@@ -79,7 +86,8 @@ def _command(
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, stream)
         os.close(opened)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(*each) for each in ((0,), (1, "w"), (2, "w")))
+    _open_streams()
+    subprocess._fork_exec = _forked_or_executed  # type: ignore[attr-defined]
     script = types.ModuleType("__main__")
     script.__file__ = str(TILEWRIGHT)
     sys.modules["__main__"] = script
@@ -90,3 +98,74 @@ def _command(
         from cli import command
 
         command()
+
+
+# -- servers of a command ----------------------------------------------------------------------
+
+SERVERS = ("services.server_process", "services.prefect_server")
+_execute: Any = subprocess._fork_exec  # type: ignore[attr-defined]
+
+
+def _forked_or_executed(
+    arguments: list[str], programs: Any, close: bool, kept: Sequence[int], folder: str | None,
+    environment: list[bytes] | None, *others: Any,
+) -> int:  # fmt: skip
+    """In place of what `subprocess.Popen` calls: a module of `SERVERS` is run by a fork of this
+    process, as long as it has not loaded Prefect for itself. The rest is executed."""
+    theirs = list(map(os.fsdecode, arguments[:3]))
+    if theirs[:2] != [sys.executable, "-m"] or theirs[2] not in SERVERS or "prefect" in sys.modules:
+        return int(_execute(arguments, programs, close, kept, folder, environment, *others))
+    stdin, _, _, stdout, _, stderr, _, told, _, new_session = others[:10]
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        if new_session:
+            os.setsid()
+        os.chdir(folder or ".")
+        if environment is not None:
+            os.environb.clear()
+            os.environb.update(each.split(b"=", 1) for each in environment)  # type: ignore[arg-type]
+        for opened, stream in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            if opened != -1:
+                os.dup2(opened, stream)
+        wanted = set(kept) - {told}
+        for opened in map(int, os.listdir("/proc/self/fd")):
+            if opened > 2 and opened not in wanted:
+                with suppress(OSError):
+                    os.close(opened)
+        for opened in wanted:
+            os.set_inheritable(opened, True)
+        status = _module(theirs[2], list(map(os.fsdecode, arguments[3:])))
+    finally:
+        os._exit(status)
+
+
+def _module(name: str, arguments: list[str]) -> int:
+    """`python -m name`, in this process, to its end."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    _open_streams()
+    sys.argv = [name, *arguments]
+    sys.modules.pop(name, None)
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    return 0
+
+
+def _open_streams() -> None:
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww")
+    )

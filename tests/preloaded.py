@@ -1,0 +1,156 @@
+"""Prefect and MLflow in the process that commands are forked from (`tests/warm.py`): loaded, and out
+of sight until a command imports them.
+
+A command that imports neither has neither in `sys.modules`. One that does finds the modules as they
+are after an import, what they take from the environment taken anew: nothing else does either library
+take from it while it is imported, and `tests/test_warm.py` compares. `prefect.main`, which sets up
+logging, is imported by the command. `services` comes first, as it does in a command, for it decides
+which files Prefect looks into.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import services  # noqa: F401
+from tests.sharing import OURS
+
+PREFECT = (
+    "prefect", "prefect.artifacts", "prefect.client.orchestration", "prefect.events.worker",
+    "prefect.flow_runs", "prefect.flows", "prefect.logging.handlers", "prefect.runtime.flow_run",
+    "prefect.server.api.server", "prefect.task_engine", "prefect.tasks", "prefect.transactions",
+    "uvicorn",
+)  # fmt: skip
+MLFLOW = (
+    "mlflow", "mlflow.pyfunc", "mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store",
+    "mlflow.tracking",
+)  # fmt: skip
+
+Loggers = dict[
+    logging.Logger, tuple[int, tuple[logging.Handler, ...], tuple[object, ...], bool]
+]
+"""Level, handlers, filters, and whether the one above is told."""
+
+UNTOUCHED = (logging.NOTSET, (), (), True)
+
+
+class Kept:
+    """The modules of a library until they are imported. As a finder and a loader, it gives them
+    back, and to loggers what they had from the library's import; `anew` does the rest."""
+
+    def __init__(self, name: str, loggers: Loggers, anew: Callable[[], None]) -> None:
+        self._name, self._loggers, self._anew = name, loggers, anew
+        ours = [each for each in sys.modules if each == name or each.startswith(f"{name}.")]
+        self._modules = {each: sys.modules.pop(each) for each in ours}
+        self._spec = self._modules[name].__spec__
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = copy.copy(self._spec)
+        assert spec is not None
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._modules[self._name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        sys.meta_path.remove(self)
+        sys.modules.update(self._modules)
+        _set(self._loggers)
+        self._anew()
+
+
+def keep_prefect() -> None:
+    with _unnoticed() as loggers:
+        for each in PREFECT:
+            import_module(each)
+    assert "prefect.main" not in sys.modules
+    from prefect import _initialize_plugins, _initialize_sdk_analytics
+    from prefect._internal import analytics
+    from prefect.context import refresh_global_settings_context
+
+    def anew() -> None:
+        refresh_global_settings_context()
+        analytics._telemetry_initialized = False
+        _initialize_sdk_analytics()
+        _initialize_plugins()
+
+    Kept("prefect", loggers, anew)
+
+
+def keep_mlflow() -> None:
+    with _unnoticed() as loggers:
+        for each in MLFLOW:
+            import_module(each)
+    from mlflow.environment_variables import MLFLOW_CONFIGURE_LOGGING
+    from mlflow.telemetry import set_telemetry_client
+    from mlflow.utils import logging_utils
+
+    def anew() -> None:
+        if MLFLOW_CONFIGURE_LOGGING.get() is True:
+            logging_utils._configure_mlflow_loggers(root_module_name="mlflow")
+        set_telemetry_client()
+
+    Kept("mlflow", loggers, anew)
+
+
+# -- what imports change beside modules --------------------------------------------------------
+
+
+@contextmanager
+def _unnoticed() -> Iterator[Loggers]:
+    """Environment, warnings, loggers, and how Python reads modules, are put back; give what the
+    loggers had before that."""
+    environment, filters, before = dict(os.environ), list(warnings.filters), _loggers()
+    hooks = list(sys.path_hooks)
+    for name in [name for name in environment if name.startswith(OURS)]:
+        del os.environ[name]
+    os.environ |= {
+        "DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_CONFIGURE_LOGGING": "false",
+    }  # fmt: skip
+    had: Loggers = {}
+    try:
+        yield had
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        warnings.filters[:], sys.path_hooks[:] = filters, hooks
+        sys.path_importer_cache.clear()
+        had |= {each: state for each, state in _loggers().items() if state != before.get(each)}
+        _set({each: before.get(each, UNTOUCHED) for each in had})
+
+
+def _loggers() -> Loggers:
+    known = logging.root.manager.loggerDict.values()
+    loggers = [logging.root, *(each for each in known if isinstance(each, logging.Logger))]
+    return {
+        each: (each.level, tuple(each.handlers), tuple(each.filters), each.propagate)
+        for each in loggers
+    }
+
+
+def _set(loggers: Loggers) -> None:
+    for logger, (level, handlers, filters, propagate) in loggers.items():
+        logger.setLevel(level)
+        logger.handlers, logger.filters = list(handlers), list(filters)
+        logger.propagate = propagate
+
+
+keep_prefect()
+keep_mlflow()

@@ -1,0 +1,51 @@
+"""Commands that are forked (`tests/warm.py`) find what those in a Python of their own find."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import warm
+from tests.cli.conftest import Place
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = "tests.warm_program"
+
+
+@pytest.mark.slow(seconds=8)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_API_URL": "http://127.0.0.1:9/api",
+         "PREFECT_CLIENT_MAX_RETRIES": "3", "MLFLOW_LOGGING_LEVEL": "ERROR",
+         "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"},
+        {"MLFLOW_CONFIGURE_LOGGING": "false"},
+    ],
+    ids=["home", "settings", "silent"],
+)  # fmt: skip
+def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    place = Place(tmp_path)
+    environment = place.environment | more | {"PYTHONPATH": str(ROOT)}
+    alone = subprocess.run(
+        [sys.executable, "-P", "-m", PROGRAM], cwd=place.folder, env=environment,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    forked = warm.run([], place.folder, environment, 60, module=PROGRAM)
+    assert forked.returncode == 0, forked.stderr
+    found, imported = json.loads(forked.stdout), json.loads(alone.stdout)
+    # the first has more modules, with loggers and filters of their own
+    assert set(imported.pop("warnings")) <= set(found.pop("warnings"))
+    theirs, ours = imported.pop("loggers"), found.pop("loggers")
+    for name, (filters, *others) in theirs.items():
+        assert ours[name][1:] == others, name
+        assert set(filters) <= set(ours[name][0]), name
+    assert found == imported
+    assert found["before"] == []
+    assert found["tracking"] == more.get("MLFLOW_TRACKING_URI", found["tracking"])
