@@ -1,11 +1,10 @@
-"""Prefect and MLflow in the process that commands are forked from (`tests/warm.py`): loaded, and out
-of sight until a command imports them.
+"""Prefect and MLflow in the process that commands are forked from (`tests/warm.py`): loaded, and
+out of sight until a command imports them.
 
-A command that imports neither has neither in `sys.modules`. One that does finds the modules as they
-are after an import, what they take from the environment taken anew: nothing else does either library
-take from it while it is imported, and `tests/test_warm.py` compares. `prefect.main`, which sets up
-logging, is imported by the command. `services` comes first, as it does in a command, for it decides
-which files Prefect looks into.
+A command that imports neither has neither in `sys.modules`. One that does finds the modules as an
+import leaves them, with what they take from the environment taken anew: settings, logging, whether
+to report home. `tests/test_warm.py` compares. `prefect.main`, which sets up logging, is imported by
+the command. `services` comes first, as in a command: it decides which files Prefect looks into.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ MLFLOW = (
     "mlflow.tracking",
 )  # fmt: skip
 
-Loggers = dict[
-    logging.Logger, tuple[int, tuple[logging.Handler, ...], tuple[object, ...], bool]
-]
+Loggers = dict[logging.Logger, tuple[int, tuple[logging.Handler, ...], tuple[object, ...], bool]]
 """Level, handlers, filters, and whether the one above is told."""
 
 UNTOUCHED = (logging.NOTSET, (), (), True)

@@ -15,6 +15,7 @@ import pytest
 
 from networks import zoo
 from services.prefect_server import Login
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -55,10 +56,8 @@ def test_the_readme_has_the_two_commands_first() -> None:
     "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
 )
 def test_command_runs(command: str, workplace: Path, prefect_server: Login) -> None:
-    done = subprocess.run(
-        shlex.split(command), cwd=workplace, env=_environment(workplace) | prefect_server.settings,
-        capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
+    environment = _environment(workplace) | prefect_server.settings
+    done = warm.run(shlex.split(command)[1:], workplace, environment, timeout=1800)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

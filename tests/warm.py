@@ -21,13 +21,15 @@ import traceback
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 LIBRARIES = (
@@ -49,31 +51,86 @@ def _server() -> ForkServerContext:
     return context
 
 
+@dataclass
+class Started:
+    """A command in the background: what the tests use of `subprocess.Popen`, with its streams in
+    files."""
+
+    args: list[str]
+    _process: ForkServerProcess
+    _streams: TemporaryDirectory[str]
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it wrote until its end. Raises `subprocess.TimeoutExpired`."""
+        self._process.join(timeout)
+        out, err = (Path(self._streams.name, name).read_text() for name in ("out", "err"))
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, out)
+        return out, err
+
+
+def start(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    module: str = "",
+    program: str = "",
+) -> Started:
+    """The command, or `python -m module`, or `python -c program`."""
+    streams = TemporaryDirectory()
+    for name in ("out", "err"):
+        Path(streams.name, name).touch()
+    given = (list(arguments), str(folder), dict(environment), streams.name, module, program)
+    process = _server().Process(target=_command, args=given)
+    process.start()
+    return Started(list(arguments), process, streams)
+
+
 def run(
     arguments: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
     timeout: float,
+    *,
     module: str = "",
+    program: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """The command, or `python -m module`, to its end. Raises `subprocess.TimeoutExpired`."""
-    with TemporaryDirectory() as streams:
-        out, err = Path(streams) / "out", Path(streams) / "err"
-        given = (list(arguments), str(folder), dict(environment), str(out), str(err), module)
-        process = _server().Process(target=_command, args=given)
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(list(arguments), timeout, out.read_text())
-        return subprocess.CompletedProcess(
-            arguments, process.exitcode, out.read_text(), err.read_text()
-        )
+    """As `start`, to its end. Raises `subprocess.TimeoutExpired`."""
+    started = start(arguments, folder, environment, module=module, program=program)
+    try:
+        out, err = started.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        started.send_signal(signal.SIGKILL)
+        started.communicate()
+        raise
+    assert started.returncode is not None
+    return subprocess.CompletedProcess(arguments, started.returncode, out, err)
 
 
 def _command(
-    arguments: list[str], folder: str, environment: dict[str, str], out: str, err: str, module: str
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    streams: str,
+    module: str,
+    program: str,
 ) -> None:
     """What the installed script does, in the forked process."""
     os.environ.clear()
@@ -81,9 +138,12 @@ def _command(
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin.close()
-    writing = os.O_WRONLY | os.O_CREAT
-    for path, stream, flags in ((os.devnull, 0, os.O_RDONLY), (out, 1, writing), (err, 2, writing)):
-        opened = os.open(path, flags, 0o600)
+    for path, stream, flags in (
+        (os.devnull, 0, os.O_RDONLY),
+        (f"{streams}/out", 1, os.O_WRONLY | os.O_APPEND),
+        (f"{streams}/err", 2, os.O_WRONLY | os.O_APPEND),
+    ):
+        opened = os.open(path, flags)
         os.dup2(opened, stream)
         os.close(opened)
     _open_streams()
@@ -91,9 +151,13 @@ def _command(
     script = types.ModuleType("__main__")
     script.__file__ = str(TILEWRIGHT)
     sys.modules["__main__"] = script
-    sys.argv, sys.path[0] = [str(TILEWRIGHT), *arguments], str(TILEWRIGHT.parent)
+    sys.argv = [str(TILEWRIGHT), *arguments]
+    sys.path[0] = str(ROOT if module or program else TILEWRIGHT.parent)
     if module:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif program:
+        sys.argv[0] = "-c"
+        exec(compile(program, "<string>", "exec"), script.__dict__)
     else:
         from cli import command
 

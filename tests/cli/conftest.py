@@ -52,8 +52,12 @@ class Place:
             timeout=600,
         )  # fmt: skip
 
+    def fork(self, *arguments: str, **variables: str) -> warm.Started:
+        """As `run`, in the background."""
+        return warm.start(arguments, self.folder, self.environment | variables)
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`tilewright …` in the background, with Ctrl-C heeded even where the suite ignores it."""
+        """As `script`, in the background, with Ctrl-C heeded even where the suite ignores it."""
         return subprocess.Popen(
             [str(TILEWRIGHT), *arguments],
             cwd=self.folder, env=self.environment, text=True,

@@ -43,7 +43,7 @@ def test_a_build_shows_in_prefect_and_equals_a_bare_one(guest: Place) -> None:
 def test_a_killed_build_goes_on_to_the_same_bytes(place: Place) -> None:
     """640 rows are a file for each of some forty accelerators: it is killed after a few."""
     assert place.run(*BUILD, "--out", "whole", "--bare").returncode == 0
-    killed = place.start(*BUILD, "--out", "killed", "--bare")
+    killed = place.fork(*BUILD, "--out", "killed", "--bare")
     folder = place.folder / "killed"
     deadline = time.monotonic() + 300
     while len(list(folder.glob("rows/*/*.parquet"))) < 3 and time.monotonic() < deadline:

@@ -7,8 +7,6 @@ import os
 import shlex
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from search import read
 from services.prefect_server import Login
 from targets import make_target
 from targets.workload import parse_workload
+from tests import warm
 from tests.cli.conftest import LAYERS, ROUNDS, TRIALS, TUNE, Place, Tuned
 
 pytestmark = pytest.mark.slow(seconds=8)
@@ -125,10 +124,11 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
         " for r in [run, *children]]))"
     )
     store = f"sqlite:///{tuned.place.folder}/home/mlflow/mlflow.db"
-    done = subprocess.run(
-        [sys.executable, "-c", script, store, summary["mlflow_run_id"]],
-        capture_output=True, text=True, check=True, env=tuned.place.environment,
+    done = warm.run(
+        [store, summary["mlflow_run_id"]], tuned.place.folder, tuned.place.environment, 300,
+        program=script,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     parent, *children = json.loads(done.stdout)
     assert parent["tags"]["prefect_flow_run_id"] == summary["prefect_flow_run_id"]
     assert summary["prefect_flow_run_id"] in parent["tags"]["prefect_flow_run_url"]
@@ -241,7 +241,7 @@ def test_repeating_the_command_measures_nothing_again(elsewhere: Place) -> None:
 def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
     tuned: Tuned, place: Place
 ) -> None:
-    victim = place.start(*TUNE, "--out", "out")
+    victim = place.fork(*TUNE, "--out", "out")
     ledger = place.folder / "out" / "ledger.jsonl"
     deadline = time.monotonic() + 300
     while victim.poll() is None and time.monotonic() < deadline:

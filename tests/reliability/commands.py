@@ -66,7 +66,7 @@ def mlflow(place: Place) -> tuple[Counter[str], list[tuple[str, str, int, int]]]
     return runs, steps
 
 
-def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], command: subprocess.Popen[str] | warm.Started) -> None:
     deadline = time.monotonic() + 240
     while not condition():
         assert command.poll() is None, command.communicate()

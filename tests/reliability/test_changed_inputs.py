@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from services.prefect_server import Login
+from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
 
@@ -35,11 +36,8 @@ def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Login) -> Any:
     place = Place(tmp_path_factory.mktemp("changed"), prefect_server)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.reliability.changed_inputs"],
-        cwd=place.folder, env=place.environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    module = "tests.reliability.changed_inputs"
+    done = warm.run([], place.folder, place.environment, 600, module=module)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

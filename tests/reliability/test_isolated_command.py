@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +14,9 @@ from services.prefect_server import Login
 from targets import make_target
 from targets.vta.faulty import make_vta
 from targets.workload import parse_workload
+from tests import warm
 from tests.cli.conftest import Place
-from tests.reliability.commands import ROOT, TRIALS, TUNE, WORKLOADS
+from tests.reliability.commands import TRIALS, TUNE, WORKLOADS
 
 pytestmark = pytest.mark.slow(seconds=20)
 
@@ -36,10 +35,9 @@ def test_a_simulator_that_misbehaves_does_not_end_the_command(
     tmp_path: Path, prefect_server: Login
 ) -> None:
     place = Place(tmp_path, prefect_server)
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTY, *TUNE, "--tuner", "random", "--isolate", "2"],
-        cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=600,
+    done = warm.run(
+        [*TUNE, "--tuner", "random", "--isolate", "2"], tmp_path, place.environment, 600,
+        program=FAULTY,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = [

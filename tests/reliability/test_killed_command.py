@@ -77,16 +77,12 @@ def test_servers_that_die_and_come_back_only_delay(tmp_path: Path, whole: Whole)
         "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{mlflow}",
     }
     with _servers(place, prefect, mlflow):
-        command = subprocess.Popen(
-            [str(Path(sys.executable).with_name("tilewright")), *TUNE],
-            cwd=tmp_path, env=place.environment | addresses, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        command = place.fork(*TUNE, **addresses)
         wait_for(lambda: recorded(place) > 0, command)
     assert command.poll() is None  # both servers are gone, the command is not
     time.sleep(1.0)
     with _servers(place, prefect, mlflow):
-        printed, _ = command.communicate(timeout=300)
+        printed = command.communicate(timeout=300)
     assert command.returncode == 0, printed
     assert left(place) == whole
 

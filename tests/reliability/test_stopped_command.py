@@ -18,6 +18,7 @@ import pytest
 from search import read
 from services.mlflow_database import provide_mlflow_database
 from services.prefect_server import Login
+from tests import warm
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.processes import listening, servers
 from tests.reliability.commands import (
@@ -93,10 +94,8 @@ def test_a_database_locked_for_longer_than_the_wait_stops_the_command(
     provide_mlflow_database(runs_path)
     place.folder.mkdir()
     with locked(runs_path):
-        blocked = _start(guest, {})
-        command = _start(
-            place, {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_API_REQUEST_TIMEOUT": "3"}
-        )
+        blocked = guest.fork(*TUNE)
+        command = place.fork(*TUNE, PREFECT_CLIENT_MAX_RETRIES="1", PREFECT_API_REQUEST_TIMEOUT="3")
         wait_for(lambda: recorded(place) > 0, command)
         with locked(place.folder / "home" / "prefect" / "prefect.db") as path:
             _assert_one_message(_ended(command), f"another process keeps {path} locked")
@@ -158,15 +157,9 @@ def test_a_clock_that_jumps_and_a_second_command_change_nothing(
 # -- disks, messages, records ------------------------------------------------------------------
 
 
-def _start(place: Place, more: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(TILEWRIGHT), *TUNE], cwd=place.folder, env=place.environment | more, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def _ended(command: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def _ended(command: warm.Started) -> subprocess.CompletedProcess[str]:
     printed, errors = command.communicate(timeout=300)
+    assert command.returncode is not None
     return subprocess.CompletedProcess(command.args, command.returncode, printed, errors)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,14 +12,12 @@ import pytest
 
 from search import Ledger
 from search.ledger import COLUMNS
+from tests import warm
 from tests.reliability.test_ledger_faults import TRIALS, _hold, _tune
 
 
 def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "from cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, "trials", *arguments], capture_output=True, text=True
-    )
+    return warm.run(["trials", *arguments], Path.cwd(), os.environ, 300)
 
 
 @pytest.mark.slow(seconds=12)

@@ -17,6 +17,7 @@ import pytest
 
 from search import read
 from services.prefect_server import Login
+from tests import warm
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import ROOT, mlflow, recorded, wait_for
 from tests.reliability.test_ledger_faults import _whole
@@ -150,10 +151,9 @@ def test_eight_commands_at_once_keep_records_apart(tmp_path: Path, prefect_serve
     place = Place(tmp_path, prefect_server)
     asked = [EQUAL] * 3 + [[*OTHER, str(seed)] for seed in range(5)]
     commands = [[*each, "--out", f"out-{i}"] for i, each in enumerate(asked)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.reliability.commands_at_once", json.dumps(commands)],
-        cwd=tmp_path, env=place.environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=600,
+    done = warm.run(
+        [json.dumps(commands)], tmp_path, place.environment, 600,
+        module="tests.reliability.commands_at_once",
     )  # fmt: skip
     said = [(tmp_path / f"said-{i}").read_text() for i in range(len(commands))]
     assert done.stdout.strip() == str([0] * len(commands)), said

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from models import make_explorer
 from search import ExplorerState, History
 from targets.workload import parse_workload
+from tests import warm
 from tuning.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +41,7 @@ def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
     """What a stage gives in a process of its own."""
     given = json.dumps({"cache": {"root": str(home / "cache")}, "study": STUDY.to_json()}
                        | arguments)  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", STAGE, str(home), name, given], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
+    done = warm.run([str(home), name, given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found

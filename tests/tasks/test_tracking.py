@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytestmark = pytest.mark.slow(seconds=4)
 
@@ -106,10 +108,7 @@ def outcome(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     folder = tmp_path_factory.mktemp("mlflow")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder / "home")],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = warm.run([str(folder / "home")], folder, os.environ, 300, program=SCRIPT)
     return done, folder
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from search.run_records import TRIAL
 from search.stages import Trial
 from targets.capabilities import Latency
 from targets.workload import parse_workload
+from tests import warm
 from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
 from tuning import tune_network
 from tuning.afresh import REPORT_TURNS, TURNS, choose_afresh, is_block
@@ -309,6 +308,7 @@ def test_a_choice_that_was_killed_goes_on(tmp_path: Path, blocks: int) -> None:
 DOOMED = """
 import os, signal, sys
 from pathlib import Path
+from tests import warm
 from tests.noisy import NoisyTarget, registered
 from tests.tuning.test_afresh import run
 
@@ -329,10 +329,9 @@ def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
     tmp_path: Path, batches: int, blocks: int
 ) -> None:
     """By SIGKILL, after so many batches of programs; blocks that were done are not done again."""
-    command = [sys.executable, "-P", "-c", DOOMED, str(tmp_path), str(batches)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environment, check=False, timeout=120)
-    assert done.returncode == -signal.SIGKILL
+    given = [str(tmp_path), str(batches)]
+    done = warm.run(given, tmp_path, os.environ, 120, program=DOOMED)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     kept = fresh_records(tmp_path)
     assert {each["block"] for each in kept} == set(range(blocks))
     with registered(NoisyTarget(seed=1), "doomed") as name:
