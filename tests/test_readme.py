@@ -51,7 +51,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert COMMANDS[:2] == ["make tune", "make test"]
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=5)
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c.startswith("tilewright") and c not in SERVERS]
 )

@@ -18,7 +18,7 @@ from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import TRIALS, TUNE, WORKLOADS
 
-pytestmark = pytest.mark.slow(seconds=20)
+pytestmark = pytest.mark.slow(seconds=15)
 
 FAULTY = """
 import sys

@@ -40,7 +40,7 @@ STEPS_KIB = range(1000, 40000, 2000)
 """Sizes of a disk that grows until the run fits; it needs some ten megabytes."""
 
 
-@pytest.mark.slow(seconds=90)
+@pytest.mark.slow(seconds=50)
 def test_a_disk_that_fills_stops_the_command_until_there_is_room(
     tmp_path: Path, whole: Whole
 ) -> None:

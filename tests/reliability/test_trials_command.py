@@ -20,7 +20,7 @@ def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:
     return warm.run(["trials", *arguments], Path.cwd(), os.environ, 300)
 
 
-@pytest.mark.slow(seconds=12)
+@pytest.mark.slow(seconds=2)
 def test_trials_of_a_living_a_dead_and_a_damaged_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path) as ledger:

@@ -47,7 +47,7 @@ def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
     return found
 
 
-@pytest.mark.slow(seconds=32)
+@pytest.mark.slow(seconds=6)
 def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
     from search import Session
     from tasks.rounds import keep_history, keep_state, read_measurements

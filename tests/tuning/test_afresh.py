@@ -324,7 +324,7 @@ with registered(Doomed(), "doomed") as name:
 
 
 @pytest.mark.parametrize(("batches", "blocks"), [(7, 0), (13, 1), (16, 2), (29, 3)])
-@pytest.mark.slow(seconds=3)
+@pytest.mark.slow(seconds=1)
 def test_a_command_killed_while_it_measures_goes_on_with_the_next_block(
     tmp_path: Path, batches: int, blocks: int
 ) -> None:
