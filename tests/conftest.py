@@ -23,6 +23,7 @@ from hypothesis import settings
 
 from services.prefect_server import Login
 from targets.collector import collect_seldom
+from tests import warm
 from tests.sharing import Turns, folder_of_the_run, prefect_beside
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -38,6 +39,11 @@ GOLDEN = Path(__file__).parent / "data" / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "not slow":
+        warm.expect_short_commands()
 
 
 @pytest.fixture

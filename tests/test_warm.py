@@ -49,3 +49,15 @@ def test_prefect_and_mlflow_are_found_as_an_import_leaves_them(
     assert found == imported
     assert found["before"] == []
     assert found["tracking"] == more.get("MLFLOW_TRACKING_URI", found["tracking"])
+
+
+@pytest.mark.slow(seconds=1)
+def test_a_fork_has_the_libraries_and_hides_two(tmp_path: Path) -> None:
+    """Nothing would fail without, but everything would take longer."""
+    program = (
+        "import sys\n"
+        "print('tests.preloaded' in sys.modules, 'tvm' in sys.modules, 'prefect' in sys.modules)\n"
+        "print([type(each).__name__ for each in sys.meta_path].count('Kept'))"
+    )
+    done = warm.run([], tmp_path, Place(tmp_path).environment, 60, program=program)
+    assert done.stdout.split() == ["True", "True", "False", "2"], done.stderr

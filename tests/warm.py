@@ -40,14 +40,22 @@ LIBRARIES = (
     "rich.console", "rich.table", "rich.progress", "typer", "pydantic", "pydantic_settings",
     "sqlalchemy.ext.asyncio", "aiosqlite", "alembic", "fastapi", "httpx", "anyio", "graphene",
     "flask", "jinja2", "docker", "cloudpickle", "pendulum", "opentelemetry.sdk.trace",
-    "tests.preloaded",
 )  # fmt: skip
+
+
+_of_the_slow_half = ["tests.preloaded"]
+
+
+def expect_short_commands() -> None:
+    """Hardly a command of the quick half gets as far as Prefect: not worth the seconds in each
+    worker. Call before the first one."""
+    _of_the_slow_half.clear()
 
 
 @cache
 def _server() -> ForkServerContext:
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(LIBRARIES))
+    context.set_forkserver_preload([*LIBRARIES, *_of_the_slow_half])
     return context
 
 
