@@ -160,7 +160,7 @@ def _command(
     script.__file__ = str(TILEWRIGHT)
     sys.modules["__main__"] = script
     sys.argv = [str(TILEWRIGHT), *arguments]
-    sys.path[0] = str(ROOT if module or program else TILEWRIGHT.parent)
+    sys.path[:1] = [str(TILEWRIGHT.parent), str(ROOT)]  # these sources, whichever are installed
     if module:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     elif program:
