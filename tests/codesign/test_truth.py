@@ -173,7 +173,7 @@ def test_schedules_of_the_shipped_truth_take_what_it_says() -> None:
             assert cycles.tolist() == [said["best_cycles"]]
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(seconds=60)
 def test_the_benchmark_runs_methods_beside_a_truth_and_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     command = [
