@@ -74,8 +74,10 @@ def codesign(
         bool, typer.Option("--json", help="Print summary and front as JSON.")
     ] = False,
 ) -> None:
-    """Search accelerators and the schedules of every layer on them together, for a front of area
-    against latency. Repeating the command resumes a run that was stopped."""
+    """Search accelerators and their schedules together.
+
+    The result is a front of area against latency. Repeating the command resumes a run that was
+    stopped."""
     from codesign.options import parse_codesign
 
     options = parse_codesign(

@@ -130,7 +130,7 @@ def test_the_groups_of_attention_are_fused_whole() -> None:
 
 def test_every_group_of_the_report_is_one_layer() -> None:
     made = quantise(residual_net())
-    layers = [set(layer.names) for layer in integer_graph(made.model, Blocks(16, 16, 1)).layers]
+    layers = [set(layer.names) for layer in integer_graph(made.model, Blocks(1, 16, 16)).layers]
     groups = [set(layer.operators) for layer in made.report.layers]
     assert len(layers) == len(groups) == 10
     assert all(sum(group <= layer for layer in layers) == 1 for group in groups)
