@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.files import Json
-from targets.layer import Layer, Value
+from targets.layer import ChannelSlice, Layer, Value
 
 Tensors = Mapping[str, NDArray[np.generic]]
 
@@ -31,7 +31,7 @@ class LayerGraph:
     `loaded_as` gives, for an int8 value that the host makes of another tensor as it packs it, that
     tensor; `stored_as`, for one that the host gives out, the tensor it becomes as it is unpacked.
     `outputs` names the values of layers that the host reads in the end, `host_work` what it then
-    has to do beside unpacking them.
+    has to do beside unpacking them. `slices` are the values that lie inside others.
     """
 
     steps: tuple[Layer | HostStep, ...]
@@ -40,6 +40,7 @@ class LayerGraph:
     loaded_as: Mapping[str, Value]
     stored_as: Mapping[str, Value]
     host_work: tuple[str, ...] = ()
+    slices: tuple[ChannelSlice, ...] = ()
 
     @property
     def layers(self) -> tuple[Layer, ...]:

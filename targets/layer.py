@@ -22,6 +22,21 @@ class Value:
     exponent: int | None = None
 
 
+@dataclass(frozen=True)
+class ChannelSlice:
+    """A value that is channels of another, from `first` on: the second dimension of an image, the
+    last of any other shape. Writing one of the two writes the other, for they lie in one place."""
+
+    part: str
+    whole: str
+    first: int
+
+
+def channel_axis(shape: tuple[int, ...]) -> int:
+    """Which dimension of a tensor of that shape are its channels."""
+    return 1 if len(shape) == 4 else len(shape) - 1
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
     """One call of a workload. Tensors are named by what holds them between layers.

@@ -108,8 +108,9 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
         if value not in stored and _is_int8(graph, value) and name != value
     )
     return LayerGraph(
-        tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored, by_host
-    )
+        tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored, by_host,
+        graph.slices,
+    )  # fmt: skip
 
 
 def _is_int8(graph: IntegerGraph, name: str) -> bool:

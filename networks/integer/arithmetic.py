@@ -127,7 +127,7 @@ def finish(
     if integers is None and half:
         steps.append(EpilogueOp("offset", int(half)))
     if r.shifts is not None:
-        steps.append(_shift_of_channels(r.shifts))
+        steps.append(shift_of_channels(r.shifts))
     elif r.shift:
         steps.append(EpilogueOp("shr", r.shift) if r.shift > 0 else EpilogueOp("shl", -r.shift))
     low, high = r.bounds
@@ -135,7 +135,7 @@ def finish(
     return tuple(steps), integers
 
 
-def _shift_of_channels(shifts: NDArray[np.int64]) -> EpilogueOp:
+def shift_of_channels(shifts: NDArray[np.int64]) -> EpilogueOp:
     """The step that promises as much as holds of a channel's shifts, (channels,)."""
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))

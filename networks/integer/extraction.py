@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -22,7 +22,7 @@ from networks.relax.macs import macs_by_node
 from networks.rewrites import best_unfold
 from targets.capabilities import Blocks
 from targets.errors import TilewrightError, WorkloadError
-from targets.layer import Layer, Value
+from targets.layer import ChannelSlice, Layer, Value
 
 
 def integer_graph(
@@ -97,7 +97,7 @@ class _Extraction:
         self._blocks = blocks
         self._pool = pool
         self._left: dict[str, str] = {}
-        self._tensors = Tensors(flat)
+        self._tensors = Tensors(flat, blocks)
         self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
 
     def graph(self) -> IntegerGraph:
@@ -106,11 +106,16 @@ class _Extraction:
         outputs, results = self._outputs()
         if self._pool is not None:
             self._layers.steps = with_pools(
-                self._layers.steps, self._reads(), set(results.values()), self._pool
+                self._layers.steps, self._reads(), self._sources(results.values()), self._pool
             )
-        runs = schedule(self._layers.steps, t.nodes, self._reads(), self._ready(), results.values())
+        runs = schedule(
+            self._layers.steps, t.nodes, self._reads(), self._ready(),
+            self._sources(results.values()),
+        )  # fmt: skip
         steps = self._steps(runs, set(results.values()))
         read = {name for step in steps for name in _touched(step)} | set(results.values())
+        slices = self._used(read)
+        read |= {name for each in slices for name in (each.part, each.whole)}
         inputs = tuple(t.values[str(p.name)] for p in self._parameters())
         used = read | {t.quantised[name] for name in read if name in t.quantised}
         values = {n: v for n, v in t.values.items() if n in used} | {v.name: v for v in inputs}
@@ -125,7 +130,18 @@ class _Extraction:
             blocks=self._blocks,
             macs=sum(self._macs.values()),
             left=self._left,
+            slices=slices,
         )
+
+    def _sources(self, names: Iterable[str]) -> set[str]:
+        """What has to be computed before these values are there."""
+        slices = self._tensors.slices
+        return set(names) if slices is None else slices.sources(names)
+
+    def _used(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
+        """The slices that lead to a value which something reads."""
+        slices = self._tensors.slices
+        return () if slices is None else slices.leading_to(read)
 
     def _parameters(self) -> list[Any]:
         return [p for p in self._flat.module["main"].params if p in self._flat.data]
@@ -186,6 +202,10 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
+        """What has to be computed before each tensor, by name."""
+        return {name: self._sources(read) for name, read in self._reads_itself().items()}
+
+    def _reads_itself(self) -> dict[str, set[str]]:
         """The tensors that each tensor is computed from, by name."""
         found: dict[str, set[str]] = {}
         for layer in self._layers.steps:
@@ -198,7 +218,7 @@ class _Extraction:
         return found
 
     def _steps(self, runs: Sequence[Run], results: set[str]) -> tuple[Step, ...]:
-        reads = self._reads()
+        reads = self._reads_itself()
         later: set[str] = set(results)
         steps: list[Step] = []
         for run in reversed(runs):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from targets.capabilities import Blocks
-from targets.layer import Layer, Value
+from targets.layer import ChannelSlice, Layer, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,8 @@ class IntegerGraph:
     """Multiply-accumulates of the source model, wherever they run."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Why an operator that an accelerator could be given is with the CPU, by its name."""
+    slices: tuple[ChannelSlice, ...] = ()
+    """Values that lie inside others: nobody copies them."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -29,7 +29,7 @@ def with_pools(
         together = None
         if own is not None and layer.workload.operator == "max_pool":
             readers = [name for name, read in reads.items() if own.output in read]
-            if readers == [layer.output] and own.output not in results and _is_near(own):
+            if readers == [layer.output] and own.output not in results and leaves_room(own):
                 together = rule(own.workload, layer.workload)
         if own is None or together is None:
             merged.append(layer)
@@ -40,7 +40,7 @@ def with_pools(
     return merged
 
 
-def _is_near(layer: Layer) -> bool:
+def leaves_room(layer: Layer) -> bool:
     """Whether its bias leaves room beside the sums: else they might overflow, and a maximum of them
     is not that of what follows."""
     w = layer.workload

@@ -202,13 +202,19 @@ class Products:
     def one_by_one(self, view: View) -> Product:
         """A depthwise convolution that multiplies by one, on whatever shape the value has."""
         shape = self._t.values[view.value].shape
-        if len(shape) == 4:
-            n, c, h, w = shape
-        else:
-            rows, c = rows_and_channels(shape)
-            n, h, w = self._blocks.batch, -(-rows // self._blocks.batch), 1
-        workload = depthwise(n, c, h, w, (1, 1), (1, 1), (0, 0, 0, 0))
-        return Product(workload, view.value, view.known, shape, np.ones((c, 1, 1, 1), np.int8))
+        workload = passing(shape, self._blocks)
+        weight = np.ones((workload.out_channels, 1, 1, 1), np.int8)
+        return Product(workload, view.value, view.known, shape, weight)
+
+
+def passing(shape: Shape, blocks: Blocks) -> Workload:
+    """A depthwise convolution, without epilogue, of one pixel's window, on a tensor of any shape."""
+    if len(shape) == 4:
+        n, c, h, w = shape
+    else:
+        rows, c = rows_and_channels(shape)
+        n, h, w = blocks.batch, -(-rows // blocks.batch), 1
+    return depthwise(n, c, h, w, (1, 1), (1, 1), (0, 0, 0, 0))
 
 
 def as_packed(weight: NDArray[np.int8], image: tuple[int, ...], block: int) -> NDArray[np.int8]:

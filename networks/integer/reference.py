@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError
 from networks.integer.graph import CpuIsland, IntegerGraph
-from targets.layer import Layer
+from targets.layer import ChannelSlice, Layer, channel_axis
 from targets.reference import reference
 
 Array = NDArray[Any]
@@ -40,6 +40,7 @@ def run(
     values = dict(checked(graph, inputs))
     for name, source in graph.quantised.items():
         values[name] = quantised(values[source], _exponent(graph, name))
+    beside = _Slices(graph)
     for step in graph.steps:
         if isinstance(step, CpuIsland):
             results = island(step, [values[name] for name in step.inputs])
@@ -47,9 +48,44 @@ def run(
         else:
             made = run_layer(step, values)
             values[step.output] = made.reshape(graph.values[step.output].shape)
+            beside.written(step.output, values)
     for output in graph.outputs:
         values[output.name] = result(graph, output.name, values)
     return values
+
+
+class _Slices:
+    """Keeps values that lie inside one another equal."""
+
+    def __init__(self, graph: IntegerGraph) -> None:
+        self.shapes = {name: value.shape for name, value in graph.values.items()}
+        self.touching: dict[str, list[ChannelSlice]] = {}
+        for each in graph.slices:
+            self.touching.setdefault(each.part, []).append(each)
+            self.touching.setdefault(each.whole, []).append(each)
+
+    def written(self, name: str, values: dict[str, Array]) -> None:
+        """Copy a value that was just written to where it lies in others, and others in it."""
+        done, waiting = {name}, [name]
+        while waiting:
+            own = waiting.pop()
+            for each in self.touching.get(own, ()):
+                other = each.whole if own == each.part else each.part
+                if other in done:
+                    continue
+                place = self._place(each)
+                if other == each.whole:
+                    whole = values.setdefault(other, np.zeros(self.shapes[other], np.int8))
+                    whole[place] = values[own]
+                else:
+                    values[other] = np.ascontiguousarray(values[own][place])
+                done.add(other)
+                waiting.append(other)
+
+    def _place(self, each: ChannelSlice) -> tuple[Any, ...]:
+        shape = self.shapes[each.part]
+        axis = channel_axis(shape)
+        return (slice(None),) * axis + (slice(each.first, each.first + shape[axis]),)
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from networks.errors import QuantisationError
 from networks.integer.arithmetic import exponent_of
+from networks.integer.slices import Slices, channels_of
 from networks.relax import islands
 from networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from networks.relax.chains import (
@@ -21,9 +22,11 @@ from networks.relax.chains import (
     quantisation,
 )
 from networks.relax.islands import CpuNode, Held
-from targets.layer import Value
+from targets.capabilities import Blocks
+from targets.layer import Value, channel_axis
 
 Shape = tuple[int, ...]
+CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,11 @@ class Tensors:
     """What every variable of the network is: a view of an int8 value, or something the CPU has.
 
     `values` are the int8 values and the network's inputs, `holders` the variables that stand for
-    them in islands, `host` the values that no layer writes.
+    them in islands, `host` the values that no layer writes. `slices` are the values that lie inside
+    others; where `blocks` are not given, all that are put together are moved.
     """
 
-    def __init__(self, flat: FlatGraph) -> None:
+    def __init__(self, flat: FlatGraph, blocks: Blocks | None = None) -> None:
         self.flat = flat
         self.values: dict[str, Value] = {}
         self.quantised: dict[str, str] = {}
@@ -57,6 +61,7 @@ class Tensors:
         self.host: set[str] = set()
         self.errors: dict[Any, QuantisationError] = {}
         self.holders: dict[str, Any] = {}
+        self.slices = None if blocks is None else Slices(self.values, self.host, blocks)
         self._views: dict[Any, View] = {}
         self._owners: dict[Any, str] = {}
         self._taken: set[str] = set()
@@ -166,6 +171,8 @@ class Tensors:
             self._quantisation(binding)
         elif op in RESHAPES and (view := self._views.get(binding.args[0])) and binding.shape:
             self._views[var] = replace(view, shape=binding.shape)
+        elif (beside := self._beside(binding)) is not None:
+            self._views[var] = beside
         elif op in MOVES and (parts := self._parts(binding)) is not None:
             replaced, exponent = parts
             value, node = islands.moved(binding.value, replaced), binding.node
@@ -215,6 +222,34 @@ class Tensors:
         name = self.computed(var, binding.value, binding.node)
         self.values[name] = replace(self.values[name], exponent=exponent)
         self._views[var] = View(name, binding.shape or (), exponent)
+
+    def _beside(self, binding: Binding) -> View | None:
+        """What a concatenation or a slice is where it is a matter of addresses; else None."""
+        if self.slices is None or binding.op not in (CONCAT, SLICE) or not binding.shape:
+            return None
+        fields = getattr(binding.args[0], "fields", (binding.args[0],))
+        views = [self._views.get(field) for field in fields]
+        read = [view for view in views if view is not None]
+        exponents = {view.exponent for view in read}
+        as_they_are = all(self.values[view.value].shape == view.shape for view in read)
+        if len(read) < len(views) or len(exponents) != 1 or not as_they_are:
+            return None
+        exponent = exponents.pop()
+        value = Value(binding.node, binding.shape, "int8", exponent)
+        if exponent is None or value.name in self.values:
+            return None
+        if binding.op == CONCAT:
+            axis = int(binding.value.attrs.axis) % len(value.shape)
+            fits = axis == channel_axis(value.shape) and self.slices.concatenated(
+                value, [view.value for view in read]
+            )
+        else:
+            taken = channels_of(binding, read[0].shape)
+            fits = taken is not None and self.slices.taken(value, read[0].value, taken[0])
+        if not fits:
+            return None
+        self.add(value.name, value.shape, exponent)
+        return View(value.name, value.shape, exponent)
 
     def _parts(self, binding: Binding) -> tuple[dict[Any, Any], int | None] | None:
         """The int8 variables to move in place of a binding's operands, and their exponent."""

@@ -47,7 +47,7 @@ def linked(steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: Vt
     """Link a network's layers, lowered in the order of the graph, and lay out its memory. Raises
     `WorkloadError` for what no board could load."""
     m = spec.machine
-    network = network_of(steps, graph.values, graph.outputs)
+    network = network_of(steps, graph.values, graph.outputs, graph.slices)
     placed = [layer for run in network.runs for layer in run.layers]
     uops, constants = Filled("uops"), Filled("constants")
     filled = [_fill(layer.program, uops, constants, m) for layer in placed]

@@ -34,10 +34,12 @@ _APART = 1 << 27
 def in_place(network: Network) -> dict[int, Tensor]:
     """By the `id` of an output, the input in whose place it may lie."""
     shared: dict[int, Tensor] = {}
-    taken: set[int] = set()
+    taken = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
     for run in network.runs:
         for layer in run.layers:
             output = layer.tensors["output"]
+            if id(output) in taken:
+                continue
             for role in ("residual", "data"):
                 tensor = layer.tensors.get(role)
                 uses = sum(each is tensor for each in layer.tensors.values())

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
 from targets.vta.board.network import Network, Tensor
+from targets.vta.board.plots import Plot, plots_of
 from targets.vta.board.program import MAX_BUFFER_BYTES, Buffer, BufferKind
 from targets.vta.spec import Machine
 
@@ -100,43 +101,30 @@ class Arenas:
 
 def arenas_of(network: Network, machine: Machine, shared: dict[int, Tensor]) -> Arenas:
     """A place for every tensor, the largest first, in the smallest gap between those in use at the
-    same time. `shared` gives, by the `id` of a tensor, the one in whose place it may lie. Raises
-    `WorkloadError` for a tensor beyond what the driver allocates."""
+    same time. `shared` gives, by the `id` of a tensor, the one in whose place it may lie; those
+    that lie inside others have one place with them. Raises `WorkloadError` for a tensor beyond
+    what the driver allocates."""
     arenas = Arenas([], {})
-    owners = [tensor for tensor in network.tensors if id(tensor) not in shared]
-    spans = {id(tensor): [tensor.first, tensor.last] for tensor in owners}
-    for tensor in network.tensors:
-        owner = _owner(tensor, shared)
-        span = spans[id(owner)]
-        span[0], span[1] = min(span[0], tensor.first), max(span[1], tensor.last)
-    placed: list[tuple[Tensor, int, int, int]] = []
-    for tensor in sorted(owners, key=lambda t: -t.packing.bytes(machine)):
-        size, span = tensor.packing.bytes(machine), spans[id(tensor)]
-        if size > MAX_BUFFER_BYTES:
+    placed: list[tuple[Plot, int, int]] = []
+    for plot in sorted(plots_of(network, machine, shared), key=lambda plot: -plot.bytes):
+        if plot.bytes > MAX_BUFFER_BYTES:
             raise WorkloadError(
-                f"tensor {tensor.value.name} takes {size:,} bytes; the driver allocates at most "
+                f"tensor {plot.name} takes {plot.bytes:,} bytes; the driver allocates at most "
                 f"{MAX_BUFFER_BYTES:,} at once. Lower the batch or the size of the image"
             )
         rivals = [
-            (arena, at, end)
-            for other, arena, at, end in placed
-            if spans[id(other)][0] <= span[1] and span[0] <= spans[id(other)][1]
+            (arena, at, at + other.bytes)
+            for other, arena, at in placed
+            if other.first <= plot.last and plot.first <= other.last
         ]
-        arena, at = _gap(rivals, arenas.sizes, size, tensor.packing.element_bytes(machine))
+        arena, at = _gap(rivals, arenas.sizes, plot.bytes, plot.element)
         if arena == len(arenas.sizes):
             arenas.sizes.append(0)
-        arenas.sizes[arena] = max(arenas.sizes[arena], at + size)
-        placed.append((tensor, arena, at, at + size))
-        arenas.places[id(tensor)] = arena, at
-    for tensor in network.tensors:
-        arenas.places[id(tensor)] = arenas.places[id(_owner(tensor, shared))]
+        arenas.sizes[arena] = max(arenas.sizes[arena], at + plot.bytes)
+        placed.append((plot, arena, at))
+        for tensor, offset in plot.members.items():
+            arenas.places[tensor] = arena, at + offset
     return arenas
-
-
-def _owner(tensor: Tensor, shared: dict[int, Tensor]) -> Tensor:
-    while id(tensor) in shared:
-        tensor = shared[id(tensor)]
-    return tensor
 
 
 def _gap(

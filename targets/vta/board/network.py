@@ -4,10 +4,11 @@ each tensor is in use."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from targets.built import HostStep
-from targets.layer import Value
+from targets.errors import WorkloadError
+from targets.layer import ChannelSlice, Value, channel_axis
 from targets.unfold import Unfold
 from targets.vta.board.forms import Packing
 from targets.vta.board.lower import LayerProgram
@@ -58,14 +59,18 @@ class Network:
     runs: list[Run]
     order: list[tuple[int, int]]
     tensors: list[Tensor]
+    inside: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
+    """Tensors that lie inside others, so many blocks behind their begin."""
 
 
 def network_of(
-    steps: Sequence[LayerProgram | HostStep], values: Mapping[str, Value], outputs: Sequence[str]
-) -> Network:
+    steps: Sequence[LayerProgram | HostStep], values: Mapping[str, Value], outputs: Sequence[str],
+    slices: Sequence[ChannelSlice] = (),
+) -> Network:  # fmt: skip
     """Cut a network into segments: at each step of the host, and where a layer needs a tensor in
-    another form than the layer before it left it in."""
-    made = _Maker(values)
+    another form than the layer before it left it in. Raises `WorkloadError` for `slices` that do
+    not lie in one piece of memory."""
+    made = _Maker(values, slices)
     host = 0
     for at, step in enumerate(steps):
         if isinstance(step, LayerProgram):
@@ -85,8 +90,12 @@ def network_of(
 class _Maker:
     """A network as far as it has been cut."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, Value], slices: Sequence[ChannelSlice]) -> None:
         self.values = values
+        self.touching: dict[str, list[ChannelSlice]] = {}
+        for each in slices:
+            self.touching.setdefault(each.part, []).append(each)
+            self.touching.setdefault(each.whole, []).append(each)
         self.network = Network([], [], [])
         self.known: dict[Key, Tensor] = {}
         self.made: dict[str, Tensor] = {}  # by a layer
@@ -145,12 +154,47 @@ class _Maker:
 
     def _output(self, program: LayerProgram, at: int) -> Tensor:
         name = program.layer.output
-        here = len(self.network.runs) - 1
-        tensor = Tensor(self.values[name], program.output, None, at, at, segment=here)
-        self.made[name] = tensor
-        self.known[_key(name, program.output, None)] = tensor
-        self.network.tensors.append(tensor)
+        tensor = self._made(name, program.output, at)
+        done, waiting = {name}, [tensor]
+        while waiting:
+            own = waiting.pop()
+            for each in self.touching.get(own.value.name, ()):
+                known = own.value.name == each.part
+                other = each.whole if known else each.part
+                if other not in done:
+                    done.add(other)
+                    waiting.append(self._beside(each, own, known, at))
         return tensor
+
+    def _made(self, name: str, packing: Packing, at: int) -> Tensor:
+        """A tensor that a layer writes, or the part or whole of one that does."""
+        here = len(self.network.runs) - 1
+        tensor = self.made.get(name)
+        if tensor is None or _key(name, packing, None) not in self.known:
+            tensor = Tensor(self.values[name], packing, None, at, at)
+            self.made[name] = tensor
+            self.known[_key(name, packing, None)] = tensor
+            self.network.tensors.append(tensor)
+        tensor.segment, tensor.last = here, max(tensor.last, at)
+        return tensor
+
+    def _beside(self, each: ChannelSlice, own: Tensor, is_part: bool, at: int) -> Tensor:
+        """The tensor on the other side of a slice, which is written with `own`."""
+        block, packing = own.packing.block, own.packing
+        if packing.batches != 1 or packing.form == "weights" or each.first % block:
+            raise WorkloadError(
+                f"{each.part} does not lie in one piece of {each.whole}: of an image alone, whole "
+                f"blocks of {block} channels do; leave out what joins them"
+            )
+        shape = self.values[each.whole if is_part else each.part].shape
+        blocks = -(-shape[channel_axis(shape)] // block)
+        other = self._made(
+            each.whole if is_part else each.part, replace(packing, blocks=blocks), at
+        )
+        pair = (own, other, each.first // block) if is_part else (other, own, each.first // block)
+        if not any(pair[0] is a and pair[1] is b for a, b, _ in self.network.inside):
+            self.network.inside.append(pair)
+        return other
 
 
 def _key(name: str, packing: Packing, unfold: Unfold | None) -> Key:

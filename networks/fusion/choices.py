@@ -1,0 +1,46 @@
+"""What may be fused, and what may not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["activation", "pool", "siblings"]
+"""`activation`: a relu or clip with the layer before it, not as a layer of its own. `pool`: a
+max-pool with the sums of the convolution before it. `siblings`: a layer together with others that
+read the same tensor, as one layer that writes the channels of all; needs two at least."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that may be fused. `group` is that of siblings: the tensor they all read, else
+    empty. `layers` are the outputs of the layers concerned, producers first."""
+
+    kind: Kind
+    name: str
+    layers: tuple[str, ...]
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something that looks as if it could be fused, and why it is not."""
+
+    kind: Kind
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Of a network: a labelling has a bit for each that is offered, in this order; any labelling
+    makes a network that computes the same."""
+
+    offered: tuple[Choice, ...]
+    refused: tuple[Refused, ...]
+
+    def __len__(self) -> int:
+        return len(self.offered)

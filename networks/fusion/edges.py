@@ -1,0 +1,55 @@
+"""Who writes and who reads a tensor of an integer graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from networks.integer.graph import CpuIsland, IntegerGraph, Step
+from targets.layer import Layer, Value
+
+
+def readers(graph: IntegerGraph, name: str) -> list[Step]:
+    """The steps that read a tensor itself."""
+    return [step for step in graph.steps if name in _read(step)]
+
+
+def is_private(graph: IntegerGraph, name: str) -> bool:
+    """Whether only steps read a tensor: it is no result of the network, nor inside another or
+    around one."""
+    sliced = any(name in (each.part, each.whole) for each in graph.slices)
+    return not sliced and name not in graph.results.values()
+
+
+def with_steps(
+    graph: IntegerGraph, steps: Sequence[Step], new: Sequence[Value] = ()
+) -> IntegerGraph:
+    """The graph with other steps, and with tensors that they read and write beside its own; those
+    that no step touches any more are gone."""
+    values = dict(graph.values) | {value.name: value for value in new}
+    used = {name for step in steps for name in (*_read(step), *_written(step))}
+    used |= {value.name for value in graph.inputs} | set(graph.results.values())
+    used |= {name for each in graph.slices for name in (each.part, each.whole)}
+    used |= {graph.quantised[name] for name in used if name in graph.quantised}
+    return replace(
+        graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used}
+    )
+
+
+def unused(graph: IntegerGraph, name: str) -> str:
+    """A name for a tensor that no other has."""
+    free, count = name, 1
+    while free in graph.values:
+        count += 1
+        free = f"{name}#{count}"
+    return free
+
+
+def _read(step: Step) -> tuple[str, ...]:
+    if isinstance(step, CpuIsland):
+        return step.inputs
+    return tuple(name for name in (step.data, step.residual, step.weight_from) if name)
+
+
+def _written(step: Step) -> tuple[str, ...]:
+    return (step.output,) if isinstance(step, Layer) else step.outputs

@@ -1,0 +1,45 @@
+"""All that may be fused in a network, and the network as a labelling of it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from networks.fusion import activations, pools, siblings
+from networks.fusion.choices import Choices, Kind
+from networks.integer.graph import IntegerGraph
+
+
+def choices(graph: IntegerGraph) -> Choices:
+    """What of a network may be fused: of one that was extracted without pools in convolutions."""
+    pooled, no_pools = pools.offered(graph)
+    beside, no_siblings = siblings.offered(graph)
+    return Choices(
+        (*activations.offered(graph), *pooled, *beside), (*no_pools, *no_siblings)
+    )
+
+
+def fused(graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None) -> IntegerGraph:
+    """The network with what is labelled fused, and the rest apart. `labels` are those of
+    `choices(graph)`, in order; `found` is that, where it is at hand. Raises `ValueError` for
+    another number of labels."""
+    found = found or choices(graph)
+    if len(labels) != len(found):
+        raise ValueError(f"{len(labels)} labels for {len(found)} choices")
+
+    def labelled(kind: Kind, label: bool) -> list[str]:
+        return [
+            choice.name if kind == "siblings" else choice.layers[-1]
+            for choice, own in zip(found.offered, labels, strict=True)
+            if choice.kind == kind and bool(own) == label
+        ]
+
+    # A pool takes the clips before it along, so that they are behind it if they are apart.
+    behind = {
+        choice.layers[0]: choice.layers[-1]
+        for choice, own in zip(found.offered, labels, strict=True)
+        if choice.kind == "pool" and own
+    }
+    graph = pools.merged(graph, labelled("pool", True))
+    cut = [behind.get(output, output) for output in labelled("activation", False)]
+    graph = activations.apart(graph, cut)
+    return siblings.joined(graph, labelled("siblings", True))
