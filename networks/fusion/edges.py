@@ -31,9 +31,7 @@ def with_steps(
     used |= {value.name for value in graph.inputs} | set(graph.results.values())
     used |= {name for each in graph.slices for name in (each.part, each.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
-    return replace(
-        graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used}
-    )
+    return replace(graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used})
 
 
 def unused(graph: IntegerGraph, name: str) -> str:

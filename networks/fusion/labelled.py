@@ -13,12 +13,12 @@ def choices(graph: IntegerGraph) -> Choices:
     """What of a network may be fused: of one that was extracted without pools in convolutions."""
     pooled, no_pools = pools.offered(graph)
     beside, no_siblings = siblings.offered(graph)
-    return Choices(
-        (*activations.offered(graph), *pooled, *beside), (*no_pools, *no_siblings)
-    )
+    return Choices((*activations.offered(graph), *pooled, *beside), (*no_pools, *no_siblings))
 
 
-def fused(graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None) -> IntegerGraph:
+def fused(
+    graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
+) -> IntegerGraph:
     """The network with what is labelled fused, and the rest apart. `labels` are those of
     `choices(graph)`, in order; `found` is that, where it is at hand. Raises `ValueError` for
     another number of labels."""

@@ -37,15 +37,13 @@ def offered(graph: IntegerGraph) -> tuple[list[Choice], list[Refused]]:
             refused.append(
                 Refused(
                     "siblings", members.pop().name,
-                    "its channels cannot lie beside those of its siblings and where they are joined",
+                    "its channels cannot lie beside its siblings' and where they are joined, too",
                 )
             )  # fmt: skip
         if len(members) < 2:
             continue
         trial = _joined(trial, members)
-        found += [
-            Choice("siblings", layer.name, (layer.output,), layer.data) for layer in members
-        ]
+        found += [Choice("siblings", layer.name, (layer.output,), layer.data) for layer in members]
     taken = {name for choice in found for name in choice.layers}
     known = {each.name for each in refused}
     for layer in graph.layers:

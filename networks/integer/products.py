@@ -208,7 +208,7 @@ class Products:
 
 
 def passing(shape: Shape, blocks: Blocks) -> Workload:
-    """A depthwise convolution, without epilogue, of one pixel's window, on a tensor of any shape."""
+    """A depthwise convolution of one pixel's window, without epilogue, on a tensor of any shape."""
     if len(shape) == 4:
         n, c, h, w = shape
     else:

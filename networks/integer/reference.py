@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError
 from networks.integer.graph import CpuIsland, IntegerGraph
-from targets.layer import ChannelSlice, Layer, channel_axis
+from targets.layer import Layer, channel_axis
 from targets.reference import reference
+from targets.slices import lay_out
 
 Array = NDArray[Any]
 RunLayer = Callable[[Layer, Mapping[str, Array]], Array]
@@ -40,52 +41,37 @@ def run(
     values = dict(checked(graph, inputs))
     for name, source in graph.quantised.items():
         values[name] = quantised(values[source], _exponent(graph, name))
-    beside = _Slices(graph)
+    places = _places(graph)
+    values.update(places)
     for step in graph.steps:
         if isinstance(step, CpuIsland):
             results = island(step, [values[name] for name in step.inputs])
             values.update(zip(step.outputs, results, strict=True))
         else:
             made = run_layer(step, values)
-            values[step.output] = made.reshape(graph.values[step.output].shape)
-            beside.written(step.output, values)
+            made = made.reshape(graph.values[step.output].shape)
+            if step.output in places:
+                places[step.output][...] = made
+            else:
+                values[step.output] = made
     for output in graph.outputs:
         values[output.name] = result(graph, output.name, values)
     return values
 
 
-class _Slices:
-    """Keeps values that lie inside one another equal."""
-
-    def __init__(self, graph: IntegerGraph) -> None:
-        self.shapes = {name: value.shape for name, value in graph.values.items()}
-        self.touching: dict[str, list[ChannelSlice]] = {}
-        for each in graph.slices:
-            self.touching.setdefault(each.part, []).append(each)
-            self.touching.setdefault(each.whole, []).append(each)
-
-    def written(self, name: str, values: dict[str, Array]) -> None:
-        """Copy a value that was just written to where it lies in others, and others in it."""
-        done, waiting = {name}, [name]
-        while waiting:
-            own = waiting.pop()
-            for each in self.touching.get(own, ()):
-                other = each.whole if own == each.part else each.part
-                if other in done:
-                    continue
-                place = self._place(each)
-                if other == each.whole:
-                    whole = values.setdefault(other, np.zeros(self.shapes[other], np.int8))
-                    whole[place] = values[own]
-                else:
-                    values[other] = np.ascontiguousarray(values[own][place])
-                done.add(other)
-                waiting.append(other)
-
-    def _place(self, each: ChannelSlice) -> tuple[Any, ...]:
-        shape = self.shapes[each.part]
-        axis = channel_axis(shape)
-        return (slice(None),) * axis + (slice(each.first, each.first + shape[axis]),)
+def _places(graph: IntegerGraph) -> dict[str, Array]:
+    """Of the values that lie inside others, and of those, views of the memory they share."""
+    shapes = {name: value.shape for name, value in graph.values.items()}
+    found: dict[str, Array] = {}
+    for begins in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+        axis = channel_axis(shapes[next(iter(begins))])
+        widest = list(shapes[next(iter(begins))])
+        widest[axis] = max(begin + shapes[name][axis] for name, begin in begins.items())
+        memory = np.zeros(widest, np.int8)
+        for name, begin in begins.items():
+            channels = slice(begin, begin + shapes[name][axis])
+            found[name] = memory[(slice(None),) * axis + (channels,)]
+    return found
 
 
 def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array]:

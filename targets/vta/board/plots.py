@@ -53,9 +53,7 @@ def plots_of(network: Network, machine: Machine, shared: Mapping[int, Tensor]) -
                 f"{one} and {other} would be written to one place; leave out what joins one of them"
             )
     unique = {id(of.get(key, tensor)): of.get(key, {key: 0}) for key, tensor in tensors.items()}
-    return [
-        _plot([tensors[key] for key in group], group, machine) for group in unique.values()
-    ]
+    return [_plot([tensors[key] for key in group], group, machine) for group in unique.values()]
 
 
 def _plot(members: list[Tensor], begins: Mapping[int, int], machine: Machine) -> Plot:
