@@ -61,7 +61,9 @@ class Design:
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of each network, from seconds a call of each layer, (layers,): shape (networks,)."""
         counts = np.array([layer.counts for layer in self.layers])
-        return np.asarray(layers @ counts + np.array(self.cpu_seconds))
+        # A layer that no schedule runs takes for ever, but in networks that do not have it.
+        each = np.where(counts > 0, layers[:, None], 0.0) * counts
+        return np.asarray(each.sum(axis=0) + np.array(self.cpu_seconds))
 
     @property
     def name(self) -> str:
