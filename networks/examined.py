@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from networks.fused_calls import Partitioned
 from networks.graph import Absorbed, Operator, Shape
@@ -27,3 +28,12 @@ class Examined:
     shapes: Mapping[str, Shape]
     found: Partitioned
     results: frozenset[str] = frozenset()
+
+    @cached_property
+    def writers(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators whose results an operator reads."""
+        found: dict[str, list[str]] = {}
+        for writer, readers in self.readers.items():
+            for reader in readers:
+                found.setdefault(reader, []).append(writer)
+        return {name: tuple(writers) for name, writers in found.items()}

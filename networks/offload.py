@@ -21,7 +21,9 @@ from networks.cpu_costs import FREE, SECONDS
 from networks.examined import Examined
 from networks.extract import Decision, candidate, macs_of
 from networks.fused_calls import PRODUCTS, FusedCall
+from networks.in_place import concatenations
 from networks.pooling import pooled
+from targets.capabilities import Blocks
 from targets.errors import WorkloadError
 
 WHOLE = 1.05
@@ -30,7 +32,7 @@ WHOLE = 1.05
 
 def decide(examined: Examined, accelerator: Accelerator) -> list[Decision]:
     """What becomes of each call that is a whole operator, in execution order."""
-    graph = _Graph(examined)
+    graph = _Graph(examined, accelerator.blocks)
     found = [
         _with_costs(candidate(call, accelerator, from_host=graph.from_host(place)), accelerator)
         for place, call in enumerate(graph.calls)
@@ -78,8 +80,9 @@ def _pool_together(graph: _Graph, decisions: list[Decision], accelerator: Accele
 class _Graph:
     """Who of the calls reads whose results; operators that only reshape are looked through."""
 
-    def __init__(self, examined: Examined) -> None:
+    def __init__(self, examined: Examined, blocks: Blocks) -> None:
         self.examined = examined
+        self.blocks = blocks
         self.calls = [call for call in examined.found.calls if not _is_piece(call)]
         self.types = {operator.name: operator.op_type for operator in examined.operators}
         self.outputs = {call.output: place for place, call in enumerate(self.calls)}
@@ -94,20 +97,17 @@ class _Graph:
         }
 
     @cached_property
-    def writers(self) -> Mapping[str, list[str]]:
-        """The operators whose results an operator reads."""
-        found: dict[str, list[str]] = {}
-        for writer, readers in self.examined.readers.items():
-            for reader in readers:
-                found.setdefault(reader, []).append(writer)
-        return found
+    def in_place(self) -> set[str]:
+        """The concatenations that are no work."""
+        return concatenations(self.examined, self.examined.writers, self.owners, self.blocks)
 
     def source(self, name: str) -> int | None:
         """The call that writes what an operator gives; None for the CPU and inputs. An anchor that
         gives what no call does gives its own data, in the shape it needs."""
         while name not in self.outputs:
-            before = self.writers.get(name, [])
-            if not before or not (self.types.get(name) in FREE or name in self.owners):
+            before = self.examined.writers.get(name, ())
+            passes = self.types.get(name) in FREE or name in self.in_place
+            if not before or not (passes or name in self.owners):
                 return None
             name = before[0]
         return self.outputs[name]
@@ -135,7 +135,7 @@ class _Graph:
         for reader in self.examined.readers.get(name, ()):
             if reader in self.owners:
                 found.add(self.owners[reader])
-            elif self.types.get(reader) in (*FREE, *QUANTISING):
+            elif self.types.get(reader) in (*FREE, *QUANTISING) or reader in self.in_place:
                 found |= self._readers(reader)
             else:
                 found.add(None)
@@ -157,7 +157,9 @@ class _Graph:
         return all(
             able[self.owners[operator.name]]
             if operator.name in self.owners
-            else operator.name in idle or operator.op_type in (*FREE, *QUANTISING)
+            else operator.name in idle
+            or operator.name in self.in_place
+            or operator.op_type in (*FREE, *QUANTISING)
             for operator in self.examined.operators
         )
 
@@ -167,8 +169,8 @@ class _Graph:
         if not self.examined.readers:
             return call.data_shape in self.examined.inputs.values()
         name = call.inputs[0] if call.inputs else ""
-        while self.types.get(name) in (*FREE, *QUANTISING) and self.writers.get(name):
-            name = self.writers[name][0]
+        while self.types.get(name) in (*FREE, *QUANTISING) and self.examined.writers.get(name):
+            name = self.examined.writers[name][0]
         return name in self.examined.inputs or self.types.get(name) in (*FREE, *QUANTISING)
 
 

@@ -12,6 +12,7 @@ from networks.cpu_costs import operator_seconds
 from networks.examined import Examined
 from networks.extract import Decision, collect, offloaded_macs
 from networks.graph import Absorbed, Operator, Shape
+from networks.in_place import concatenations
 from targets.files import Json
 from targets.workload import Workload
 
@@ -100,7 +101,7 @@ class ModelReport:
 def build(examined: Examined, accelerator: Accelerator, decisions: list[Decision]) -> ModelReport:
     """Say what becomes of every operator, by what was decided of every fused call."""
     blocks = accelerator.blocks
-    reports = _operators(examined, decisions, accelerator.slowdown)
+    reports = _operators(examined, decisions, accelerator)
     return ModelReport(
         model=examined.name,
         inputs=dict(examined.inputs),
@@ -124,7 +125,7 @@ def epilogue_text(workload: Workload) -> str:
 
 
 def _operators(
-    examined: Examined, decisions: list[Decision], slowdown: float
+    examined: Examined, decisions: list[Decision], accelerator: Accelerator
 ) -> tuple[OperatorReport, ...]:
     reports: dict[str, OperatorReport] = {}
     for decision in decisions:
@@ -134,9 +135,13 @@ def _operators(
             reports.setdefault(step.node, _follower(step.node, decision))
     for operator in reversed(examined.operators):  # readers before what they read
         if operator.name not in reports and operator.name not in examined.absorbed:
-            reports[operator.name] = _other(operator, examined, reports, slowdown)
+            reports[operator.name] = _other(operator, examined, reports, accelerator.slowdown)
     for name, absorbed in examined.absorbed.items():
         reports[name] = _gone(name, absorbed, reports)
+    on = {name for name, report in reports.items() if report.status == "offloaded"}
+    for name in concatenations(examined, examined.writers, on, accelerator.blocks):
+        note = "no work: what it joins is written side by side"
+        reports[name] = OperatorReport(name, "", "offloaded", note)
     return tuple(
         _named(reports[operator.name], operator, examined) for operator in examined.operators
     )
@@ -208,11 +213,7 @@ def _other(
 def _cpu_seconds(operator: Operator, examined: Examined) -> float:
     """On the machine that was measured; of an operator that is no call."""
     written = examined.shapes.get(operator.name, ())
-    read = [
-        examined.shapes.get(writer, ())
-        for writer, readers in examined.readers.items()
-        if operator.name in readers
-    ]
+    read = [examined.shapes.get(writer, ()) for writer in examined.writers.get(operator.name, ())]
     elements = max(map(math.prod, (written, *read)))
     rows = math.prod(written[:-1])
     macs = examined.found.macs.get(operator.name, 0)

@@ -66,6 +66,25 @@ def test_a_fast_accelerator_gets_all_it_can_run(save: Load) -> None:
     assert report.offloaded_share == 1
 
 
+@pytest.mark.parametrize(("first", "status"), [(16, "offloaded"), (24, "cpu")])
+def test_what_is_written_side_by_side_is_no_work(save: Load, first: int, status: str) -> None:
+    """Where the border between two results is one of blocks."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="one"),
+        helper.make_node("Conv", ["x", "v"], ["b"], name="two"),
+        helper.make_node("Concat", ["a", "b"], ["c"], name="both", axis=1),
+        helper.make_node("Conv", ["c", "u"], ["y"], name="last"),
+    ]
+    tensors = {
+        "w": normal(first, 16, 1, 1), "v": normal(32, 16, 1, 1),
+        "u": normal(16, first + 32, 1, 1),
+    }  # fmt: skip
+    report = save(model(nodes, tensors, (1, 16, 8, 8), "y")).report_on(taking(1e-9))
+    both = next(operator for operator in report.operators if operator.name == "both")
+    assert both.status == status
+    assert (both.cpu_seconds == 0) == (status == "offloaded")
+
+
 def test_a_slow_one_keeps_what_is_still_sooner_there(save: Load) -> None:
     network = save(chain())
     costs = {o.name: o.cpu_seconds for o in network.report_on(taking(1e-9)).operators}
