@@ -3,12 +3,14 @@
     python -m benchmarks.codesign --json built/codesign.json --quick     # digits_cnn, two seeds
     python -m benchmarks.codesign --json built/codesign.json             # hours; goes on with FILE
     python -m benchmarks.codesign --json FILE --truth built/truth --methods "autotvm;ours"
+    python -m benchmarks.codesign --json FILE --sets "vgg16;resnet34"     # beside each other only
     python -m benchmarks.codesign --json FILE --show                     # the summary only
 
 Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, built below
 `--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
 is the name of a method, or one with options: `ours:fidelities=1,warm=false`. Networks are searched
-for one by one and all together. A run goes on in one process, after the compiled kernels were
+for one by one and all together; of others (`--sets`) nobody knows the truth, and methods are held
+against the best of them. A run goes on in one process, after the compiled kernels were
 loaded; machines, designs and what targets remember are its own.
 
 Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
@@ -32,7 +34,7 @@ from codesign.front import front_of, hypervolume
 from codesign.hardware import Hardware
 from codesign.lab import BudgetSpent, Lab, Measured
 from codesign.method import make_method, method_names
-from codesign.problem import Design, Problem, read_networks
+from codesign.problem import Design, Problem, bound_of, read_networks
 from codesign.truth_files import Truth, read_truth
 from networks.network import Network
 from targets.errors import TilewrightError
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("built/codesign"))
     parser.add_argument("--truth", type=Path, help="built below --folder if not given")
     parser.add_argument("--methods", default="", help="entries, separated by semicolons")
-    parser.add_argument("--sets", default="", help="network sets a+b;c, as the truth has them")
+    parser.add_argument("--sets", default="", help="network sets a+b;c")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--against", default="autotvm", help="the entry others are compared with")
@@ -92,12 +94,12 @@ def _truth(given: argparse.Namespace) -> Truth:
 def _missing(given: argparse.Namespace, truth: Truth, entries: Sequence[str], rows: Any) -> Any:
     """The runs that are not among the rows, seed by seed: what is there early says something of
     every method."""
-    loaded = read_networks(truth.options.networks)
     sets = [tuple(each.split("+")) for each in filter(None, given.sets.split(";"))]
     if not sets:
         sets = [truth.networks]
         if len(truth.networks) > 1 and not given.quick:
             sets += [(name,) for name in truth.networks]
+    loaded = read_networks(tuple(dict.fromkeys(name for names in sets for name in names)))
     known = {(r["entry"], tuple(r["networks"]), r["seed"], r["trials"]) for r in rows}
     warm = False
     for seed in range(given.seeds):
@@ -123,7 +125,7 @@ def _run(
     trials: int,
 ) -> dict[str, Any]:  # fmt: skip
     problem = _problem(truth, {name: loaded[name] for name in names})
-    look = Lookout(truth.reference(names))
+    look = Lookout(_reference(truth, problem, names))
     lab = Lab(trials, listen=look)
     method, options = parse_entry(entry)
     wall, cpu, failed = time.perf_counter(), time.process_time(), ""
@@ -140,6 +142,15 @@ def _run(
         "machines": len(lab.designs()), "steps": look.steps,
         "front": [list(each.point) for each in front_of(lab)], "failed": failed,
     }  # fmt: skip
+
+
+def _reference(truth: Truth, problem: Problem, names: tuple[str, ...]) -> tuple[float, float]:
+    """From where hypervolumes are measured; where no truth says it, from what the smallest machine
+    takes at least."""
+    if set(names) <= set(truth.networks):
+        return truth.reference(names)
+    machines = map(problem.design, range(len(problem.hardware.areas)))
+    return truth.options.area, next(filter(np.isfinite, map(bound_of, machines)))
 
 
 def _problem(truth: Truth, networks: dict[str, Network]) -> Problem:
