@@ -192,6 +192,33 @@ class Ledger:
                 "same command again"
             ) from None
 
+    def arrange(self, keys: Sequence[RunKey]) -> None:
+        """Put the records of these runs in their order, where there are any of them: those of the
+        first first, each in the order it was recorded. Then the ledger is the one that runs after
+        each other leave, whoever was faster. Raises as `append`."""
+        order = {key: number for number, key in enumerate(keys)}
+
+        def number(record: Entry) -> int:
+            return order.get((record["workload"], record["target"], record["run"]), -1)
+
+        ours = [place for place, record in enumerate(self.records) if number(record) >= 0]
+        held = [self.records[place] for place in ours]
+        wanted = sorted(held, key=number)
+        if all(old is new for old, new in zip(held, wanted, strict=True)):
+            return
+        records = list(self.records)
+        for place, record in zip(ours, wanted, strict=True):
+            records[place] = record
+        try:
+            with self._writing, self.lease.renewed():
+                self._rewrite(records)
+                self.records[:] = records
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write ledger {self.path}: {error.strerror}; make room and start the same "
+                "command again"
+            ) from None
+
     def clear(self) -> None:
         """Forget everything; the file is gone on return."""
         with self._writing, self.lease.renewed():

@@ -16,43 +16,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from targets.base import (
-    STATUSES,
-    Configs,
-    Lowered,
-    Measurements,
-    Ragged,
-    Space,
-    Status,
-    Target,
-)
+from targets.base import Configs, Space, Target
 from targets.capabilities import Enumerates, MeasuresInOnePass, capability
 from targets.errors import TilewrightError, WorkloadError
 from targets.features import Features, read_columns
 from targets.files import Json, as_number, as_object
-from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcNonsense, RpcProcess
-from targets.worker import read_programs, read_space, write_programs
+from targets.remote import RemoteTarget, TargetRaised
+from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
+from targets.worker import read_space
 from targets.workload import Workload
 
-PARTS = 8
-"""Into how many parts a batch that failed is cut."""
-_ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
 START_SECONDS = 600.0
 """For a process to start and describe itself: it may have to compile first."""
-STATUS_OF: dict[str, Status] = {
-    "died": "run_error",
-    "timeout": "timeout",
-    "nonsense": "wrong_result",
-}
-
-T = TypeVar("T", Lowered, Measurements)
+_ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
 C = TypeVar("C")
 NAMED = "targets.worker:make_warm"
 """Makes a target from its name (`text`) and its space."""
@@ -62,15 +42,7 @@ class TargetDown(TilewrightError):
     """A target whose process cannot be started, or cannot describe itself or a space."""
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Why a config got no honest answer."""
-
-    kind: str
-    reason: str
-
-
-class IsolatedTarget:
+class IsolatedTarget(RemoteTarget):
     """Keeps the `Target` contract for the target that `factory` (`package.module:callable`, called
     with `arguments`, JSON) builds in a child process.
 
@@ -114,29 +86,6 @@ class IsolatedTarget:
         hardware = as_object(self._about["hardware"])
         return {name: as_number(value) for name, value in hardware.items()}
 
-    def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        def ask(rows: NDArray[np.int64]) -> Lowered:
-            header, arrays = self._call("lower", workload, configs[rows])
-            return _lowered(workload, configs[rows], header, arrays)
-
-        def failed(rows: NDArray[np.int64], loss: Loss) -> Lowered:
-            return _not_lowered(workload, configs[rows], loss)
-
-        return _joined_lowered(workload, configs, _in_parts(ask, failed, np.arange(len(configs))))
-
-    def measure(self, lowered: Lowered) -> Measurements:
-        def ask(rows: NDArray[np.int64]) -> Measurements:
-            programs = write_programs(lowered.rows(rows).programs)
-            _, arrays = self._call("measure", lowered.workload, lowered.configs[rows], programs)
-            return _checked(len(rows), arrays)
-
-        def failed(rows: NDArray[np.int64], loss: Loss) -> Measurements:
-            return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
-
-        compiled = np.flatnonzero(lowered.ok)
-        done = _in_parts(ask, failed, compiled)
-        return _joined_measurements(lowered, done)
-
     def capability(self, kind: type[C]) -> C | None:
         """Estimates come from the process, the rest from the target beside it; spaces are not
         enumerated in one call, which no watchdog could bound."""
@@ -159,12 +108,12 @@ class IsolatedTarget:
 
     def _estimate(self, workload: Workload, configs: Configs) -> Features:
         try:
-            header, arrays = self._call("estimate", workload, configs)
+            header, arrays = self.ask("estimate", workload, configs)
         except RpcFailed as error:
             raise TargetDown(f"target {self.name} gives no estimates: {error}") from None
         return Features(arrays["table"], read_columns(header["columns"]))
 
-    def _call(
+    def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
         if not self._process.running:
@@ -201,142 +150,3 @@ class _RemoteEstimates:
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
         return self.ask(workload, configs)
-
-
-class TargetRaised(RpcFailed):
-    """The target raised where the contract wants a typed row; its process lives on."""
-
-
-def _in_parts(
-    ask: Callable[[NDArray[np.int64]], T],
-    failed: Callable[[NDArray[np.int64], Loss], T],
-    rows: NDArray[np.int64],
-) -> list[tuple[NDArray[np.int64], T]]:
-    """Answers with the rows they are for; a part that fails is cut up until one row is left."""
-    if not len(rows):
-        return []
-    try:
-        return [(rows, ask(rows))]
-    except RpcFailed as error:
-        if len(rows) == 1:
-            return [(rows, failed(rows, Loss(error.kind, str(error))))]
-    parts = np.array_split(rows, min(PARTS, len(rows)))
-    return [answer for part in parts for answer in _in_parts(ask, failed, part)]
-
-
-# -- what an answer must look like --------------------------------------------------------------
-
-
-def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
-    columns = header.get("columns")
-    hidden = arrays.get("hidden", np.empty(0))
-    texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]
-    if (
-        not isinstance(columns, list)
-        or any(text.shape != (len(configs),) for text in texts)
-        or hidden.shape != (len(configs), len(columns))
-        or hidden.dtype.kind not in "fiub"
-    ):
-        raise RpcNonsense("the target lowered to arrays of the wrong shape")
-    failures, reasons = (text.astype(object) for text in texts)
-    try:
-        features = Features(hidden.astype(np.float64), read_columns(columns))
-        programs = read_programs(arrays)
-    except (ValueError, KeyError, TypeError):
-        raise RpcNonsense("the target lowered to arrays that are no programs") from None
-    if any(len(part) != len(configs) for part in programs.values()):
-        raise RpcNonsense("the target lowered to programs of other configs")
-    return Lowered(workload, configs, failures, reasons, features, programs)
-
-
-def _checked(n: int, arrays: Arrays) -> Measurements:
-    """Measurements whose every row is either honest or typed `wrong_result`."""
-    wanted = {"status": "UO", "reason": "UO", "cycles": "iu", "seconds": "f"}
-    for name, kinds in wanted.items():
-        array = arrays.get(name, np.empty(0))
-        if array.shape != (n,) or array.dtype.kind not in kinds:
-            raise RpcNonsense(f"the target measured '{name}' of the wrong shape or type")
-    counters = {
-        name.removeprefix("counter_"): array.astype(np.int64)
-        for name, array in arrays.items()
-        if name.startswith("counter_") and array.shape == (n,) and array.dtype.kind in "iu"
-    }
-    status, reason = arrays["status"].astype(object), arrays["reason"].astype(object)
-    cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
-    valid = status == "valid"
-    possible = ((cycles > 0) | (cycles == -1)) & np.isfinite(seconds) & (seconds > 0)
-    known = np.isin(status.astype(np.str_), STATUSES)
-    nonsense = ~known | (valid & ~possible)
-    reason[nonsense] = [
-        f"run: the target answered '{s}' with {c} cycles in {t:g} s"
-        for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
-    ]
-    status[nonsense] = "wrong_result"
-    honest = valid & ~nonsense
-    cycles[~honest], seconds[~honest] = -1, np.nan
-    return Measurements(status, reason, cycles, seconds, counters, _repeats(n, arrays))
-
-
-def _repeats(n: int, arrays: Arrays) -> Ragged | None:
-    """The seconds of every repetition, if they were sent."""
-    try:
-        found = read_programs(arrays).get("repeats")
-    except (ValueError, KeyError):
-        raise RpcNonsense("the target measured repetitions of the wrong shape") from None
-    if found is not None and (len(found) != n or found.values.dtype.kind != "f"):
-        raise RpcNonsense("the target measured repetitions of the wrong shape")
-    return found
-
-
-# -- rows without an answer, and parts put together ---------------------------------------------
-
-
-def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
-    n = len(configs)
-    return Lowered(
-        workload,
-        configs,
-        np.full(n, loss.kind, dtype=object),
-        np.full(n, f"lower: {loss.reason}", dtype=object),
-        Features.none(n),
-    )
-
-
-def _joined_lowered(
-    workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
-) -> Lowered:
-    """Parts follow each other in the order of the configs."""
-    columns = max((part.hidden.columns for _, part in parts), key=len, default=())
-    n = len(configs)
-    failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
-    hidden = np.full((n, len(columns)), np.nan)
-    for rows, part in parts:
-        failures[rows], reasons[rows] = part.failures, part.reasons
-        if part.hidden.columns == columns:
-            hidden[rows] = part.hidden.matrix
-    names = dict.fromkeys(name for _, part in parts for name in part.programs)
-    programs = {
-        name: Ragged.joined([(len(part), part.programs.get(name)) for _, part in parts])
-        for name in names
-    }
-    return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
-
-
-def _joined_measurements(
-    lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
-) -> Measurements:
-    whole = Measurements.nothing(len(lowered))
-    whole.reason[:] = lowered.reasons
-    repeats = [np.empty(0)] * len(lowered)
-    for rows, part in parts:
-        whole.status[rows], whole.reason[rows] = part.status, part.reason
-        whole.cycles[rows], whole.seconds[rows] = part.cycles, part.seconds
-        for name, values in part.counters.items():
-            every = whole.counters.setdefault(name, np.full(len(lowered), -1, dtype=np.int64))
-            every[rows] = values
-        if part.repeats is not None:
-            for place, row in enumerate(rows.tolist()):
-                repeats[row] = part.repeats[place]
-    if any(part.repeats is not None for _, part in parts):
-        return replace(whole, repeats=Ragged.of(repeats))
-    return whole

@@ -241,8 +241,8 @@ def _encode(header: Header, arrays: Arrays) -> bytes:
     payload = b""
     if arrays:
         buffer = io.BytesIO()
-        plain = {name: _plain(array) for name, array in arrays.items()}
-        np.savez(buffer, allow_pickle=False, **plain)
+        texts = {name: plain(array) for name, array in arrays.items()}
+        np.savez(buffer, allow_pickle=False, **texts)
         payload = buffer.getvalue()
     lengths = len(head).to_bytes(8, "little") + len(payload).to_bytes(8, "little")
     return lengths + head + payload
@@ -266,7 +266,7 @@ def _decode(receive: Callable[[int], bytes]) -> Frame:
     return header, arrays
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Text in place of objects, so that nothing needs unpickling."""
+def plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Text in place of objects, in any shape, so that nothing needs unpickling."""
     array = np.asarray(array)
     return array.astype(np.str_) if array.dtype == object else array

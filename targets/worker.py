@@ -27,12 +27,18 @@ SMALL = Workload("dense", 1, 16, 1, 1, 16)
 _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 
 
+def made(factory: str, keywords: Mapping[str, Json]) -> Target:
+    """What a factory `package.module:name` makes. Raises whatever it raises."""
+    module, _, name = factory.partition(":")
+    target: Target = getattr(importlib.import_module(module), name)(**keywords)
+    return target
+
+
 class Worker:
     """Answers one call after another with a target of its own."""
 
-    def __init__(self, factory: str, keywords: Mapping[str, Json]) -> None:
-        module, _, name = factory.partition(":")
-        self.target: Target = getattr(importlib.import_module(module), name)(**keywords)
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
     def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
         """What a call comes to: a header and arrays to send back; configs have shape (n, knobs)."""
@@ -147,4 +153,4 @@ def _ints(value: Json) -> tuple[int, ...]:
 
 if __name__ == "__main__":
     factory, keywords = arguments()
-    serve(Worker(factory, as_object(read_json(keywords))).answer)
+    serve(Worker(made(factory, as_object(read_json(keywords)))).answer)

@@ -8,6 +8,7 @@ from models.transfer.contract import TransferError
 from models.transfer.files import identity_of
 from search.lease import LeaseHeld
 from search.registry import check_options, tuners
+from targets.cluster.connection import check_address
 from targets.errors import UnknownName
 from targets.registry import check_target
 from targets.workload import parse_workload
@@ -22,6 +23,8 @@ def check(options: TuningOptions) -> None:
     written, has links in it or holds another run; `LeaseHeld` while another command writes there.
     Loads no learner, no TVM and no server."""
     check_target(options.target, options.space)
+    if options.cluster:
+        check_address(options.cluster)
     if options.workload:
         parse_workload(options.workload, options.steps)
     else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from search import Ledger, Record, Setting, SharedRecord, SoloRecord
+from search import Ledger, Record, RunKey, Setting, SharedRecord, SoloRecord
 from search.lease import Lease, lease_of
 from tuning.events import Listener, Note
 from tuning.folders import LEDGER, check_files, forget_results, held_by_command
@@ -20,8 +21,17 @@ RecordOf = Callable[[Study, Setting], Record]
 LEASE_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
+class FolderTrials:
+    """The trials of an output folder. `arrange` puts those of runs that were made beside each other
+    in the order that runs after each other leave."""
+
+    record_of: RecordOf
+    arrange: Callable[[Sequence[RunKey]], None]
+
+
 @contextmanager
-def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordOf]:
+def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderTrials]:
     """Where the workloads of a run keep their trials; emptied first if the options say so. Raises
     `LeaseHeld` if another command works on the folder, `FolderTaken` if it holds another run,
     `UnsafeFile`, `LedgerError` or `OSError` if it cannot be written."""
@@ -36,9 +46,14 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[RecordO
             for problem in ledger.problems:
                 emit(Note(problem))
             if options.workers == 1:
-                yield lambda study, setting: SoloRecord(setting, ledger.run(study.ledger_key))
+                yield FolderTrials(
+                    lambda study, setting: SoloRecord(setting, ledger.run(study.ledger_key)),
+                    ledger.arrange,
+                )
                 return
-        yield lambda study, setting: SharedRecord(setting, path, study.ledger_key)
+        yield FolderTrials(
+            lambda study, setting: SharedRecord(setting, path, study.ledger_key), lambda keys: None
+        )
 
 
 @contextmanager

@@ -58,6 +58,10 @@ from tuning.turns import Dealer, Seat, Stopped
 from tuning.workers import helping
 
 
+MOST_AT_A_TIME = 64
+"""Workloads in threads of one command that has a cluster."""
+
+
 @dataclass(frozen=True)
 class Network:
     """What is tuned: the network, the target, and what of the network suits the target; `part`
@@ -170,7 +174,7 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
     target = target_of(options)
     for remark in target_remarks(options.target):
         emit(Note(remark))
-    with trials_of_folder(options, emit) as record_of:
+    with trials_of_folder(options, emit) as trials:
         steps.opened(options)
         network = _network(options, target, steps)
         for reason in check_fits(target, [each.workload for each in network.subgraphs]):
@@ -183,11 +187,13 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
         write_run(options, found, [study for study, _ in starts])
         emit(_found(network))
         jobs = [
-            Job(options, subgraph, study, state, record_of, emit, stop)
+            Job(options, subgraph, study, state, trials.record_of, emit, stop)
             for subgraph, (study, state) in zip(found, starts, strict=True)
         ]
         with helping(options, [(job.study, job.state) for job in jobs], emit):
             tuned, dealt = _tuned(options, jobs, steps, stop)
+        if options.stop_gain is None:
+            trials.arrange([study.ledger_key for study, _ in starts])
         return steps.write(options, network, tuned, time.perf_counter() - begin, dealt)
 
 
@@ -364,7 +370,7 @@ def _tuned(
     """All workloads, each with its own trials; or with those that they are dealt, and what became
     of these."""
     if options.stop_gain is None:
-        return each_of(steps.tune, jobs, options.jobs, stop.set), None
+        return each_of(steps.tune, jobs, _at_a_time(options), stop.set), None
     rules = Rules(options.trials, options.batch, options.stop_gain)
     standings = [Standing(job.subgraph.count, job.study.workload.macs) for job in jobs]
     dealer = Dealer(standings, rules, options.jobs, stop)
@@ -372,6 +378,15 @@ def _tuned(
     with one_owner() if options.jobs == 1 else nullcontext():
         tuned = each_of(partial(_in_turn, steps), seated, len(seated), dealer.stop)
     return tuned, dealer.outcome
+
+
+def _at_a_time(options: TuningOptions) -> int:
+    """How many workloads: as many as asked for, else what keeps the workers of a cluster busy."""
+    if options.jobs > 1 or not options.cluster:
+        return options.jobs
+    from targets.cluster.connection import connect
+
+    return min(MOST_AT_A_TIME, connect(options.cluster).slots())
 
 
 def _in_turn(steps: NetworkSteps, job: Job) -> TunedWorkload:

@@ -37,7 +37,8 @@ class Study:
     """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
     identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
     a target in a process of its own has for a batch, 0 for one in this process; `shared` says
-    whether several processes make the trials; `transferred` is the folder of a model that learned
+    whether several processes make the trials; `cluster` is the address of the one whose workers
+    lower and measure, if any; `transferred` is the folder of a model that learned
     elsewhere, if there is one, which `start` then identifies."""
 
     workload: Workload
@@ -51,11 +52,12 @@ class Study:
     isolate: float = 0.0
     shared: bool = False
     transferred: str = ""
+    cluster: str = ""
 
     @property
     def target(self) -> Target:
         """Raises a `TilewrightError` of the target's kind, or `TargetDown`."""
-        return target_named(self.target_name, self.space_name, self.isolate)
+        return target_named(self.target_name, self.space_name, self.isolate, self.cluster)
 
     @property
     def explorer(self) -> Explorer:
@@ -124,6 +126,7 @@ def study_of(options: TuningOptions, workload: Workload) -> Study:
         shared=options.workers > 1,
         start=identity_of(Path(folder)) if folder else "",
         transferred=folder,
+        cluster=options.cluster,
     )
 
 
@@ -135,12 +138,15 @@ def space_of(options: TuningOptions) -> str:
 
 def target_of(options: TuningOptions) -> Target:
     """The target of a run. Raises as `make_target`, or `TargetDown`."""
-    return target_named(options.target, space_of(options), options.isolate)
+    return target_named(options.target, space_of(options), options.isolate, options.cluster)
 
 
-def target_named(name: str, space: str, isolate: float) -> Target:
+def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
     """A target, kept for the next time. A thread has its own where a process goes with it, unless
-    it takes turns with others (`one_owner`)."""
+    it takes turns with others (`one_owner`). With the address of a `cluster`, its workers lower and
+    measure. Raises `ClusterError`, too."""
+    if cluster:
+        return _target_on(cluster, name, space, isolate, state_of(name))
     owner = (_OWNER.get() or threading.get_ident()) if isolate else 0
     return _target(name, space, isolate, owner, state_of(name))
 
@@ -175,6 +181,18 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
         return watched.within(isolate)
     recipe = {"text": name, "space": space}
     return isolated.IsolatedTarget(isolated.NAMED, recipe, Limits(isolate), beside=here)
+
+
+@lru_cache(maxsize=64)
+def _target_on(
+    cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
+) -> Target:
+    from targets.cluster.connection import connect
+    from targets.cluster.target import ClusterTarget, recipe_of
+
+    connect(cluster)  # a mistake shows before any work
+    here = make_target(name, space)
+    return ClusterTarget(here, recipe_of(here, name, space, isolate), cluster)
 
 
 @lru_cache(maxsize=8)

@@ -111,6 +111,17 @@ def tune(
             "measure. Which trials they make depends on who is faster: no run repeats another."
         ),
     ] = DEFAULTS.workers,
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="Who lowers and measures: this machine, or the workers of a Dask --cluster.  "
+            "[default: local, or dask with --cluster]",
+            metavar="local|dask",
+        ),
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
+    ] = DEFAULTS.cluster,
     bare: Annotated[
         bool,
         typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
@@ -131,6 +142,7 @@ def tune(
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
+        runner=runner or ("dask" if cluster else "local"), cluster=cluster,
     )  # fmt: skip
     _run(options, bare)
 

@@ -18,7 +18,7 @@ from targets.cpu.spec import CpuSpec
 from targets.cpu.timing import Timing
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_number
-from targets.isolated import STATUS_OF
+from targets.remote import STATUS_OF
 from targets.rpc_process import Arrays, Frame, Header, Limits, RpcFailed, RpcProcess
 
 START_SECONDS = 120.0
