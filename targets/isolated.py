@@ -61,7 +61,7 @@ class IsolatedTarget(RemoteTarget):
     ) -> None:
         recipe = [factory, json.dumps(dict(arguments or {}))]
         self._process = RpcProcess("targets.worker", recipe, limits or Limits())
-        self._beside = beside
+        self.beside = beside
         self._about = self._describe()
         self.space = lru_cache(maxsize=64)(self._space)
 
@@ -91,10 +91,10 @@ class IsolatedTarget(RemoteTarget):
         enumerated in one call, which no watchdog could bound."""
         if kind in (Enumerates, MeasuresInOnePass):
             return None
-        if self._beside is None and self._about["estimates"]:
+        if self.beside is None and self._about["estimates"]:
             remote = _RemoteEstimates(self._estimate)
             return remote if isinstance(remote, kind) else None
-        return None if self._beside is None else capability(self._beside, kind)
+        return None if self.beside is None else capability(self.beside, kind)
 
     def close(self) -> None:
         """End the process; a later call starts another."""

@@ -57,7 +57,6 @@ from tuning.study import Study, one_owner, study_of, target_of
 from tuning.turns import Dealer, Seat, Stopped
 from tuning.workers import helping
 
-
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
 

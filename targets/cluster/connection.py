@@ -100,9 +100,7 @@ class Cluster:
             try:
                 return future.result(timeout=LOOK_SECONDS)
             except FutureCancelledError:
-                raise ClusterError(
-                    f"the scheduler at {self.address} was lost; {_GONE}"
-                ) from None
+                raise ClusterError(f"the scheduler at {self.address} was lost; {_GONE}") from None
             except TimeoutError:
                 if future.done():  # the function raised it
                     raise

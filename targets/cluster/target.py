@@ -32,15 +32,15 @@ T = TypeVar("T", Lowered, Measurements)
 
 class ClusterTarget(RemoteTarget):
     """Keeps the `Target` contract for the target `here`, which each worker of the `cluster` at that
-    address makes by the recipe for itself. What is not asked of batches, as spaces, estimates, the untuned schedule and the proof
-    of the chosen one, is asked of the one here.
+    address makes by the recipe for itself. What is not asked of batches, as spaces, estimates, the
+    untuned schedule and the proof of the chosen one, is asked of the one here.
 
     Lowering and measuring raise `ClusterError` where the cluster is lost, or its workers have
     something else than `here`.
     """
 
     def __init__(self, here: Target, recipe: dict[str, Json], cluster: str) -> None:
-        self.here = here
+        self.here = self.beside = here
         self.cluster = cluster
         self._recipe = json.dumps(recipe)
         self._row_seconds: dict[tuple[str, str], float] = {}  # by call and workload

@@ -51,7 +51,9 @@ def answer(
         }, {}
     begin = time.perf_counter()
     try:
-        reply, results = worker.answer(header, {k: np.require(v, None, "W") for k, v in arrays.items()})
+        reply, results = worker.answer(
+            header, {k: np.require(v, None, "W") for k, v in arrays.items()}
+        )
     except Exception as error:
         return {"error": type(error).__name__, "message": str(error)}, {}
     seconds = time.perf_counter() - begin

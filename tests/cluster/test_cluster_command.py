@@ -1,0 +1,108 @@
+"""`tilewright tune --runner dask`: the files of one machine, byte for byte."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.prefect_server import Login
+from tests import warm
+from tests.cli.conftest import TUNE, Place, Tuned
+from tests.cluster.clusters import Cluster
+from tests.sharing import free_port
+
+FILES = ("ledger.jsonl", "schedules.json", "trials.parquet")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler with two workers."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.worker("one")
+        cluster.worker("two")
+        yield cluster
+
+
+@pytest.mark.slow(seconds=20)
+def test_tracked_and_bare_leave_the_bytes_of_one_machine(
+    tmp_path: Path, prefect_server: Login, cluster: Cluster, tuned: Tuned
+) -> None:
+    place = Place(tmp_path, prefect_server)
+    shared = ("--runner", "dask", "--cluster", cluster.address)
+    for number, more in enumerate([(*shared, "--bare"), shared]):
+        done = place.run(*TUNE, "--out", f"out{number}", *more)
+        assert done.returncode == 0, done.stderr
+        for name in FILES:
+            ours = tmp_path / f"out{number}" / name
+            assert ours.read_bytes() == (tuned.out / name).read_bytes(), name
+
+
+@pytest.mark.slow(seconds=8)
+def test_workloads_beside_each_other_leave_the_bytes_of_one_after_the_other(
+    tmp_path: Path, tuned: Tuned
+) -> None:
+    done = Place(tmp_path).run(*TUNE, "--out", "out", "--bare", "--jobs", "3")
+    assert done.returncode == 0, done.stderr
+    for name in FILES:
+        assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tuned) -> None:
+    place = Place(tmp_path)
+    with Cluster(tmp_path) as own:
+        victim = own.worker("victim")
+        own.worker("other")
+        command = place.fork(*TUNE, "--out", "out", "--bare", "--cluster", own.address)
+        ledger, end = tmp_path / "out" / "ledger.jsonl", time.monotonic() + 120
+        while not ledger.exists() or ledger.stat().st_size == 0:
+            assert time.monotonic() < end
+            assert command.poll() is None, command.communicate()
+            time.sleep(0.01)
+        victim.kill()
+        _, said = command.communicate(timeout=300)
+        assert command.returncode == 0, said
+        assert "Remov" in own.said("scheduler")
+    for name in FILES:
+        assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
+
+
+def test_what_cannot_work_together_is_refused(place: Place) -> None:
+    for more, message in [
+        (("--runner", "dask"), "name its scheduler with --cluster tcp://HOST:PORT"),
+        (("--runner", "local", "--cluster", "tcp://h:1"), "and only that does"),
+        (("--cluster", "tcp://h:1", "--workers", "2"), "leave one of the two out"),
+        (("--cluster", "h:1"), "--cluster h:1: write tcp://HOST:PORT"),
+        (("--runner", "ray"), "--runner ray:"),
+    ]:
+        done = place.run(*TUNE, "--bare", *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: ")
+        assert message in done.stderr
+
+
+@pytest.mark.slow(seconds=12)
+def test_no_scheduler_is_one_sentence(place: Place) -> None:
+    done = place.run(*TUNE, "--bare", "--cluster", f"tcp://127.0.0.1:{free_port()}")
+    assert done.returncode == 2
+    assert "no Dask scheduler answers at tcp://127.0.0.1:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_run_without_a_cluster_loads_no_dask(place: Place) -> None:
+    program = (
+        "import sys\n"
+        "from cli import main\n"
+        "sys.argv[0] = 'tilewright'\n"
+        "main()\n"
+        "print('loaded', [name for name in ('dask', 'distributed') if name in sys.modules])\n"
+    )
+    done = warm.run(
+        [*TUNE, "--bare", "--out", "out"], place.folder, place.environment, 120, program=program
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("loaded []\n"), done.stdout[-400:]

@@ -1,0 +1,192 @@
+"""A target on a cluster gives what it gives here, whatever becomes of its workers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from targets import make_target
+from targets.base import Lowered, Measurements, Target
+from targets.capabilities import Baseline, Enumerates, MeasuresInOnePass, capability
+from targets.cluster import connection
+from targets.cluster.connection import ClusterError, check_address, connect
+from targets.cluster.target import ClusterTarget, recipe_of
+from targets.faulty import FaultyTarget
+from targets.isolated import IsolatedTarget
+from targets.rpc_process import Limits
+from targets.vta.spec import VtaSpec
+from targets.workload import parse_workload
+from tests.cluster.clusters import Cluster
+from tests.sharing import free_port
+
+CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
+FACTORY = "targets.faulty:make_target"
+pytestmark = pytest.mark.slow(seconds=25)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler with two workers that nobody kills."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.worker("one")
+        cluster.worker("two")
+        yield cluster
+
+
+def _same(ours: Measurements, theirs: Measurements) -> None:
+    assert ours.status.tolist() == theirs.status.tolist()
+    assert ours.reason.tolist() == theirs.reason.tolist()
+    np.testing.assert_array_equal(ours.cycles, theirs.cycles)
+    np.testing.assert_array_equal(ours.seconds, theirs.seconds)
+    assert ours.counters.keys() == theirs.counters.keys()
+    for name, values in ours.counters.items():
+        np.testing.assert_array_equal(values, theirs.counters[name])
+
+
+def _same_lowered(ours: Lowered, theirs: Lowered) -> None:
+    assert ours.failures.tolist() == theirs.failures.tolist()
+    assert ours.reasons.tolist() == theirs.reasons.tolist()
+    assert ours.hidden.columns == theirs.hidden.columns
+    np.testing.assert_array_equal(ours.hidden.matrix, theirs.hidden.matrix)
+    assert ours.programs.keys() == theirs.programs.keys()
+    for name, part in ours.programs.items():
+        np.testing.assert_array_equal(part.values, theirs.programs[name].values)
+        np.testing.assert_array_equal(part.offsets, theirs.programs[name].offsets)
+
+
+@pytest.mark.parametrize("space", ["extended", "stock"])
+def test_a_batch_is_lowered_and_measured_as_here(cluster: Cluster, space: str) -> None:
+    here = make_target("vta-pynq", space)
+    away = ClusterTarget(here, recipe_of(here, "vta-pynq", space, 0), cluster.address)
+    size = here.space(CONV).size
+    configs = here.space(CONV).unravel(np.linspace(0, size - 1, 24).astype(np.int64))
+    for _ in range(2):  # at first nobody knows how long a row takes
+        ours, theirs = away.lower(CONV, configs), here.lower(CONV, configs)
+        _same_lowered(ours, theirs)
+        assert not ours.ok.all()
+        assert ours.ok.any()
+        _same(away.measure(ours), here.measure(theirs))
+    assert (away.name, away.fingerprint) == (here.name, here.fingerprint)
+    assert capability(away, Baseline) is not None
+    assert capability(away, Enumerates) is None
+    assert capability(away, MeasuresInOnePass) is None
+
+
+def test_a_file_that_only_the_command_has(cluster: Cluster, tmp_path: Path) -> None:
+    spec = VtaSpec.from_mapping({"name": "narrow", "LOG_WGT_BUFF_SIZE": 17})
+    (file := tmp_path / "narrow.json").write_text(spec.model_dump_json(by_alias=True))
+    here = make_target(str(file))
+    recipe = recipe_of(here, str(file), "extended", 0)
+    file.unlink()
+    assert str(tmp_path) not in str(recipe["arguments"]).replace(str(file), "")
+    away = ClusterTarget(here, recipe, cluster.address)
+    configs = here.space(CONV).unravel(np.arange(6))
+    _same(away.measure(away.lower(CONV, configs)), here.measure(here.lower(CONV, configs)))
+
+
+def _faulty(
+    here: Target, arguments: dict[str, object], cluster: Cluster, isolate: float = 0.0
+) -> ClusterTarget:
+    recipe = {"factory": FACTORY, "arguments": arguments, "isolate": isolate}
+    return ClusterTarget(here, recipe, cluster.address)  # type: ignore[arg-type]
+
+
+def test_what_a_config_does_to_its_process_costs_that_config(cluster: Cluster) -> None:
+    faults = {2: "crash", 4: "raise", 6: "nonsense", 9: "crash_lowering"}
+    arguments = {"faults": {str(k): v for k, v in faults.items()}}
+    here = FaultyTarget(faults)  # type: ignore[arg-type]
+    alone = IsolatedTarget(FACTORY, arguments, Limits(2.0))  # type: ignore[arg-type]
+    away = _faulty(here, arguments, cluster, isolate=2.0)  # type: ignore[arg-type]
+    configs = here.space(CONV).unravel(np.arange(12))
+    ours, theirs = away.lower(CONV, configs), alone.lower(CONV, configs)
+    _same_lowered(ours, theirs)
+    _same(away.measure(ours), alone.measure(theirs))
+    alone.close()
+
+
+def test_a_worker_with_something_else_is_refused(cluster: Cluster) -> None:
+    here = make_target("vta-de10")
+    away = ClusterTarget(here, recipe_of(here, "vta-pynq", "extended", 0), cluster.address)
+    with pytest.raises(ClusterError, match=r"its target has the fingerprint .* another version"):
+        away.lower(CONV, here.space(CONV).unravel(np.arange(2)))
+    recipe = recipe_of(here, "replay:nowhere.csv", "", 0)
+    with pytest.raises(ClusterError, match=r"cannot be used for vta-de10: .*nowhere\.csv"):
+        ClusterTarget(here, recipe, cluster.address).lower(CONV, np.zeros((1, 4), np.int32))
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
+    """A batch that takes long goes to both; one is killed at it, the other does that again."""
+    faults = dict.fromkeys(range(8), "late")
+    arguments = {"faults": {str(k): v for k, v in faults.items()}, "late_seconds": 0.5}
+    here = FaultyTarget(faults, 0.5)  # type: ignore[arg-type]
+    configs = here.space(CONV).unravel(np.arange(8))
+    found: list[Measurements] = []
+    with Cluster(tmp_path) as own:
+        victim, _ = own.worker("victim"), own.worker("other")
+        away = _faulty(here, arguments, own)  # type: ignore[arg-type]
+        lowered = away.lower(CONV, configs)
+        thread = threading.Thread(target=lambda: found.append(away.measure(lowered)))
+        thread.start()
+        client = connect(own.address).client
+        end = time.monotonic() + 20
+        while not (busy := client.processing()) or not all(busy.values()):
+            assert time.monotonic() < end
+        victim.kill()
+        thread.join(60)
+        assert "Removing worker" in own.said("scheduler") or "Remove worker" in own.said(
+            "scheduler"
+        )
+        client.close()
+    _same(found[0], FaultyTarget({}).measure(FaultyTarget({}).lower(CONV, configs)))
+
+
+def test_a_cluster_that_is_lost_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 3.0)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.5)
+    here = make_target("vta-pynq")
+    configs = here.space(CONV).unravel(np.arange(2))
+    with Cluster(tmp_path) as own:
+        with pytest.raises(ClusterError, match="has no worker for 3 s; start one"):
+            connect(own.address)
+        worker = own.worker("only")
+        away = ClusterTarget(here, recipe_of(here, "vta-pynq", "extended", 0), own.address)
+        away.lower(CONV, configs)
+        worker.kill()
+        with pytest.raises(ClusterError, match=r"has no worker for 3 s; .* what is in the ledger"):
+            away.lower(CONV, configs)
+        own.worker("another")
+        away.lower(CONV, configs)
+        own.scheduler.kill()
+        with pytest.raises(ClusterError, match=r"scheduler at tcp://127.*(lost|answer)"):
+            away.lower(CONV, configs)
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "REACH_SECONDS", 1.0)
+    begin = time.perf_counter()
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://.* within 1 s"):
+        connect(f"tcp://127.0.0.1:{free_port()}")
+    assert time.perf_counter() - begin < 10
+
+
+def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ClusterError, match=r"needs Dask .*pip install 'tilewright\[cluster\]'"):
+        connect(f"tcp://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8786", "http://host:80", "inproc://x", "tcp://host", "tcp://a b:1", "tcp://u@h:1"],
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ClusterError, match="write tcp://HOST:PORT"):
+        check_address(address)
