@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from services.prefect_server import Login
+from targets.errors import TilewrightError
 from tests import warm
 from tests.cli.conftest import TUNE, Place, Tuned
 from tests.cluster.clusters import Cluster
 from tests.sharing import free_port
+from tuning.checks import check
+from tuning.options import parse_options
 
 FILES = ("ledger.jsonl", "schedules.json", "trials.parquet")
 
@@ -70,18 +73,20 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(tmp_path: Path, tuned: Tu
         assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
 
 
-def test_what_cannot_work_together_is_refused(place: Place) -> None:
-    for more, message in [
-        (("--runner", "dask"), "name its scheduler with --cluster tcp://HOST:PORT"),
-        (("--runner", "local", "--cluster", "tcp://h:1"), "and only that does"),
-        (("--cluster", "tcp://h:1", "--workers", "2"), "leave one of the two out"),
-        (("--cluster", "h:1"), "--cluster h:1: write tcp://HOST:PORT"),
-        (("--runner", "ray"), "--runner ray:"),
-    ]:
-        done = place.run(*TUNE, "--bare", *more)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: ")
-        assert message in done.stderr
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runner": "dask"}, "name its scheduler with --cluster tcp://HOST:PORT"),
+        ({"runner": "local", "cluster": "tcp://h:1"}, "and only that does"),
+        ({"runner": "dask", "cluster": "tcp://h:1", "workers": 2}, "leave one of the two out"),
+        ({"runner": "dask", "cluster": "h:1"}, "--cluster h:1: write tcp://HOST:PORT"),
+        ({"runner": "ray"}, "--runner ray:"),
+    ],
+)
+def test_what_cannot_work_together_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(TilewrightError) as caught:
+        check(parse_options(model="digits_cnn", **options))
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow(seconds=12)
@@ -98,8 +103,10 @@ def test_a_run_without_a_cluster_loads_no_dask(place: Place) -> None:
         "import sys\n"
         "from cli import main\n"
         "sys.argv[0] = 'tilewright'\n"
-        "main()\n"
-        "print('loaded', [name for name in ('dask', 'distributed') if name in sys.modules])\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print('loaded', [name for name in ('dask', 'distributed') if name in sys.modules])\n"
     )
     done = warm.run(
         [*TUNE, "--bare", "--out", "out"], place.folder, place.environment, 120, program=program
