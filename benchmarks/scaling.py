@@ -1,0 +1,379 @@
+"""What a cluster is worth: throughput by workers, overhead a batch, and what saturates first.
+
+    .venv/bin/python -m benchmarks.scaling --json FILE            # some minutes
+    .venv/bin/python -m benchmarks.scaling --json FILE --quick    # a minute
+
+A scheduler and workers of one thread are processes of this machine. Measured are
+
+* rows a second of a target that takes a while for each and needs no processor, as a board does,
+  by 1, 2 and 4 workers and by as many threads: that is what spreading itself loses;
+* rows a second of the VTA's simulator on batches of ResNet-18's layers, likewise: that ends at the
+  processors there are;
+* what a batch of the simulator takes longer by a worker than here, the bytes that travel with it,
+  and the processor seconds that a call costs the command and the scheduler;
+* what a round costs the command itself: propose, veto, choose, learn.
+
+From these figures follows, on paper, how long a call must take a worker so that N workers are at
+work for 80 % of the time: `efficiency` says how.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.layers import RESNET18
+from models import make_explorer
+from search import tune
+from targets import make_target
+from targets.base import Target
+from targets.cluster.connection import connect
+from targets.cluster.target import ClusterTarget, recipe_of
+from targets.faulty import FaultyTarget
+from targets.files import Json, write_atomically
+from targets.rpc_process import plain
+from targets.worker import write_programs
+from targets.workload import Workload, parse_workload
+
+ROOT = Path(__file__).parents[1]
+CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
+VTA = "vta-pynq"
+LOWERED, MEASURED = 64, 16
+"""Configs that a round lowers, and of which it measures."""
+GOAL = 0.8
+COUNTS = (1, 2, 4)
+PAPER = (1, 2, 4, 16, 64, 256, 512)
+LINK_BYTES = 1e9 / 8
+"""Of a second: the network of the model on paper, 1 Gbit/s."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Rows a second, and the share of `workers` times what one thread reaches."""
+
+    what: str
+    workers: int
+    cluster: float
+    threads: float
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Of a call by a worker. Seconds of wall clock beyond those here; processor seconds of the
+    command and of the scheduler; bytes of its programs and results."""
+
+    call: str
+    here: float
+    cluster: float
+    command_cpu: float
+    scheduler_cpu: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that was measured; `calls` are how many empty ones a second the cluster takes at most,
+    `round_cpu` processor seconds that a round costs the command itself, by tuner."""
+
+    processors: int
+    throughputs: list[Throughput]
+    overheads: list[Overhead]
+    calls: float
+    call_latency: float
+    call_command_cpu: float
+    call_scheduler_cpu: float
+    round_cpu: dict[str, float]
+
+
+class Processes:
+    """A scheduler and workers, which end with this."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
+        scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
+        self.scheduler = psutil.Process(scheduler.pid)
+        self.address = self._said("scheduler", "Scheduler at:").split()[-1]
+
+    def add_worker(self) -> None:
+        name = f"worker{len(self.started)}"
+        self._start(name, self.address, "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
+        self._said(name, "Registered to:")
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            process.kill()
+            process.wait()
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        module = f"distributed.cli.dask_{name.rstrip('0123456789')}"
+        with (self.folder / name).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, *arguments, "--no-dashboard"],
+                cwd=self.folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def _said(self, name: str, text: str) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            for line in (self.folder / name).read_text().splitlines():
+                if text in line:
+                    return line
+            time.sleep(0.05)
+        raise RuntimeError((self.folder / name).read_text())
+
+
+@contextmanager
+def cluster_of(workers: int) -> Iterator[Processes]:
+    """A cluster that ends with the block."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        found = Processes(Path(folder))
+        stack.callback(found.end)
+        for _ in range(workers):
+            found.add_worker()
+        yield found
+        connect(found.address).client.close()
+
+
+def main(
+    result: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    quick: Annotated[bool, typer.Option(help="Fewer rows.")] = False,
+) -> None:
+    """Measure, and print what was measured and what follows."""
+    scale = 1 if quick else 4
+    throughputs = []
+    for count in COUNTS:
+        with cluster_of(count) as processes:
+            throughputs.append(waiting(processes, count, 0.1, 16 * scale))
+            throughputs.append(simulating(processes, count, scale))
+    with cluster_of(2) as processes:
+        overheads = [overhead(processes, call, 5 * scale) for call in ("lower", "measure")]
+        empty = empty_calls(processes, 200 * scale)
+    rounds = {name: round_cpu(name, 4 * 16) for name in ("default", "ml2tuner", "random")}
+    found = Figures(psutil.cpu_count() or 1, throughputs, overheads, *empty, rounds)
+    show(found, Console(width=120))
+    if result is not None:
+        about = {**asdict(found), "needed": [needed(found, count) for count in PAPER]}
+        write_atomically(result, json.dumps(about, indent=1).encode())
+
+
+# -- measuring ----------------------------------------------------------------------------------
+
+
+def waiting(processes: Processes, count: int, seconds: float, rows: int) -> Throughput:
+    """Of a target that waits so long for each row."""
+    space = FaultyTarget({}).space(CONV)
+    flats = range(rows)
+    arguments: dict[str, Json] = {
+        "faults": {str(flat): "late" for flat in flats}, "late_seconds": seconds
+    }  # fmt: skip
+    here = FaultyTarget(dict.fromkeys(flats, "late"), seconds)
+    recipe: dict[str, Json] = {
+        "factory": "targets.faulty:make_target", "arguments": arguments, "isolate": 0
+    }  # fmt: skip
+    away = ClusterTarget(here, recipe, processes.address)
+    configs = space.unravel(np.arange(rows))
+    lowered = here.lower(CONV, configs)
+    runnable = int(lowered.ok.sum())
+    away.measure(lowered)  # workers load what they need
+    cluster = runnable / timed(lambda: away.measure(lowered))
+    parts = np.array_split(np.arange(rows), rows)
+
+    def by_threads() -> None:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda part: here.measure(lowered.rows(part)), parts))
+
+    return Throughput(f"waits {seconds:g} s a row", count, cluster, runnable / timed(by_threads))
+
+
+def simulating(processes: Processes, count: int, scale: int) -> Throughput:
+    """Of the simulator, on a batch of each of ResNet-18's convolutions, several at a time."""
+    here = make_target(VTA)
+    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), processes.address)
+    work = [workload for workload, _ in RESNET18.values()] * scale
+
+    def batch(target: Target, workload: Workload) -> None:
+        target.measure(target.lower(workload, drawn(target, workload, LOWERED)))
+
+    def by(target: Target, at_a_time: int) -> float:
+        with ThreadPoolExecutor(at_a_time) as pool:
+            jobs = [target] * len(work)
+            return len(work) * LOWERED / timed(lambda: list(pool.map(batch, jobs, work)))
+
+    for target in (here, away):
+        by(target, 2 * count)
+    return Throughput("VTA simulator", count, by(away, 2 * count), by(here, count))
+
+
+def overhead(processes: Processes, call: str, repeats: int) -> Overhead:
+    """Of the simulator's batches, a round's worth a call; medians over layers and repeats."""
+    here = make_target(VTA)
+    away = ClusterTarget(here, recipe_of(here, VTA, "extended", 0), processes.address)
+    walls: dict[bool, list[float]] = {False: [], True: []}
+    sizes, command, scheduler, calls = [], 0.0, 0.0, 0
+    for workload, _ in RESNET18.values():
+        configs = drawn(here, workload, LOWERED)
+        lowered = here.lower(workload, configs)
+        few = lowered.rows(np.flatnonzero(lowered.ok)[:MEASURED])
+        sent = write_programs((lowered if call == "lower" else few).programs)
+        sizes.append(sum(plain(array).nbytes for array in sent.values()))
+        for target in (here, away):
+            work: Callable[[], object] = (
+                (lambda t=target, w=workload, c=configs: t.lower(w, c))  # type: ignore[misc]
+                if call == "lower"
+                else (lambda t=target, f=few: t.measure(f))  # type: ignore[misc]
+            )
+            work()
+            before = cpu(psutil.Process()), cpu(processes.scheduler)
+            walls[target is away] += [timed(work) for _ in range(repeats)]
+            if target is away:
+                command += cpu(psutil.Process()) - before[0]
+                scheduler += cpu(processes.scheduler) - before[1]
+                calls += repeats
+    return Overhead(
+        call, float(np.median(walls[False])), float(np.median(walls[True])), command / calls,
+        scheduler / calls, int(np.median(sizes)),
+    )  # fmt: skip
+
+
+def empty_calls(processes: Processes, calls: int) -> tuple[float, float, float, float]:
+    """How many calls that do nothing the cluster takes a second, many at a time; what one takes
+    alone; and processor seconds of the command and the scheduler for each."""
+    cluster = connect(processes.address)
+    alone = float(np.median([timed(lambda: cluster.call(abs, -1)) for _ in range(50)]))
+    before = cpu(psutil.Process()), cpu(processes.scheduler)
+    with ThreadPoolExecutor(16) as pool:
+        wall = timed(lambda: list(pool.map(lambda n: cluster.call(abs, n), range(calls))))
+    after = cpu(psutil.Process()), cpu(processes.scheduler)
+    return calls / wall, alone, (after[0] - before[0]) / calls, (after[1] - before[1]) / calls
+
+
+def round_cpu(tuner: str, trials: int) -> float:
+    """Processor seconds that a round costs the command, without lowering and measuring; the mean
+    over the rounds of two layers."""
+    target, seconds, count = make_target(VTA), 0.0, 0
+    for name in ("C5", "C9"):
+        for done in tune(
+            target, RESNET18[name][0], make_explorer(tuner, {}), trials=trials, batch=MEASURED
+        ):
+            stages = done.stage_seconds
+            seconds += sum(v for k, v in stages.items() if k not in ("lower", "measure"))
+            count += 1
+    return seconds / count
+
+
+def drawn(target: Target, workload: Workload, count: int) -> np.ndarray:  # type: ignore[type-arg]
+    """So many configs at random, the same each time."""
+    space = target.space(workload)
+    return space.unravel(np.random.default_rng(0).integers(0, space.size, count))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of wall clock."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def cpu(process: psutil.Process) -> float:
+    """Processor seconds so far, of all threads."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+# -- on paper -----------------------------------------------------------------------------------
+
+
+def limits(found: Figures, workers: int, tuner: str = "default") -> dict[str, float]:
+    """Seconds that a call must take a worker for `GOAL` of `workers` to be at work, by what limits
+    it.
+
+    A worker that has one call at a time is idle for what a call takes beyond its work: e = T / (T
+    + latency). What only one can do at a time, the scheduler's and the command's processor seconds
+    c a call, its share of a round, and the link's bytes, gives at most 1 / c calls a second: e = T
+    / (c N). A round is two calls here, one that lowers and one that measures.
+    """
+    lower, measure = found.overheads
+    latency = float(np.mean([max(0.0, each.cluster - each.here) for each in found.overheads]))
+    shared = {
+        "scheduler": (lower.scheduler_cpu + measure.scheduler_cpu) / 2,
+        "command: carrying": (lower.command_cpu + measure.command_cpu) / 2,
+        f"command: tuner '{tuner}'": found.round_cpu[tuner] / 2,
+        "link of 1 Gbit/s": (lower.bytes + 2 * measure.bytes) / 2 / LINK_BYTES,
+    }
+    share = GOAL / (1 - GOAL)
+    return {"latency of a call": share * latency} | {
+        name: GOAL * workers * seconds for name, seconds in shared.items()
+    }
+
+
+def needed(found: Figures, workers: int) -> dict[str, Json]:
+    """The largest of `limits`, and whose it is; with a tuner that costs nothing beside it."""
+    every = limits(found, workers)
+    first = max(every, key=lambda name: every[name])
+    others = {name: value for name, value in every.items() if "tuner" not in name}
+    without = max(others, key=lambda name: others[name])
+    return {
+        "workers": workers, "seconds": every[first], "first": first,
+        "seconds_without_tuner": others[without], "first_without_tuner": without,
+    }  # fmt: skip
+
+
+def show(found: Figures, console: Console) -> None:
+    """All tables."""
+    table = Table(title=f"rows a second, {found.processors} processors")
+    for name in ("target", "workers", "cluster", "threads", "cluster to 1 worker"):
+        table.add_column(name, justify="left" if name == "target" else "right")
+    first = {each.what: each.cluster for each in found.throughputs if each.workers == 1}
+    for each in sorted(found.throughputs, key=lambda each: each.what):
+        table.add_row(
+            each.what, str(each.workers), f"{each.cluster:,.1f}", f"{each.threads:,.1f}",
+            f"{each.cluster / first[each.what]:.2f}×",
+        )  # fmt: skip
+    console.print(table)
+    table = Table(title=f"a round's batch of ResNet-18's convolutions on {VTA}, milliseconds")
+    for name in ("call", "here", "by a worker", "command CPU", "scheduler CPU", "kB of programs"):
+        table.add_column(name, justify="right")
+    for call in found.overheads:
+        times = (call.here, call.cluster, call.command_cpu, call.scheduler_cpu)
+        table.add_row(call.call, *(f"{1e3 * s:.1f}" for s in times), f"{call.bytes / 1e3:,.0f}")
+    console.print(table)
+    console.print(
+        f"an empty call: {1e3 * found.call_latency:.1f} ms alone; {found.calls:,.0f} a second, 16 "
+        f"at a time, each {1e3 * found.call_command_cpu:.2f} ms of the command's processor and "
+        f"{1e3 * found.call_scheduler_cpu:.2f} ms of the scheduler's"
+    )
+    for name, seconds in found.round_cpu.items():
+        console.print(f"a round of tuner {name}: {1e3 * seconds:.0f} ms in the command")
+    table = Table(title=f"on paper: seconds a call must take a worker for {GOAL:.0%}")
+    for name in ("workers", "seconds", "what limits", "beside the tuner", "what limits then"):
+        table.add_column(name, justify="right")
+    for count in PAPER:
+        row = needed(found, count)
+        table.add_row(
+            str(count), f"{row['seconds']:.3g}", str(row["first"]),
+            f"{row['seconds_without_tuner']:.3g}", str(row["first_without_tuner"]),
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
