@@ -89,7 +89,7 @@ class Overhead:
 @dataclass(frozen=True)
 class Figures:
     """All that was measured; `calls` are how many empty ones a second the cluster takes at most,
-    `round_cpu` processor seconds that a round costs the command itself, by tuner."""
+    `round_seconds` what a round costs the command itself, by tuner."""
 
     processors: int
     throughputs: list[Throughput]
@@ -98,7 +98,7 @@ class Figures:
     call_latency: float
     call_command_cpu: float
     call_scheduler_cpu: float
-    round_cpu: dict[str, float]
+    round_seconds: dict[str, float]
 
 
 class Processes:
@@ -167,7 +167,7 @@ def main(
     with cluster_of(2) as processes:
         overheads = [overhead(processes, call, 5 * scale) for call in ("lower", "measure")]
         empty = empty_calls(processes, 200 * scale)
-    rounds = {name: round_cpu(name, 4 * 16) for name in ("default", "ml2tuner", "random")}
+    rounds = {name: round_seconds(name, 4 * 16) for name in ("default", "ml2tuner", "random")}
     found = Figures(psutil.cpu_count() or 1, throughputs, overheads, *empty, rounds)
     show(found, Console(width=120))
     if result is not None:
@@ -266,8 +266,8 @@ def empty_calls(processes: Processes, calls: int) -> tuple[float, float, float, 
     return calls / wall, alone, (after[0] - before[0]) / calls, (after[1] - before[1]) / calls
 
 
-def round_cpu(tuner: str, trials: int) -> float:
-    """Processor seconds that a round costs the command, without lowering and measuring; the mean
+def round_seconds(tuner: str, trials: int) -> float:
+    """Seconds that a round costs the command, without lowering and measuring; the mean
     over the rounds of two layers."""
     target, seconds, count = make_target(VTA), 0.0, 0
     for name in ("C5", "C9"):
@@ -316,7 +316,7 @@ def limits(found: Figures, workers: int, tuner: str = "default") -> dict[str, fl
     shared = {
         "scheduler": (lower.scheduler_cpu + measure.scheduler_cpu) / 2,
         "command: carrying": (lower.command_cpu + measure.command_cpu) / 2,
-        f"command: tuner '{tuner}'": found.round_cpu[tuner] / 2,
+        f"command: tuner '{tuner}'": found.round_seconds[tuner] / 2,
         "link of 1 Gbit/s": (lower.bytes + 2 * measure.bytes) / 2 / LINK_BYTES,
     }
     share = GOAL / (1 - GOAL)
@@ -361,7 +361,7 @@ def show(found: Figures, console: Console) -> None:
         f"at a time, each {1e3 * found.call_command_cpu:.2f} ms of the command's processor and "
         f"{1e3 * found.call_scheduler_cpu:.2f} ms of the scheduler's"
     )
-    for name, seconds in found.round_cpu.items():
+    for name, seconds in found.round_seconds.items():
         console.print(f"a round of tuner {name}: {1e3 * seconds:.0f} ms in the command")
     table = Table(title=f"on paper: seconds a call must take a worker for {GOAL:.0%}")
     for name in ("workers", "seconds", "what limits", "beside the tuner", "what limits then"):

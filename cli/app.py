@@ -14,6 +14,7 @@ import typer
 
 from cli.commands import (
     artefact,
+    board,
     codesign,
     compare,
     dataset,
@@ -69,7 +70,7 @@ def _options(
 
 for _group in (
     tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up,
-    vta, enumerate, dataset, model,
+    vta, enumerate, dataset, model, board,
 ):  # fmt: skip
     _group.register(app)
 

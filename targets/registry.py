@@ -22,7 +22,12 @@ from targets.base import Target
 from targets.errors import TilewrightError, UnknownName
 from targets.files import Json
 
-BUILT_IN = ("targets.vta.kind:KIND", "targets.vta.replay_kind:KIND", "targets.cpu.kind:KIND")
+BUILT_IN = (
+    "targets.vta.kind:KIND",
+    "targets.vta.replay_kind:KIND",
+    "targets.cpu.kind:KIND",
+    "targets.board.kind:KIND",
+)
 ENTRY_POINTS = "tilewright.targets"
 
 
@@ -89,7 +94,8 @@ class TargetKind:
     target from what `HasSpecification` gave. `variants(count, seed)` are what `rebuild` takes of at
     most so many different pieces of hardware of this kind, for models that shall know more than
     one; none of them is a preset. `warm_up()` compiles what would otherwise be compiled by the
-    first run.
+    first run. `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster
+    offer, at the address of its scheduler: its `make` only says that one has to be named.
     """
 
     name: str
@@ -105,6 +111,7 @@ class TargetKind:
     rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = _no_variants
     warm_up: Callable[[], None] = _nothing_to_warm_up
+    make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:
         """`space` if this kind has it, its first if none is named. Raises `UnknownName`."""

@@ -98,7 +98,7 @@ class RemoteTarget:
             return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
-        measured = _joined_measurements(lowered, done)
+        measured = joined_measurements(lowered, done)
         if self.beside is not None and not lowered.ok.all():  # it knows best what to call these
             rows = np.flatnonzero(~lowered.ok)
             told = self.beside.measure(lowered.rows(rows))
@@ -223,7 +223,7 @@ def _joined_lowered(
     return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
 
 
-def _joined_measurements(
+def joined_measurements(
     lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
 ) -> Measurements:
     whole = Measurements.nothing(len(lowered))

@@ -10,7 +10,7 @@ from search.lease import LeaseHeld
 from search.registry import check_options, tuners
 from targets.cluster.connection import check_address
 from targets.errors import UnknownName
-from targets.registry import check_target
+from targets.registry import check_target, kind_of
 from targets.workload import parse_workload
 from tuning.folders import at_work, check_files, check_folder
 from tuning.options import CHAMPION, OptionsError, TuningOptions
@@ -25,6 +25,7 @@ def check(options: TuningOptions) -> None:
     check_target(options.target, options.space)
     if options.cluster:
         check_address(options.cluster)
+    _check_place(options)
     if options.workload:
         parse_workload(options.workload, options.steps)
     else:
@@ -39,6 +40,21 @@ def check(options: TuningOptions) -> None:
             "another folder with --out"
         )
     check_vacant(options)
+
+
+def _check_place(options: TuningOptions) -> None:
+    if kind_of(options.target)[0].make_on is None:
+        return
+    if not options.cluster:
+        raise OptionsError(
+            f"--target {options.target} is offered by a worker of a cluster: say which, --cluster "
+            "tcp://HOST:PORT"
+        )
+    if options.isolate:
+        raise OptionsError(
+            f"--isolate {options.isolate:g}: programs on {options.target} end by the limit of its "
+            "worker ('tilewright board serve --seconds'); leave it out"
+        )
 
 
 def check_start(options: TuningOptions) -> None:

@@ -29,7 +29,7 @@ from search import (
 )
 from search.fresh import Fresh
 from targets.base import Target
-from targets.registry import target_remarks
+from targets.registry import kind_of, target_remarks
 from tuning.afresh import FinalChoice
 from tuning.at_once import each_of
 from tuning.dealing import Rules, Standing, StopGain
@@ -380,12 +380,13 @@ def _tuned(
 
 
 def _at_a_time(options: TuningOptions) -> int:
-    """How many workloads: as many as asked for, else what keeps the workers of a cluster busy."""
-    if options.jobs > 1 or not options.cluster:
+    """How many workloads: as many as asked for, else what keeps the workers of a cluster busy. A
+    board measures one program at a time."""
+    if options.jobs > 1 or not options.cluster or kind_of(options.target)[0].make_on is not None:
         return options.jobs
     from targets.cluster.connection import connect
 
-    return min(MOST_AT_A_TIME, connect(options.cluster).slots())
+    return max(1, min(MOST_AT_A_TIME, connect(options.cluster).slots()))
 
 
 def _in_turn(steps: NetworkSteps, job: Job) -> TunedWorkload:

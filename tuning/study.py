@@ -191,6 +191,9 @@ def _target_on(
     from targets.cluster.target import ClusterTarget, recipe_of
 
     connect(cluster)  # a mistake shows before any work
+    kind, rest = kind_of(name)
+    if kind.make_on is not None:
+        return kind.make_on(rest, kind.space_named(space), cluster)
     here = make_target(name, space)
     return ClusterTarget(here, recipe_of(here, name, space, isolate), cluster)
 

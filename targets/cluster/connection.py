@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from targets.errors import TilewrightError
@@ -18,6 +18,8 @@ REACH_SECONDS = 10.0
 """For a scheduler to answer."""
 WORKER_SECONDS = 60.0
 """For a worker to be there: at first, and again once all are gone."""
+BOARD = "board:"
+"""How the names of resources begin that are boards. What needs none is not done beside one."""
 LOOK_SECONDS = 2.0
 """How often a call that takes longer looks whether the cluster is still there."""
 _FRESH_SECONDS = 5.0  # so long it is believed who the workers are
@@ -28,6 +30,10 @@ _GONE = "start it and the same command again: the ledger has all that was measur
 class ClusterError(TilewrightError):
     """A cluster that cannot be used: no Dask here, no scheduler or worker there, or workers with
     something else than the command."""
+
+
+class _Stranded(Exception):
+    """A call that only workers may answer which are all gone, while others came."""
 
 
 def check_address(address: str) -> None:
@@ -58,13 +64,23 @@ class Cluster:
                 self._looked = time.monotonic()
             return self._workers
 
+    def offered(self, prefix: str) -> dict[str, list[str]]:
+        """The resources whose names begin so, with the addresses of the workers that offer each.
+        Raises `ClusterError`."""
+        found: dict[str, list[str]] = {}
+        for address, about in self.workers().items():
+            for name in about["resources"]:
+                if name.startswith(prefix):
+                    found.setdefault(name, []).append(address)
+        return found
+
     def slots(self, resource: str = "") -> int:
-        """How many calls can run at a time: threads of the workers, or of a resource how many there
-        are. Raises `ClusterError`."""
-        workers = self.workers().values()
+        """How many calls can run at a time: threads of the workers that have no board, or of a
+        resource how many there are. Raises `ClusterError`."""
+        workers = self.workers()
         if resource:
-            return sum(int(each["resources"].get(resource, 0)) for each in workers)
-        return sum(int(each["nthreads"]) for each in workers)
+            return sum(int(each["resources"].get(resource, 0)) for each in workers.values())
+        return sum(int(workers[address]["nthreads"]) for address in self._free())
 
     def call(self, function: Callable[..., Any], *arguments: Any, resource: str = "") -> Any:
         """What a function of this package, known to the workers by its name, gives on one of them
@@ -74,25 +90,37 @@ class Cluster:
         from distributed.scheduler import KilledWorker
 
         resources = {resource: 1} if resource else None
-        future = self.client.submit(function, *arguments, pure=False, resources=resources)
-        try:
-            return self._result(future, resource)
-        except KilledWorker as error:
-            raise RpcDied(f"the workers ended that did it: {error}") from None
-        finally:
-            future.release()
+        while True:
+            free = None if resource or not self.offered(BOARD) else self._free()
+            future = self.client.submit(
+                function, *arguments, pure=False, resources=resources, workers=free
+            )
+            try:
+                return self._result(future, resource, free)
+            except _Stranded:
+                continue
+            except KilledWorker as error:
+                raise RpcDied(f"the workers ended that did it: {error}") from None
+            finally:
+                future.release()
 
-    def wait_for(self, resource: str = "") -> None:
-        """Raises `ClusterError` if for `WORKER_SECONDS` there is no worker, or none that has the
-        resource."""
+    def _free(self) -> list[str]:
+        """The workers without a board."""
+        return [
+            address for address, about in self.workers().items()
+            if not any(name.startswith(BOARD) for name in about["resources"])
+        ]  # fmt: skip
+
+    def wait_for_worker(self) -> None:
+        """Raises `ClusterError` if for `WORKER_SECONDS` there is none."""
         end = time.monotonic() + WORKER_SECONDS
-        while not self.slots(resource):
+        while not self.workers():
             if time.monotonic() > end:
-                raise ClusterError(self._nobody(resource))
+                raise ClusterError(self._nobody(""))
             time.sleep(0.1)
             self._looked = 0.0
 
-    def _result(self, future: Future, resource: str) -> Any:
+    def _result(self, future: Future, resource: str, free: list[str] | None) -> Any:
         from distributed.client import FutureCancelledError
 
         seen = time.monotonic()
@@ -106,6 +134,8 @@ class Cluster:
                     raise
                 if self._looks_alive(resource):
                     seen = time.monotonic()
+                    if free is not None and not set(free) & set(self._free()):
+                        raise _Stranded from None
                 elif time.monotonic() - seen > WORKER_SECONDS:
                     raise ClusterError(self._nobody(resource)) from None
 
@@ -146,7 +176,7 @@ def connect(address: str) -> Cluster:
         found = _connected.get(address)
         if found is None or found.client.status != "running":
             found = _connected[address] = Cluster(address, _client(address))
-            found.wait_for()
+            found.wait_for_worker()
         return found
 
 
@@ -172,14 +202,3 @@ def _client(address: str) -> Client:
 
 def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n", 1)[0]
-
-
-def workers_with(cluster: Cluster, prefix: str) -> Mapping[str, list[str]]:
-    """The resources whose names begin with `prefix`, and the addresses of the workers that offer
-    each. Raises `ClusterError`."""
-    found: dict[str, list[str]] = {}
-    for address, about in cluster.workers().items():
-        for name in about["resources"]:
-            if name.startswith(prefix):
-                found.setdefault(name, []).append(address)
-    return found

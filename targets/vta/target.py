@@ -93,7 +93,7 @@ class VtaTarget:
     def measure(self, lowered: Lowered) -> Measurements:
         """Cycles by the simulator; in the space `unchecked` the numbers are checked as well. The
         batch may be of another space than the target's."""
-        lowering = self._lowering_of(lowered)
+        lowering = self.lowering_of(lowered)
         rows = np.flatnonzero(lowered.ok)
         cycles = _cycles(lowering, lowered.rows(rows) if len(rows) < len(lowered) else lowered)
         counters = np.full((len(lowered), len(COUNTER_NAMES)), -1, np.int64)
@@ -152,7 +152,7 @@ class VtaTarget:
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
         """See `targets.vta.breakdown`."""
-        lowering = self._lowering_of(lowered)
+        lowering = self.lowering_of(lowered)
         found = np.full((len(lowered), len(PARTS)), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
             insns = lowered.programs[INSNS][row]
@@ -177,7 +177,7 @@ class VtaTarget:
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
         """Runs each program bit-exactly on random tensors that lie as those of its space do; those
         of the space `unchecked` as the hardware does, where what does not fit wraps around."""
-        lowering, wrong = self._lowering_of(lowered), np.full(len(lowered), -1, np.int64)
+        lowering, wrong = self.lowering_of(lowered), np.full(len(lowered), -1, np.int64)
         semantics: SemanticsName = "chisel" if lowering.kind == "unchecked" else "functional"
         for row in np.flatnonzero(lowered.ok).tolist():
             insns, uops = lowered.programs[INSNS][row], lowered.programs[UOPS][row]
@@ -249,7 +249,7 @@ class VtaTarget:
             )
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 
-    def _lowering_of(self, lowered: Lowered) -> Lowering:
+    def lowering_of(self, lowered: Lowered) -> Lowering:
         """What a batch was lowered by, as far as its programs show: only lowering itself asks for
         the stock compiler's restrictions."""
         if lowered.space in ("", self.space_name):

@@ -30,7 +30,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         self.scheduler = self.run(
-            "scheduler", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port",
+            "scheduler", "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port",
             str(self.port), "--no-dashboard",
         )  # fmt: skip
         self.wait_for("scheduler", "Scheduler at")
@@ -45,20 +45,20 @@ class Cluster:
     def worker(self, name: str, *arguments: str) -> psutil.Process:
         """A worker of one thread without a nanny, so that its process is the one to kill."""
         process = self.run(
-            name, "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny",
+            name, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny",
             "--host", "127.0.0.1", "--name", name, "--no-dashboard", *arguments,
         )  # fmt: skip
         self.wait_for(name, "Registered to")
         return psutil.Process(process.pid)
 
     def run(
-        self, name: str, module: str, *arguments: str, more: Mapping[str, str] | None = None
+        self, name: str, *arguments: str, more: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """`python -m module …` in the background, with what it says in a file of that name."""
+        """`python …` in the background, with what it says in a file of that name."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments],
+                [sys.executable, "-P", *arguments],
                 cwd=self.folder, env=kept | {"PYTHONPATH": str(ROOT)} | dict(more or {}),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

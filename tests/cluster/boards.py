@@ -1,0 +1,108 @@
+"""Boards whose device is the simulators of this process, behind a driver that is linked with the C
+runtime like any other; the device can be told to hang, to answer late or never, and to err."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import subprocess
+import threading
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+
+from targets.vta.board.runtime import copy_runtime
+from targets.vta.functional import simulate
+from targets.vta.program import Program, words_of
+from targets.vta.spec import VtaSpec
+from targets.vta.timing import simulate_program
+
+HERE = Path(__file__).parent
+MEMORY_BYTES, BASE = 1 << 24, 4096
+
+
+def compiled_driver(folder: Path) -> Path:
+    """The driver's object file, in a folder that is made."""
+    copy_runtime(folder)
+    driver = folder / "driver_simulator.o"
+    subprocess.run(
+        ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{folder}", "-c",
+         str(HERE / "driver_simulator.c"), "-o", str(driver)],
+        check=True,
+    )  # fmt: skip
+    return driver
+
+
+class SimulatedBoard:
+    """A device with memory in a folder of its own. `faults` are what its next programs meet:
+    "" (none), "time-out" (the driver says so), "hang" (it never answers), "wrong" (one byte of
+    memory differs). Use as a context manager. `reset_command` counts resets in a file."""
+
+    def __init__(self, folder: Path, spec: VtaSpec) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.spec = folder, spec
+        self.faults: deque[str] = deque()
+        self.streams = 0
+        with (folder / "memory").open("wb") as file:
+            file.truncate(MEMORY_BYTES)
+        self._held: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "socket"))
+        self._listener.listen()
+
+    def __enter__(self) -> SimulatedBoard:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._held:
+            each.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"SIMULATOR": str(self.folder)}
+
+    @property
+    def reset_command(self) -> str:
+        return f"sh -c 'echo reset >> {self.folder}/resets'"
+
+    @property
+    def resets(self) -> int:
+        return (self.folder / "resets").read_text().count("reset")
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                return
+            request = link.recv(16)
+            if len(request) < 16:
+                link.close()
+                continue
+            address, count = np.frombuffer(request, np.uint64).tolist()
+            self.streams += 1
+            fault = self.faults.popleft() if self.faults else ""
+            if fault == "hang":
+                self._held.append(link)
+                continue
+            cycles = 0 if fault == "time-out" else self._execute(address, count, fault)
+            link.sendall(np.array([fault == "time-out", cycles], np.uint64).tobytes())
+            link.close()
+
+    def _execute(self, address: int, count: int, fault: str) -> int:
+        file = os.open(self.folder / "memory", os.O_RDWR)
+        with mmap.mmap(file, MEMORY_BYTES) as view:
+            os.close(file)
+            at = address - BASE
+            words = words_of(view[at : at + count * 16])
+            before = np.frombuffer(view[:], np.uint8)
+            after = simulate(Program(words, before, BASE), self.spec).dram.copy()
+            if fault == "wrong":  # what the stream wrote
+                after[np.flatnonzero(after != before)[:3]] ^= 1
+            view[:] = after.tobytes()
+        return simulate_program(words, self.spec, address).total

@@ -1,0 +1,114 @@
+"""`tilewright board serve` and `tune --target board:NAME`, with two boards of different speed that
+err now and then."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from search import read
+from targets.vta.spec import VtaSpec
+from tests.cli.conftest import Place
+from tests.cluster.boards import SimulatedBoard, compiled_driver
+from tests.cluster.clusters import Cluster
+
+WORKLOAD = ("--workload", "dense:n=1,c=256,o=128", "--epilogue", "bias, >> 8, min 127, max -128")
+TRIALS = 16
+SPECS = {
+    "fast": VtaSpec.load("vta-pynq"),
+    "slow": VtaSpec.from_mapping({"name": "slow", "memory_latency_cycles": 150, "clock_mhz": 50}),
+}
+
+
+@dataclass(frozen=True)
+class Boards:
+    """A cluster with a worker beside each board, by name."""
+
+    cluster: Cluster
+    boards: dict[str, SimulatedBoard]
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
+    folder = tmp_path_factory.mktemp("boards")
+    driver = compiled_driver(folder / "driver")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(folder))
+        found = {}
+        for name, spec in SPECS.items():
+            board = stack.enter_context(SimulatedBoard(folder / name, spec))
+            (file := folder / f"{name}.json").write_text(
+                spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
+            )
+            cluster.run(
+                f"board-{name}", "-c", "from cli import command; command()", "board", "serve", name, "--cluster", cluster.address,
+                "--driver", str(driver), "--reset", board.reset_command, "--target", str(file),
+                "--repeats", "1", "--seconds", "3", more=board.environment,
+            )  # fmt: skip
+            cluster.wait_for(f"board-{name}", f"board:{name} (")
+            found[name] = board
+        yield Boards(cluster, found)
+
+
+@pytest.mark.slow(seconds=25)
+def test_each_board_is_tuned_by_what_it_measures(tmp_path: Path, boards: Boards) -> None:
+    place, address = Place(tmp_path), boards.cluster.address
+    # the untuned schedules come first, two of them
+    boards.boards["fast"].faults.extend(["", "", "", "time-out", "", "wrong", "hang"])
+    cycles = {}
+    for name, board in boards.boards.items():
+        before = board.resets
+        done = place.run(
+            "tune", *WORKLOAD, "--target", f"board:{name}", "--cluster", address, "--tuner",
+            "random", "--trials", str(TRIALS), "--batch", "8", "--leaders", "2", "--bare", "--out",
+            name,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + boards.cluster.said(f"board-{name}")
+        contents = read(tmp_path / name / "ledger.jsonl")
+        assert contents.problems == []
+        met = Counter(r["status"] for r in contents.records if r["kind"] == "trial")
+        faults = {"timeout": 2, "wrong_result": 1} if name == "fast" else {}
+        assert {k: met[k] for k in ("timeout", "wrong_result") if met[k]} == faults
+        assert sum(met.values()) == TRIALS
+        assert met["valid"] > 4
+        assert board.resets - before == faults.get("timeout", 0)
+        schedule = place.json(f"{name}/schedules.json")
+        assert schedule["target"]["name"] == f"board:{name}"
+        assert schedule["target"]["kind"] == "board"
+        cycles[name] = place.json(f"{name}/summary.json")["total"]
+    assert cycles["slow"]["tuned"]["cycles"] > 1.2 * cycles["fast"]["tuned"]["cycles"], cycles
+
+    done = place.run("board", "list", "--cluster", address, "--json")
+    told = json.loads(done.stdout)
+    assert {name: about["machine"] for name, about in told.items()} == {
+        "fast": "vta-pynq", "slow": "slow",
+    }  # fmt: skip
+    fast = told["fast"]
+    assert (fast["time_outs"], fast["wrong"], fast["resets"]) == (2, 1, 2)
+    assert told["slow"]["programs"] >= TRIALS // 2
+    assert "board:slow" in place.run("board", "list", "--cluster", address).stdout
+
+
+@pytest.mark.slow(seconds=8)
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, boards: Boards) -> None:
+    place, address = Place(tmp_path), boards.cluster.address
+    for more, message in [
+        (("--target", "board:fast"), "say which, --cluster tcp://HOST:PORT"),
+        (("--target", "board:f a", "--cluster", address), "a board's name has 1 to 60 letters"),
+        (("--target", "board:none", "--cluster", address), "boards there: board:fast, board:slow"),
+        (("--target", "board:fast", "--cluster", address, "--isolate", "3"), "leave it out"),
+    ]:
+        done = place.run("tune", *WORKLOAD, "--bare", *more)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        assert message in done.stderr
+    done = place.run(
+        "board", "serve", "fast", "--cluster", address, "--driver", "/nowhere.o", "--reset", "true"
+    )
+    assert done.returncode == 2
+    assert "the runtime cannot be built with --driver '/nowhere.o'" in done.stderr
