@@ -6,9 +6,11 @@ Nothing heavy is imported before one is made.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from targets.base import Target
-from targets.registry import TargetError, TargetKind
+from targets.files import Json
+from targets.registry import TargetError, TargetKind, rebuild
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
@@ -37,6 +39,11 @@ def _make_on(text: str, space: str, cluster: str) -> Target:
     return board_on(cluster, text, space)
 
 
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    """The machine that the board is, simulated: nothing else of it is written down."""
+    return rebuild("vta", specification, space)
+
+
 KIND = TargetKind(
     name="board",
     summary="a VTA on a board beside a worker of a Dask cluster: board:NAME, with --cluster",
@@ -44,4 +51,5 @@ KIND = TargetKind(
     make_on=_make_on,
     spaces=("extended", "template", "stock"),
     check=check_name,
+    rebuild=_rebuild,
 )

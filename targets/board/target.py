@@ -20,7 +20,6 @@ from targets.capabilities import (
     Fallback,
     HasArea,
     HasDesigns,
-    HasSpecification,
     MeasuresInOnePass,
     UntunedSchedule,
     Verifies,
@@ -37,7 +36,7 @@ from targets.workload import Workload
 
 C = TypeVar("C")
 _OURS = (Baseline, Fallback, Verifies)
-_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasSpecification)
+_NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns)
 """What says how long programs take on the simulated machine, or is of a machine to be built."""
 
 

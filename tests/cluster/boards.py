@@ -20,7 +20,7 @@ from targets.vta.spec import VtaSpec
 from targets.vta.timing import simulate_program
 
 HERE = Path(__file__).parent
-MEMORY_BYTES, BASE = 1 << 24, 4096
+MEMORY_BYTES, BASE = 1 << 20, 4096
 
 
 def compiled_driver(folder: Path) -> Path:

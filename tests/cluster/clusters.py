@@ -45,8 +45,8 @@ class Cluster:
     def worker(self, name: str, *arguments: str) -> psutil.Process:
         """A worker of one thread without a nanny, so that its process is the one to kill."""
         process = self.run(
-            name, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny",
-            "--host", "127.0.0.1", "--name", name, "--no-dashboard", *arguments,
+            name, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1",
+            "--no-nanny", "--host", "127.0.0.1", "--name", name, "--no-dashboard", *arguments,
         )  # fmt: skip
         self.wait_for(name, "Registered to")
         return psutil.Process(process.pid)

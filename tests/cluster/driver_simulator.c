@@ -14,7 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BASE = 4096, MEMORY_BYTES = 1 << 24 };
+enum { BASE = 4096, MEMORY_BYTES = 1 << 20 };
 
 static char *memory;
 static size_t used;
