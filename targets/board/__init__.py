@@ -2,4 +2,10 @@
 
 `target` is the side of the command, `programs` what travels, `bench` what runs beside the board,
 through the C runtime (`targets.vta.board.runtime`) and `measure.c`; `serve` makes a worker of that.
+What runs there loads no numba.
 """
+
+from __future__ import annotations
+
+INPUT, EXPECTED = "input.bin", "expected.bin"
+"""Beside the files of the artefact (`targets.vta.board.files.FILES`)."""

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Ragged, Status
-from targets.board.programs import EXPECTED, INPUT
+from targets.board import EXPECTED, INPUT
 from targets.errors import TilewrightError
 from targets.files import Json, write_atomically
 from targets.rpc_process import Arrays
-from targets.vta.board.image import FILES
+from targets.vta.board.files import FILES
 from targets.vta.board.runtime import copy_runtime
 from targets.vta.spec import VtaSpec
 from targets.worker import write_programs

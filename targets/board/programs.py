@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Lowered
+from targets.board import EXPECTED, INPUT
 from targets.built import LayerGraph
 from targets.errors import WorkloadError
 from targets.files import digest
@@ -26,9 +27,6 @@ from targets.vta.lowering.tensors import Tensors, random_tensors, reference
 from targets.vta.spec import VtaSpec
 from targets.vta.target import INSNS, UOPS
 from targets.workload import Workload
-
-INPUT, EXPECTED = "input.bin", "expected.bin"
-"""Beside the files of the artefact (`targets.vta.board.image.FILES`)."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +15,14 @@ import pytest
 from targets.base import Lowered, Measurements
 from targets.board.bench import Bench, BenchOptions, BoardDown, Counts
 from targets.board.programs import loadable
+from targets.board.target import BoardTarget
 from targets.errors import WorkloadError
 from targets.remote import checked_measurements
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.workload import Workload, parse_workload
 from tests.cluster.boards import SimulatedBoard, compiled_driver
+from tests.cluster.clusters import ROOT
 
 PYNQ = VtaSpec.load("vta-pynq")
 EPILOGUE = "bias, >> 8, min 127, max -128"
@@ -132,8 +137,15 @@ def test_a_board_that_cannot_be_used(driver: Path, tmp_path: Path) -> None:
 
 
 def test_what_no_artefact_holds() -> None:
-    from targets.board.target import BoardTarget
-
     board = BoardTarget(VtaTarget(PYNQ), "one", "tcp://127.0.0.1:1", "")
     with pytest.raises(WorkloadError, match="write 'residual N' in the epilogue"):
         board.space(parse_workload("dense:n=1,c=16,o=16", "add, >> 8"))
+
+
+def test_beside_a_board_no_compiler_of_python_is_needed() -> None:
+    program = "import sys, targets.board.serve, targets.board.bench; print('numba' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "False\n"

@@ -4,6 +4,10 @@ err now and then."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from search import read
+from services.prefect_server import Login
 from targets.vta.spec import VtaSpec
 from tests.cli.conftest import Place
 from tests.cluster.boards import SimulatedBoard, compiled_driver
@@ -32,6 +37,22 @@ class Boards:
 
     cluster: Cluster
     boards: dict[str, SimulatedBoard]
+    driver: Path
+
+    def serve(self, name: str) -> subprocess.Popen[bytes]:
+        """`tilewright board serve`, once it is ready."""
+        cluster, board = self.cluster, self.boards[name]
+        (file := cluster.folder / f"{name}.json").write_text(
+            board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
+        )
+        process = cluster.run(
+            f"board-{name}", "-c", "from cli import command; command()", "board", "serve", name,
+            "--cluster", cluster.address, "--driver", str(self.driver), "--reset",
+            board.reset_command, "--target", str(file), "--repeats", "1", "--seconds", "3",
+            more=board.environment,
+        )  # fmt: skip
+        cluster.wait_for(f"board-{name}", f"board:{name} (")
+        return process
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +61,22 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
     driver = compiled_driver(folder / "driver")
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(folder))
-        found = {}
-        for name, spec in SPECS.items():
-            board = stack.enter_context(SimulatedBoard(folder / name, spec))
-            (file := folder / f"{name}.json").write_text(
-                spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
-            )
-            cluster.run(
-                f"board-{name}", "-c", "from cli import command; command()", "board", "serve", name,
-                "--cluster", cluster.address,
-                "--driver", str(driver), "--reset", board.reset_command, "--target", str(file),
-                "--repeats", "1", "--seconds", "3", more=board.environment,
-            )  # fmt: skip
-            cluster.wait_for(f"board-{name}", f"board:{name} (")
-            found[name] = board
-        yield Boards(cluster, found)
+        devices = {
+            name: stack.enter_context(SimulatedBoard(folder / name, spec))
+            for name, spec in SPECS.items()
+        }
+        found = Boards(cluster, devices, driver)
+        for name in devices:
+            found.serve(name)
+        yield found
 
 
 @pytest.mark.slow(seconds=25)
-def test_each_board_is_tuned_by_what_it_measures(tmp_path: Path, boards: Boards) -> None:
-    place, address = Place(tmp_path), boards.cluster.address
+def test_each_board_is_tuned_by_what_it_measures(
+    tmp_path: Path, prefect_server: Login, boards: Boards
+) -> None:
+    """The slow one with Prefect and MLflow."""
+    place, address = Place(tmp_path, prefect_server), boards.cluster.address
     # the untuned schedules come first, two of them
     boards.boards["fast"].faults.extend(["", "", "", "time-out", "", "wrong", "hang"])
     cycles = {}
@@ -95,6 +112,36 @@ def test_each_board_is_tuned_by_what_it_measures(tmp_path: Path, boards: Boards)
     assert (fast["time_outs"], fast["wrong"], fast["resets"]) == (2, 1, 2)
     assert told["slow"]["programs"] >= TRIALS // 2
     assert "board:slow" in place.run("board", "list", "--cluster", address).stdout
+
+
+@pytest.mark.slow(seconds=20)
+def test_a_worker_beside_a_board_may_be_started_again(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, boards: Boards
+) -> None:
+    """What it had in hand is measured again; the others' trials are there."""
+    folder = tmp_path_factory.mktemp("third")
+    with SimulatedBoard(folder / "board", SPECS["fast"]) as board:
+        boards.boards["third"] = board
+        process = boards.serve("third")
+        command = Place(tmp_path).fork(
+            "tune", *WORKLOAD, "--target", "board:third", "--cluster", boards.cluster.address,
+            "--tuner", "random", "--trials", "24", "--batch", "8", "--leaders", "1", "--bare",
+            "--out", "out",
+        )  # fmt: skip
+        ledger, end = tmp_path / "out" / "ledger.jsonl", time.monotonic() + 120
+        while not ledger.exists() or ledger.stat().st_size == 0:
+            assert time.monotonic() < end
+            assert command.poll() is None, command.communicate()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        boards.serve("third")
+        _, said = command.communicate(timeout=300)
+        assert command.returncode == 0, said
+        trials = [r for r in read(ledger).records if r["kind"] == "trial"]
+        assert [r["status"] for r in trials] == ["valid"] * 24
+        assert len({tuple(r["config"]) for r in trials}) == 24
+        del boards.boards["third"]
 
 
 @pytest.mark.slow(seconds=8)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from targets.unfold import Unfold
 from targets.vta.board.bounds import DTYPES, FORMS, KINDS, MAX_RANK, BoardError, check_program
+from targets.vta.board.files import CONSTANTS, FILES, INSTRUCTIONS, NETWORK, UOPS
 from targets.vta.board.program import (
     RELOCATION,
     BoardProgram,
@@ -28,10 +29,6 @@ from targets.vta.board.program import (
 )
 from targets.vta.spec import VtaSpec
 
-NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
-    "network.bin", "instructions.bin", "uops.bin", "constants.bin",
-)  # fmt: skip
-FILES = (NETWORK, INSTRUCTIONS, UOPS, CONSTANTS)
 MAGIC = b"TWBOARD1"
 VERSION = 1
 BARE = 1

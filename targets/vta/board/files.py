@@ -1,0 +1,8 @@
+"""The names of the four files that a board loads."""
+
+from __future__ import annotations
+
+NETWORK, INSTRUCTIONS, UOPS, CONSTANTS = (
+    "network.bin", "instructions.bin", "uops.bin", "constants.bin",
+)  # fmt: skip
+FILES = (NETWORK, INSTRUCTIONS, UOPS, CONSTANTS)
