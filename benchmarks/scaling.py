@@ -112,11 +112,13 @@ class Processes:
         self.address = self._said("scheduler", "Scheduler at:").split()[-1]
 
     def add_worker(self) -> None:
+        """Returns when the scheduler knows it."""
         name = f"worker{len(self.started)}"
         self._start(name, self.address, "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
         self._said(name, "Registered to:")
 
     def end(self) -> None:
+        """Kill them all."""
         for process in reversed(self.started):
             process.kill()
             process.wait()
@@ -281,7 +283,7 @@ def round_seconds(tuner: str, trials: int) -> float:
 
 
 def drawn(target: Target, workload: Workload, count: int) -> np.ndarray:  # type: ignore[type-arg]
-    """So many configs at random, the same each time."""
+    """So many configs at random, the same each time, (count, knobs)."""
     space = target.space(workload)
     return space.unravel(np.random.default_rng(0).integers(0, space.size, count))
 

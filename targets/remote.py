@@ -113,7 +113,8 @@ class TargetRaised(RpcFailed):
 def in_parts(
     ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], T]]:
-    """Answers with the rows they are for; a part that fails is cut up until one row is left."""
+    """Answers, each with the rows (n,) it is for; a part that fails is cut up until one row is
+    left."""
     if not len(rows):
         return []
     try:
@@ -151,7 +152,8 @@ def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Array
 
 
 def checked_measurements(n: int, arrays: Arrays) -> Measurements:
-    """Measurements whose every row is either honest or typed `wrong_result`."""
+    """Measurements of n rows out of arrays of shape (n,), every row either honest or typed
+    `wrong_result`. Raises `RpcNonsense` for arrays that are none."""
     wanted = {"status": "UO", "reason": "UO", "cycles": "iu", "seconds": "f"}
     for name, kinds in wanted.items():
         array = arrays.get(name, np.empty(0))
@@ -226,6 +228,8 @@ def _joined_lowered(
 def joined_measurements(
     lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
 ) -> Measurements:
+    """Those of a batch out of parts, each with the rows (n,) it is for; rows of no part were not
+    compiled."""
     whole = Measurements.nothing(len(lowered))
     whole.reason[:] = lowered.reasons
     repeats = [np.empty(0)] * len(lowered)

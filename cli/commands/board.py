@@ -56,13 +56,12 @@ def serve(
     cflags: Annotated[str, typer.Option(help="Of the C compiler: -DUSE_VTA64, say.")] = "",
 ) -> None:
     """Build the C runtime for this board's driver, and measure for the commands of a cluster."""
-    from targets.board.bench import Bench, BenchOptions
+    from targets.board.bench import Bench, BenchOptions, machine_named
     from targets.board.kind import check_name
     from targets.board.serve import serve as offer
-    from targets.vta.spec import VtaSpec
 
     check_name(name)
-    spec = VtaSpec.load(target)
+    spec = machine_named(target)
     options = BenchOptions(spec, driver, reset, repeats, seconds, patience, cflags)
     with TemporaryDirectory(prefix="tilewright-board-") as folder:
         bench = Bench(options, Path(folder))

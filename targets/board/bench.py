@@ -34,6 +34,11 @@ MOST_SECONDS = 600.0
 _TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c
 
 
+def machine_named(text: str) -> VtaSpec:
+    """The machine of a bitstream: a preset, or a `vta_config.json`. Raises `SpecError`."""
+    return VtaSpec.load(text)
+
+
 class BoardDown(TilewrightError):
     """A board that cannot be used: its runtime does not build, or it cannot be reset."""
 

@@ -46,7 +46,7 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
 
 KIND = TargetKind(
     name="board",
-    summary="a VTA on a board beside a worker of a Dask cluster: board:NAME, with --cluster",
+    summary="a VTA on a board beside a worker of a cluster: board:NAME",
     make=_make,
     make_on=_make_on,
     spaces=("extended", "template", "stock"),

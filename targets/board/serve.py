@@ -20,7 +20,8 @@ _offered: dict[str, Bench] = {}  # of this process, by name
 
 def answer(name: str, header: Header, arrays: Arrays) -> tuple[Header, dict[str, NDArray[Any]]]:
     """What a call comes to on the board of that name, which this process offers: `describe`, or
-    `measure` of the programs in `rows`, whose files are in `arrays`. Raises nothing."""
+    `measure` of the programs in `rows`, whose files are in `arrays`, (bytes,) each. Raises
+    nothing."""
     bench = _offered.get(name)
     if bench is None:
         return {UNUSABLE: f"it does not offer {name}"}, {}

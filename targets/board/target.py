@@ -123,8 +123,8 @@ class BoardTarget:
 def asked(
     cluster: str, name: str, header: Header, arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
-    """A call on the board `board:NAME` (`targets.board.serve.answer`). Raises `ClusterError` if it
-    is not there or cannot be used."""
+    """A call on the board `board:NAME` (`targets.board.serve.answer`), arrays in any shape. Raises
+    `ClusterError` if it is not there or cannot be used."""
     reply, found = connect(cluster).call(answer, name, header, dict(arrays), resource=name)
     if UNUSABLE in reply:
         raise ClusterError(f"{name}: {reply[UNUSABLE]}")

@@ -35,8 +35,8 @@ def answer(
 ) -> tuple[Header, dict[str, NDArray[Any]]]:
     """What a call comes to on the target of a recipe (JSON: `factory`, its `arguments`, and the
     seconds that a batch may take in a process of its own, `isolate`, 0 for none): a header and
-    arrays, text in place of objects. Raises nothing: what a target raises is told in the header,
-    as is that it is not the one of this `fingerprint`."""
+    arrays in any shape, text in place of objects. Raises nothing: what a target raises is told in
+    the header, as is that it is not the one of this `fingerprint`."""
     thread = threading.get_ident() if as_number(as_object(read_json(recipe))["isolate"]) else 0
     try:
         with _making:

@@ -22,16 +22,17 @@ LIMIT_SECONDS = 60.0
 class Cluster:
     """A scheduler at `address`; workers come and go. Use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "tcp", *flags: str) -> None:
         self.folder = folder
         self.port = free_port()
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.address = f"{protocol}://127.0.0.1:{self.port}"
+        self.flags = ("--protocol", protocol, *flags)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
         self.scheduler = self.run(
             "scheduler", "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port",
-            str(self.port), "--no-dashboard",
+            str(self.port), "--no-dashboard", *self.flags,
         )  # fmt: skip
         self.wait_for("scheduler", "Scheduler at")
         return self

@@ -13,7 +13,6 @@ from targets.errors import TilewrightError
 from tests import warm
 from tests.cli.conftest import TUNE, Place, Tuned
 from tests.cluster.clusters import Cluster
-from tests.sharing import free_port
 from tuning.checks import check
 from tuning.options import parse_options
 
@@ -30,17 +29,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow(seconds=20)
-def test_tracked_and_bare_leave_the_bytes_of_one_machine(
+def test_a_tracked_run_leaves_the_bytes_of_one_machine(
     tmp_path: Path, prefect_server: Login, cluster: Cluster, tuned: Tuned
 ) -> None:
+    """Bare ones are compared below, and by the page's own commands."""
     place = Place(tmp_path, prefect_server)
-    shared = ("--runner", "dask", "--cluster", cluster.address)
-    for number, more in enumerate([(*shared, "--bare"), shared]):
-        done = place.run(*TUNE, "--out", f"out{number}", *more)
-        assert done.returncode == 0, done.stderr
-        for name in FILES:
-            ours = tmp_path / f"out{number}" / name
-            assert ours.read_bytes() == (tuned.out / name).read_bytes(), name
+    done = place.run(*TUNE, "--out", "out", "--runner", "dask", "--cluster", cluster.address)
+    assert done.returncode == 0, done.stderr
+    for name in FILES:
+        assert (tmp_path / "out" / name).read_bytes() == (tuned.out / name).read_bytes(), name
 
 
 @pytest.mark.slow(seconds=8)
@@ -87,14 +84,6 @@ def test_what_cannot_work_together_is_refused(options: dict[str, object], messag
     with pytest.raises(TilewrightError) as caught:
         check(parse_options(model="digits_cnn", **options))
     assert message in str(caught.value)
-
-
-@pytest.mark.slow(seconds=12)
-def test_no_scheduler_is_one_sentence(place: Place) -> None:
-    done = place.run(*TUNE, "--bare", "--cluster", f"tcp://127.0.0.1:{free_port()}")
-    assert done.returncode == 2
-    assert "no Dask scheduler answers at tcp://127.0.0.1:" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow(seconds=5)
