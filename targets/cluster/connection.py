@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from targets.errors import TilewrightError
 from targets.rpc_process import RpcDied
@@ -25,6 +25,9 @@ LOOK_SECONDS = 2.0
 _FRESH_SECONDS = 5.0  # so long it is believed who the workers are
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/@]+:\d{1,5}")
 _GONE = "start it and the same command again: the ledger has all that was measured"
+
+
+W = TypeVar("W")
 
 
 class ClusterError(TilewrightError):
@@ -91,7 +94,7 @@ class Cluster:
 
         resources = {resource: 1} if resource else None
         while True:
-            free = None if resource or not self.offered(BOARD) else self._free()
+            free = None if resource or not self.offered(BOARD) else self._wait_for(self._free)
             future = self.client.submit(
                 function, *arguments, pure=False, resources=resources, workers=free
             )
@@ -113,12 +116,16 @@ class Cluster:
 
     def wait_for_worker(self) -> None:
         """Raises `ClusterError` if for `WORKER_SECONDS` there is none."""
+        self._wait_for(self.workers)
+
+    def _wait_for(self, look: Callable[[], W]) -> W:
         end = time.monotonic() + WORKER_SECONDS
-        while not self.workers():
+        while not (found := look()):
             if time.monotonic() > end:
                 raise ClusterError(self._nobody(""))
             time.sleep(0.1)
             self._looked = 0.0
+        return found
 
     def _result(self, future: Future, resource: str, free: list[str] | None) -> Any:
         from distributed.client import FutureCancelledError
@@ -130,8 +137,8 @@ class Cluster:
             except FutureCancelledError:
                 raise ClusterError(f"the scheduler at {self.address} was lost; {_GONE}") from None
             except TimeoutError:
-                if future.done():  # the function raised it
-                    raise
+                if future.done():  # by now: what these functions raise is no time-out
+                    continue
                 if self._looks_alive(resource):
                     seen = time.monotonic()
                     if free is not None and not set(free) & set(self._free()):

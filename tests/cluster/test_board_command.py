@@ -18,6 +18,8 @@ import pytest
 
 from search import read
 from services.prefect_server import Login
+from targets.cluster import connection
+from targets.cluster.connection import BOARD, ClusterError, connect
 from targets.vta.spec import VtaSpec
 from tests.cli.conftest import Place
 from tests.cluster.boards import SimulatedBoard, compiled_driver
@@ -142,6 +144,21 @@ def test_a_worker_beside_a_board_may_be_started_again(
         assert [r["status"] for r in trials] == ["valid"] * 24
         assert len({tuple(r["config"]) for r in trials}) == 24
         del boards.boards["third"]
+
+
+@pytest.mark.slow(seconds=4)
+def test_workers_with_a_board_do_nothing_else(
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
+    cluster = connect(boards.cluster.address)
+    assert set(cluster.offered(BOARD)) >= {"board:fast", "board:slow"}
+    assert (cluster.slots(), cluster.slots("board:fast")) == (0, 1)
+    with pytest.raises(ClusterError, match="has no worker for 1 s"):
+        cluster.call(os.getpid)
+    worker = boards.cluster.worker("beside")
+    assert {cluster.call(os.getpid) for _ in range(6)} == {worker.pid}
+    worker.kill()
 
 
 @pytest.mark.slow(seconds=8)

@@ -52,7 +52,8 @@ def test_with_tls_only_holders_of_a_certificate_get_in(
 ) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-subj", "/CN=127.0.0.1", "-days", "1", "-keyout", "host.key", "-out", "host.pem"],
+         "-nodes", "-subj", "/CN=127.0.0.1", "-days", "1", "-keyout", "host.key", "-out",
+         "host.pem"],
         cwd=tmp_path, check=True, capture_output=True,
     )  # fmt: skip
     files = ("host.pem", "host.pem", "host.key")
