@@ -36,7 +36,7 @@ def serve(
         str,
         typer.Option(
             help="The command that programs the FPGA; run at first, and after each program that "
-            "does not end.",
+            "does not end or computes wrong bytes.",
             metavar="COMMAND",
         ),
     ],

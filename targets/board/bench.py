@@ -1,5 +1,6 @@
 """What measures on a board: the C runtime, built once against the board's driver, one program at a
-time, each in a process of its own with a limit, and the board reset after one that did not end."""
+time, each in a process of its own with a limit, and the board reset after one that ended badly.
+"""
 
 from __future__ import annotations
 
@@ -193,20 +194,19 @@ class Bench:
         else:
             wrong = int((got != expected).sum())
         if wrong:
-            self.counts.wrong += 1
-            return Ran("wrong_result", f"run: {wrong} bytes of the output are wrong", wrong=wrong)
+            return self._broken("wrong_result", f"{wrong} bytes of the output are wrong", wrong)
         pairs = [tuple(map(int, line.split())) for line in printed.splitlines()]
         return Ran("valid", "", [n / 1e9 for n, _ in pairs], [c for _, c in pairs], 0)
 
-    def _broken(self, status: Status, cause: str) -> Ran:
-        """Of a program after which the hardware is in no state to go on."""
-        if status == "timeout":
-            self.counts.time_outs += 1
-        else:
-            self.counts.failures += 1
+    def _broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
+        """Of a program after which the hardware may be in no state to go on: tokens that it left
+        in the queues would spoil the next one."""
+        self.counts.time_outs += status == "timeout"
+        self.counts.wrong += status == "wrong_result"
+        self.counts.failures += status == "run_error"
         self.reset()
         self.counts.resets += 1
-        return Ran(status, f"run: {cause}; the board was reset", resets=1)
+        return Ran(status, f"run: {cause}; the board was reset", wrong=wrong, resets=1)
 
     def _told(self, done: Sequence[Ran]) -> dict[str, NDArray[Any]]:
         hertz = self.options.spec.clock_mhz * 1e6
