@@ -17,6 +17,7 @@ from cli.commands import (
     codesign,
     compare,
     dataset,
+    diff,
     enumerate,
     explain,
     export,
@@ -68,8 +69,8 @@ def _options(
 
 
 for _group in (
-    tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up,
-    vta, enumerate, dataset, model,
+    tune, artefact, codesign, compare, diff, explain, trials, export, networks, targets, servers,
+    set_up, vta, enumerate, dataset, model,
 ):  # fmt: skip
     _group.register(app)
 

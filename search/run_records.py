@@ -188,7 +188,8 @@ class RunLedger(RunRecords):
             self._trial_record(space, index, slot, batch, measured) for slot in range(len(measured))
         ]
         closing: RoundEntry = {
-            "kind": "round", **self.key, "round": index, "trials": len(measured),
+            "kind": "round", "run": self.key["run"], "workload": self.key["workload"],
+            "target": self.key["target"], "round": index, "trials": len(measured),
             "lowered": batch.lowered, "failed": batch.failed.tolist(),
         }  # fmt: skip
         if errors := model_errors(batch.scores, measured):

@@ -198,6 +198,11 @@ def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
     _client().log_artifact(run_id, str(path), folder)
 
 
+def fetch_file(run_id: str, name: str, folder: Path) -> Path:
+    """Copy a file that is kept with a run into a folder. Raises `MlflowException` and `OSError`."""
+    return Path(_client().download_artifacts(run_id, name, str(folder)))
+
+
 def log_booster(run_id: str, name: str, kind: str, booster: object, version: str) -> None:
     """A boosted model in its library's own format, loadable with MLflow's flavour of it. `version`
     identifies what it learned from; the same one is not logged twice."""
