@@ -129,7 +129,7 @@ def _end_runs() -> None:
 def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:
     from prefect.types.entrypoint import EntrypointType
 
-    from flows.tuning import tune_network
+    from flows.nightly import tune_network
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     tune_network.serve(

@@ -18,6 +18,7 @@ from targets.base import Target
 from targets.capabilities import Latency
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks.course import Course
 from tasks.curves import chart
 from tasks.dead_runs import retire_dead_runs
 from tasks.performer import CachedStages
@@ -42,8 +43,9 @@ class TrackedNetwork:
     """Keeps `tuning.run.NetworkSteps`; a context, which ends the network's run in MLflow as what it
     was: finished, failed, or stopped by a person."""
 
-    def __init__(self, cache: CacheUse, emit: Listener, tune_one: TuneOne) -> None:
+    def __init__(self, cache: CacheUse, emit: Listener, tune_one: TuneOne, course: Course) -> None:
         self.cache = cache
+        self.course = course
         self.emit = emit
         self.tune_one = tune_one
         self.params: Params = {}
@@ -92,6 +94,7 @@ class TrackedNetwork:
         }
         tag_flow_run(self.params)
         self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))
+        self.course.show(options.trials * len(what.subgraphs))
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         if self.params.get("warm_start") != CHAMPION:
@@ -116,8 +119,11 @@ class TrackedNetwork:
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
+        self.course.end()
+        if remark := self.course.remark(summary):
+            self.emit(Note(remark))
         artifacts.log_network_artifacts(
-            options.folder, target_row(options, what.target), summary, tuned, self.run_id
+            options.folder, target_row(options, what.target), summary, tuned, self.run_id, remark
         )
         return summary
 
@@ -165,7 +171,7 @@ class TrackedWorkload:
             "failed_compiles": float(done.failed_compiles),
             **done.model_errors,
         }
-        self.log.add(done.index, figures | chart({"best": done.best, **self.beside}))
+        self.log.add(trials, figures | chart({"best": done.best, **self.beside}))
 
     def verify(self, study: Study, chosen: Schedule) -> None:
         self.log.flush()
