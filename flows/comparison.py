@@ -21,7 +21,7 @@ ORACLES = "oracle"
 
 @flow(
     name="compare_tuners",
-    flow_run_name="{options.network} on {options.target}, {options.tuners}",
+    flow_run_name="{options.subject} on {options.target}, {options.rivals}",
     persist_result=False,
 )
 def compare_tuners(options: CompareForm) -> str:
@@ -30,8 +30,7 @@ def compare_tuners(options: CompareForm) -> str:
     home, out = use_home(), confined(options.out)
     check_budget(options.trials, options.batch)
     seeds = parse_seeds(options.seeds)
-    tuners = ",".join(options.tuners)
-    configs = parse_tuner_configs(tuners)
+    configs = parse_tuner_configs(options.rivals)
     check_folder(out)
     test_bed, left_out = enumerated(
         options.network or None, options.workloads, options.target, options.space, False,
@@ -43,7 +42,7 @@ def compare_tuners(options: CompareForm) -> str:
     runs = len(what.jobs)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         compared = compare_all(
-            runs, tuners,
+            runs, options.rivals,
             lambda progress: run_comparison(
                 what, out, processes=options.jobs, fresh=options.fresh, progress=progress
             ),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from evaluation.datasets.plan import BuildOptions as DatasetOptions
+from targets.printable import printable
 from tuning.building import DEFAULT_TRIALS, BuildOptions
 from tuning.folders import OUTPUT_ROOT, below_root
 
@@ -59,6 +60,16 @@ class CompareForm(Form):
     jobs: int = Field(default=1, ge=1, le=256, description="runs at a time")
     out: str = Field(default="compared", min_length=1, description="folder for the report")
     fresh: bool = Field(default=False, description="start over; reuse no finished run")
+
+    @property
+    def subject(self) -> str:
+        """What tuners are compared on, in the user's words."""
+        return printable(self.network or f"{len(self.workloads)} workloads")
+
+    @property
+    def rivals(self) -> str:
+        """The tuners, as the command takes them."""
+        return printable(",".join(self.tuners))
 
 
 class BuildForm(Form):

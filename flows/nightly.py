@@ -5,15 +5,13 @@ Annotations are not postponed here: Prefect must resolve them when it loads a se
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Failed
 
 from flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
 from tasks.watch import FAIL, OFF, WatchOptions, watch_run
 from tuning.options import TuningOptions
 from tuning.outputs import Summary
 
-REGRESSION = "Regression"
-"""What the state of a flow run is called whose results are worse than the last ones."""
 WATCHED = WatchOptions(when_worse="flag")
 
 
@@ -29,5 +27,5 @@ def tune_network(options: TuningOptions, watch: WatchOptions = WATCHED) -> Summa
         return ended(summary, remark)
     why = "; ".join((watched.sentence, *watched.reasons))
     if watch.when_worse == FAIL:
-        return Failed(name=REGRESSION, message=why)
-    return Completed(name=REGRESSION, message=why, data=summary)
+        return Failed(message=why)
+    return ended(summary, why)

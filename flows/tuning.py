@@ -26,8 +26,6 @@ from tuning.outputs import Summary
 
 FLOW = "tune_network"
 RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
-REUSED = "Cached"
-"""What the state of a flow run is called that had nothing to do."""
 
 
 def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
@@ -60,8 +58,9 @@ def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, s
 
 
 def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """The results, in the state that the flow run ends in where that has a name of its own."""
-    return Completed(name=REUSED, message=remark, data=summary) if remark else summary
+    """The results, in the state that the flow run ends in where that has something to say. Its name
+    is Prefect's own: automations that wait for the end of a run go by it."""
+    return Completed(message=remark, data=summary) if remark else summary
 
 
 def confined(options: TuningOptions) -> TuningOptions:

@@ -151,8 +151,9 @@ def _emit(summary: Summary, watched: Watched, verdict: Verdict | None) -> None:
             "prefect.resource.name": network_title(*about.values()),
         } | about,
         related=[
-            {"prefect.resource.id": f"prefect.flow-run.{flow_run_id}",
-             "prefect.resource.role": "flow-run"},
+            {"prefect.resource.id": f"prefect.{kind}.{id}", "prefect.resource.role": kind}
+            for kind, id in (("flow-run", flow_run_id), ("deployment", flow_run.deployment_id))
+            if id
         ],
         payload={
             "verdict": watched.word,
