@@ -37,7 +37,7 @@ def deploy_all(folder: Path) -> list[str]:
     `HomeError`."""
     if not (folder / DEPLOYMENTS).is_file():
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
-    address = _log_in()
+    address = log_in()
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -49,12 +49,12 @@ def deploy_all(folder: Path) -> list[str]:
                 "note: automations do not act on this server; start it with "
                 "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED=true"
             )
-    program = Path(sys.executable).with_name("prefect")
-    return [*done, f"now start a worker: {program} worker start --pool {POOL}"]
+    return [*done, "now start a worker, here or on any machine with this repository: make worker"]
 
 
-def _log_in() -> str:
-    """The address of the server, once the environment has what opens it."""
+def log_in() -> str:
+    """The address of the server, once the environment has what opens it. Raises `ServerError` where
+    none answers, `SecretError` or `HomeError`."""
     home, named = use_home(), os.environ.get(API_URL)
     login = login_for(named, home)
     if login is not None:
@@ -111,7 +111,7 @@ def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
     asked = {"automations": {"name": {"any_": [name]}}}
     held = client.request("POST", "/automations/filter", json=asked).json()
     if held:
-        client.request("PUT", f"/automations/{held[0]['id']}", json=wanted)
+        client.request("PUT", "/automations/{id}", json=wanted, path_params={"id": held[0]["id"]})
         return f"automation '{name}' brought up to date"
     client.request("POST", "/automations/", json=wanted)
     return f"automation '{name}' created"
@@ -128,11 +128,12 @@ def main() -> None:
     try:
         lines = deploy_all(folder)
     except TilewrightError as error:
-        sys.exit(_failed(error))
+        sys.exit(ended_with(error))
     print("\n".join(lines))
 
 
-def _failed(error: TilewrightError) -> int:
+def ended_with(error: TilewrightError) -> int:
+    """Say what is wrong; the exit status."""
     print(f"error: {error}", file=sys.stderr)
     return 2
 

@@ -18,7 +18,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluation.diff.sides import DiffError, read_side
@@ -152,7 +152,7 @@ def _emit(summary: Summary, watched: Watched, verdict: Verdict | None) -> None:
         } | about,
         related=[
             {"prefect.resource.id": f"prefect.{kind}.{id}", "prefect.resource.role": kind}
-            for kind, id in (("flow-run", flow_run_id), ("deployment", flow_run.deployment_id))
+            for kind, id in (("flow-run", flow_run_id), ("deployment", deployment.id))
             if id
         ],
         payload={
