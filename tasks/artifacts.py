@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -16,7 +17,6 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
-from reports import convergence as plots
 from reports import run_notes
 from reports.markdown import plain
 from reports.run_table import gain_of, results_rows
@@ -30,6 +30,7 @@ from tasks import tracking
 from tasks.curves import network_curves
 from tasks.flavours import booster_of
 from tasks.kin import kin_tags
+from tasks.pictures import network_picture, workload_picture
 from tasks.rounds import read_state
 from tasks.stage import step
 from tasks.store import CacheUse, Manifest
@@ -123,12 +124,13 @@ def log_artifacts(
         known["fresh_seconds"] = row["afresh"]["seconds"]
     tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
     _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
-    _log_files(run_id, trials, plots.convergence(tuned, trials))
+    _log_files(run_id, trials, workload_picture(cache, tuned, trials))
     _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
 
 
 @step("artifacts of the network")
 def log_network_artifacts(
+    cache: CacheUse,
     folder: Path,
     target: outputs.TargetRow,
     summary: outputs.Summary,
@@ -138,7 +140,8 @@ def log_network_artifacts(
 ) -> None:
     """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
     which begins with the `remark`, if there is any."""
-    for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
+    picture = partial(network_picture, cache)
+    for path in outputs.write_outputs(folder, target, summary, tuned, picture):
         tracking.log_file(run_id, path)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
     with tracking.StepLog(run_id) as log:

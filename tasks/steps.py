@@ -123,8 +123,9 @@ class TrackedNetwork:
         if remark := self.course.remark(summary):
             self.emit(Note(remark))
         artifacts.log_network_artifacts(
-            options.folder, target_row(options, what.target), summary, tuned, self.run_id, remark
-        )
+            self.cache, options.folder, target_row(options, what.target), summary, tuned,
+            self.run_id, remark,
+        )  # fmt: skip
         return summary
 
 
