@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.embedded import API_URL, login_for
+from services.embedded import API_URL, AUTH_STRING, login_for
 from services.home import use_home
 from services.server_process import ServerError, answers
 from targets.errors import TilewrightError
+from targets.module_path import module_path
 from targets.printable import printable
 
 if TYPE_CHECKING:
@@ -43,13 +45,22 @@ def deploy_all(folder: Path) -> list[str]:
     with get_client(sync_client=True) as client:
         done = [f"Prefect at {address}", _provide_pool(client)]
         done += _deploy(folder / DEPLOYMENTS)
-        done += [_apply(client, each) for each in _automations(folder / AUTOMATIONS)]
+        done += apply_automations(folder / AUTOMATIONS)
         if not _acts_on_events(client):
             done.append(
                 "note: automations do not act on this server; start it with "
                 "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED=true"
             )
     return [*done, "now start a worker, here or on any machine with this repository: make worker"]
+
+
+def apply_automations(file: Path) -> list[str]:
+    """Create what a file of automations lists, or bring those of the same names up to date; says
+    which."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return [_apply(client, each) for each in _automations(file)]
 
 
 def log_in() -> str:
@@ -62,13 +73,18 @@ def log_in() -> str:
     address = os.environ.get(API_URL)
     if not address:
         raise ServerError(
-            "deploy where? Start a server ('prefect server start', or 'tilewright ui' for one of "
+            "which server? Start one ('prefect server start', or 'tilewright ui' for one of "
             f"this folder), and name it: export {API_URL}=http://127.0.0.1:4200/api"
         )
-    headers = {} if login is None else login.credentials.headers
-    if not answers(f"{address.rstrip('/')}/health", headers):
+    if not answers(f"{address.rstrip('/')}/health", _headers()):
         raise ServerError(f"no Prefect server answers at {address}; start it, or name another one")
     return address
+
+
+def _headers() -> dict[str, str]:
+    """What the server wants to be asked with, where it wants a login."""
+    given = os.environ.get(AUTH_STRING)
+    return {"Authorization": f"Basic {b64encode(given.encode()).decode()}"} if given else {}
 
 
 def _provide_pool(client: SyncPrefectClient) -> str:
@@ -89,6 +105,7 @@ def _deploy(file: Path) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
+        env=os.environ | {"PYTHONPATH": module_path()},
     )  # fmt: skip
     said = printable(done.stdout + done.stderr, keep="\n")
     if done.returncode:

@@ -15,6 +15,7 @@ from flows.deploying import POOL, ended_with, log_in
 from services.home import use_home
 from services.mlflow_server import mlflow_login
 from targets.errors import TilewrightError
+from targets.module_path import module_path
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     except TilewrightError as error:
         sys.exit(ended_with(error))
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, *sys.argv[1:]]
-    os.execv(sys.executable, command)
+    os.execve(sys.executable, command, os.environ | {"PYTHONPATH": module_path()})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from evaluation.diff.verdict import diff_runs
 from tests.cli.conftest import LAYERS, TUNE, Place, Tuned
 from tests.sharing import made_once
 
-pytestmark = pytest.mark.slow(seconds=5)
+pytestmark = pytest.mark.slow(seconds=2)
 
 FEW = 2
 """Trials of the runs that `tuned`, of forty, is held against."""

@@ -16,7 +16,7 @@ from tests import warm
 from tests.cli.conftest import Place
 from tests.sharing import made_once, prefect_beside
 
-pytestmark = pytest.mark.slow(seconds=12)
+pytestmark = pytest.mark.slow(seconds=4)
 
 NIGHTS = """
 import json, os, sys
@@ -93,8 +93,8 @@ def _night(folder: Path, state: str, message: str | None, run_id: str, mlflow_id
         mlflow = dict(ask("select key, value from tags where run_uuid = ?", mlflow_id))
         metrics = dict(ask("select key, value from latest_metrics where run_uuid = ?", mlflow_id))
     return Night(
-        mlflow_id, state, message or "", "".join(json.loads(page) for (page,) in pages), json.loads(tags),
-        events[0] if events else None, mlflow, metrics,
+        mlflow_id, state, message or "", "".join(json.loads(page) for (page,) in pages),
+        json.loads(tags), events[0] if events else None, mlflow, metrics,
     )  # fmt: skip
 
 
