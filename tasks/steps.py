@@ -32,6 +32,7 @@ from tuning.network import Extracted, Model
 from tuning.options import CHAMPION, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Summary, summary_of, target_row
+from tuning.run_file import is_complete
 from tuning.study import Study, space_of, study_of
 
 Params = dict[str, Json]
@@ -50,6 +51,7 @@ class TrackedNetwork:
         self.tune_one = tune_one
         self.params: Params = {}
         self.run_id = ""
+        self._repeats = False
         self._imported = Manifest("import_model", "")
 
     def __enter__(self) -> TrackedNetwork:
@@ -94,6 +96,7 @@ class TrackedNetwork:
         }
         tag_flow_run(self.params)
         self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))
+        self._repeats = tracking.repeated_run(self.run_id) is not None
         self.course.show(options.trials * len(what.subgraphs))
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
@@ -105,6 +108,12 @@ class TrackedNetwork:
         return found or (study, ExplorerState())
 
     def tune(self, job: run.Job) -> TunedWorkload:
+        """In a flow of its own, with a run in MLflow; but not again where the same command has
+        ended well before, and the record has it all."""
+        if self._repeats and job.seat is None and is_complete(job.options.folder):
+            tuned = run.tune_workload(job, CachedWorkload(self.cache, job.emit))
+            if tuned.reused_trials == tuned.trials:
+                return tuned
         return self.tune_one(job, self.params, self.run_id)
 
     def write(
@@ -129,29 +138,18 @@ class TrackedNetwork:
         return summary
 
 
-class TrackedWorkload:
-    """Keeps `tuning.run.WorkloadSteps`, on a run in MLflow that is open already."""
+class CachedWorkload:
+    """Keeps `tuning.run.WorkloadSteps` in tasks that look into the cache, and tells MLflow nothing:
+    all there is to tell is there."""
 
-    def __init__(
-        self, cache: CacheUse, emit: Listener, folder: Path, run_id: str, log: tracking.StepLog
-    ) -> None:
+    def __init__(self, cache: CacheUse, emit: Listener) -> None:
         self.cache = cache
         self.emit = emit
-        self.folder = folder
-        self.run_id = run_id
-        self.log = log
-        self.beside: dict[str, Latency | None] = {}
 
     def untuned(self, study: Study) -> Untuned:
         self.emit(StageBegan("measure_default"))
         done = schedules.measure_default(self.cache, study)
-        found = schedules.read_default(_took(done, self.emit))
-        self.beside = {
-            "untuned": None if found.default is None else found.default.latency,
-            "bound": proof.bound_of(study),
-            "roofline": proof.roofline_of(study),
-        }
-        return found
+        return schedules.read_default(_took(done, self.emit))
 
     def stages(self, study: Study, setting: Setting) -> CachedStages:
         self._stages = CachedStages(self.cache, study, self.emit)
@@ -160,9 +158,46 @@ class TrackedWorkload:
     def measure_afresh(
         self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[Fresh]:
-        self.log.flush()
         self.emit(StageBegan("measure_afresh"))
         return schedules.measure_afresh(study, block, contenders, turns)
+
+    def round_done(self, done: Round, trials: int) -> None:
+        pass
+
+    def verify(self, study: Study, chosen: Schedule) -> None:
+        self.emit(StageBegan("verify_schedule"))
+        _took(schedules.verify_schedule(self.cache, study, chosen), self.emit)
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        pass
+
+
+class TrackedWorkload(CachedWorkload):
+    """The same, told to a run in MLflow that is open already."""
+
+    def __init__(
+        self, cache: CacheUse, emit: Listener, folder: Path, run_id: str, log: tracking.StepLog
+    ) -> None:
+        super().__init__(cache, emit)
+        self.folder = folder
+        self.run_id = run_id
+        self.log = log
+        self.beside: dict[str, Latency | None] = {}
+
+    def untuned(self, study: Study) -> Untuned:
+        found = super().untuned(study)
+        self.beside = {
+            "untuned": None if found.default is None else found.default.latency,
+            "bound": proof.bound_of(study),
+            "roofline": proof.roofline_of(study),
+        }
+        return found
+
+    def measure_afresh(
+        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[Fresh]:
+        self.log.flush()
+        return super().measure_afresh(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         figures = {
@@ -176,8 +211,7 @@ class TrackedWorkload:
 
     def verify(self, study: Study, chosen: Schedule) -> None:
         self.log.flush()
-        self.emit(StageBegan("verify_schedule"))
-        _took(schedules.verify_schedule(self.cache, study, chosen), self.emit)
+        super().verify(study, chosen)
 
     def finish(self, tuned: TunedWorkload, session: Session) -> None:
         state = self._stages.manifest_of(session.state)
