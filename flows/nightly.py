@@ -8,11 +8,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
-from tasks.watch import FAIL, OFF, WatchOptions, watch_run
+from tasks.watch import watch_run
 from tuning.options import TuningOptions
 from tuning.outputs import Summary
+from tuning.watching import FAIL, OFF, WatchOptions
 
-WATCHED = WatchOptions(when_worse="flag")
+WATCHED = WatchOptions()
 
 
 @flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)

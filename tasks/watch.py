@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact
@@ -19,7 +18,6 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
-from pydantic import BaseModel, ConfigDict, Field
 
 from evaluation.diff.sides import DiffError, read_side
 from evaluation.diff.verdict import NO_WORSE, WORSE, Verdict, diff_runs
@@ -32,8 +30,8 @@ from tasks.kept_results import side_of_run
 from tasks.kin import QUESTION_TAG, SETTINGS_TAG
 from tasks.stage import step
 from tuning.outputs import Summary
+from tuning.watching import WatchOptions
 
-OFF, FLAG, FAIL = "off", "flag", "fail"
 FIRST, NO_COMPARISON = "first", "cannot compare"
 WATCH_TAG, AGAINST_TAG = "tilewright.watch", "tilewright.compared_with"
 MORE = "change_since_last_run"
@@ -46,24 +44,6 @@ EVENTS = {
     NO_COMPARISON: "tilewright.no-comparison",
 }
 """What Prefect's automations hear, by the verdict."""
-
-
-class WatchOptions(BaseModel):
-    """Whether a run is held against the last one like it, and what a worse one is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    when_worse: Literal["off", "flag", "fail"] = Field(
-        default="off",
-        description="'flag': say so by an artifact, a tag and the event tilewright.regression; "
-        "'fail': also end the run as failed; 'off': do not compare",
-    )
-    tolerance_percent: float = Field(
-        default=0.0,
-        ge=0,
-        le=1000,
-        description="by how much latency may grow, and by how many points valid trials may fall",
-    )
 
 
 @dataclass(frozen=True)

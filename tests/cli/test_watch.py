@@ -24,7 +24,7 @@ import services
 from services.home import use_home
 use_home()
 from flows.nightly import tune_network
-from tasks.watch import WatchOptions
+from tuning.watching import WatchOptions
 from tuning.options import parse_options
 
 usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner", batch=8)
