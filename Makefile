@@ -26,7 +26,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune check test attack fuzz lint lock clean
+.PHONY: help setup setup-dev tune deploy worker check test attack fuzz lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -38,6 +38,12 @@ setup-dev: $(VENV)/.installed-dev
 tune: setup ## Tune ResNet-18 for a VTA (NETWORK=, TARGET=, TUNER=, TRIALS=, SEED=, OUT=)
 	@$(BIN)/tilewright tune $(NETWORK) --target $(TARGET) --tuner $(TUNER) --trials $(TRIALS) \
 		--seed $(SEED) --out $(OUT)
+
+deploy: setup ## Register every flow with your Prefect server, and say what to start (PREFECT_API_URL=)
+	@$(BIN)/python -m flows.deploying deployments
+
+worker: setup ## Run what the deployments ask for, until Ctrl-C
+	@$(BIN)/python -m flows.working
 
 check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
 	@$(PYTEST) -m "not slow"

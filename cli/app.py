@@ -18,6 +18,7 @@ from cli.commands import (
     codesign,
     compare,
     dataset,
+    diff,
     enumerate,
     explain,
     export,
@@ -69,8 +70,8 @@ def _options(
 
 
 for _group in (
-    tune, artefact, codesign, compare, explain, trials, export, networks, targets, servers, set_up,
-    vta, enumerate, dataset, model, board,
+    tune, artefact, codesign, compare, diff, explain, trials, export, networks, targets, servers,
+    set_up, vta, enumerate, dataset, model, board,
 ):  # fmt: skip
     _group.register(app)
 

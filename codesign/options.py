@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -11,6 +11,13 @@ from targets.printable import printable
 from tuning.options import OptionsError, OptionValue
 
 _LONGEST_NAME = 60  # characters of a default folder
+
+
+def _with_methods(schema: dict[str, Any]) -> None:
+    """A form offers those there are."""
+    from codesign.method import method_names
+
+    schema["enum"] = list(method_names())
 
 
 class CodesignOptions(BaseModel):
@@ -27,7 +34,12 @@ class CodesignOptions(BaseModel):
     trials: int = Field(
         default=1000, ge=1, le=10_000_000, description="measurements of all machines together"
     )
-    method: str = Field(default="ours", min_length=1, description="who searches")
+    method: str = Field(
+        default="ours",
+        min_length=1,
+        description="who searches",
+        json_schema_extra=_with_methods,
+    )
     method_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the method, by name"
     )

@@ -11,6 +11,7 @@ from codesign import run
 from codesign.options import CodesignOptions
 from codesign.outputs import Outcome
 from codesign.progress import Listener, ignore
+from flows.forms import confined
 from reports.codesign.page import front_page
 from services.home import use_home
 from tasks.codesign import TrackedSteps, logged
@@ -27,6 +28,8 @@ def codesign_flow(listen: Listener = ignore) -> Flow[[CodesignOptions], Outcome]
     def codesign(options: CodesignOptions) -> Outcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_home()
+        if (out := confined(str(options.folder))) != options.folder:
+            options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
         with quiet, TrackedSteps() as steps:
             return run.run(options, logged(listen), steps, front_page)

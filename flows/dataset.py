@@ -12,7 +12,10 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from evaluation.datasets.about import About
 from evaluation.datasets.build import Listener, build, ignore
 from evaluation.datasets.plan import BuildOptions
-from tasks.dataset import TrackedSteps
+from flows.forms import DatasetForm, confined
+from services.home import use_home
+from tasks.dataset import TrackedSteps, say_built
+from tuning.folders import check_folder
 
 
 def dataset_flow(listen: Listener = ignore) -> Flow[[BuildOptions, str], About]:
@@ -25,3 +28,20 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[BuildOptions, str], About]:
             return build(Path(out), options, TrackedSteps(), listen)
 
     return build_dataset
+
+
+@flow(
+    name="build_dataset",
+    flow_run_name="{options.rows} rows to {options.out}",
+    persist_result=False,
+)
+def build_dataset(options: DatasetForm) -> About:
+    """What a deployment serves: build what the folder lacks of a dataset."""
+    use_home()
+    asked, out = options.options, confined(options.out)
+    asked.check()
+    check_folder(out.parent)
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        about = build(out, asked, TrackedSteps(), ignore)
+    say_built(about, out)
+    return about

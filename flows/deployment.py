@@ -19,6 +19,7 @@ from services.urls import name_prefect_pages
 from targets.errors import TilewrightError
 from tuning.folders import OUTPUT_ROOT
 from tuning.options import TuningOptions
+from tuning.watching import WatchOptions
 
 FLOW, DEPLOYMENT = "tune_network", "nightly"
 END_SECONDS = 5.0
@@ -46,6 +47,7 @@ def check_cron(cron: str) -> None:
 
 def serve_tuning(
     options: TuningOptions,
+    watch: WatchOptions,
     *,
     root: Path,
     cron: str,
@@ -83,7 +85,7 @@ def serve_tuning(
         try:
             if not named and (dropped := _drop_waiting_runs()):
                 emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
-            _serve(options, cron, every_seconds)
+            _serve(options, watch, cron, every_seconds)
         finally:
             _end_runs()
             drain()
@@ -126,16 +128,21 @@ def _end_runs() -> None:
             run.join(max(0.0, deadline - time.monotonic()))
 
 
-def _serve(options: TuningOptions, cron: str, every_seconds: float | None) -> None:
+def _serve(
+    options: TuningOptions, watch: WatchOptions, cron: str, every_seconds: float | None
+) -> None:
     from prefect.types.entrypoint import EntrypointType
 
-    from flows.tuning import tune_network
+    from flows.nightly import tune_network
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     tune_network.serve(
         name=DEPLOYMENT,
-        parameters={"options": options.model_dump(mode="json")},
-        description="Tune every workload of a network for an accelerator",
+        parameters={
+            "options": options.model_dump(mode="json"),
+            "watch": watch.model_dump(mode="json"),
+        },
+        description="Tune every workload of a network, and hold the results against the last",
         tags=["tilewright"],
         limit=1,
         print_starting_message=False,

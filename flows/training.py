@@ -7,6 +7,7 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from flows.forms import confined
 from services.home import use_home
 from targets.files import Json
 from tasks import training
@@ -32,11 +33,14 @@ def training_flow(
         """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
         its figures and where it is registered."""
         use_home()
+        options = options.model_copy(update={"out": str(confined(options.out))})
         table, digest = training.read_dataset(options)
         fitted = training.fit_model(options, table, heard)
         metrics = training.judge_model(options, fitted, digest)
         folder = training.keep_model(options, fitted, metrics)
-        return metrics, training.register_model(options, folder, metrics)
+        registered = training.register_model(options, folder, metrics)
+        training.say_trained(options, metrics, registered)
+        return metrics, registered
 
     return train_model
 

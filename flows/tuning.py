@@ -6,10 +6,13 @@ Annotations are not postponed here: Prefect must resolve them when it loads a se
 import os
 
 from prefect import Flow, flow
+from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Completed
 
 from services.home import use_home
 from targets.titles import ascii_only, layer
+from tasks.course import Course
 from tasks.flow_log import logged
 from tasks.steps import Params, TrackedNetwork, tracked_workload
 from tasks.store import CacheUse
@@ -21,33 +24,46 @@ from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload
 from tuning.outputs import Summary
 
+FLOW = "tune_network"
+RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
+
 
 def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
     """The flow of a network, with somebody who hears what happens."""
 
-    @flow(
-        name="tune_network",
-        flow_run_name="{options.subject} on {options.target}, {options.tuner}",
-        persist_result=False,
-    )
-    def tune_network(options: TuningOptions) -> Summary:
+    @flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)
+    def tune_network(options: TuningOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""
-        home, emit = use_home(), logged(listen)
-        options = _confined(options)
-        cache = CacheUse(str(home.cache), options.fresh)
+        return ended(*tuned(options, listen))
 
-        def tune_one(job: run.Job, params: Params, parent: str) -> TunedWorkload:
-            return workload_flow(cache, job)(options, params, job.subgraph, parent)
-
-        # A subflow's heartbeat thread would be joined at its end, for a second each.
-        quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        with quiet, TrackedNetwork(cache, emit, tune_one) as steps:
-            return run.tune_network(options, steps, emit)
-
-    return tune_network
+    return tune_network  # type: ignore[return-value]  # of a state callers get the data
 
 
-def _confined(options: TuningOptions) -> TuningOptions:
+def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
+    """What the flow of a network does, within one: its results, and what is to be said of a run
+    that had nothing to do, empty of others."""
+    home, course = use_home(), Course()
+    emit = logged(course.hearing(listen))
+    options = confined(options)
+    cache = CacheUse(str(home.cache), options.fresh)
+
+    def tune_one(job: run.Job, params: Params, parent: str) -> TunedWorkload:
+        return workload_flow(cache, job)(options, params, job.subgraph, parent)
+
+    # A subflow's heartbeat thread would be joined at its end, for a second each.
+    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with quiet, TrackedNetwork(cache, emit, tune_one, course) as steps:
+        summary = run.tune_network(options, steps, emit)
+    return summary, course.remark(summary)
+
+
+def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
+    """The results, in the state that the flow run ends in where that has something to say. Its name
+    is Prefect's own: automations that wait for the end of a run go by it."""
+    return Completed(message=remark, data=summary) if remark else summary
+
+
+def confined(options: TuningOptions) -> TuningOptions:
     """With the output folder below that of a deployment, if this is a run of one that has any."""
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options
@@ -74,7 +90,3 @@ def workload_flow(
             return run.tune_workload(job, steps)
 
     return tune_workload
-
-
-tune_network = network_flow()
-"""What a deployment serves."""

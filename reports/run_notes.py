@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
 from reports.figures import milliseconds, plural, speedup, whole
@@ -72,13 +73,22 @@ def with_outcome(note: str, outcome: str) -> str:
     return paragraphs(first, outcome, rest)
 
 
-def network_summary(title: str, summary: Summary, names: Names, links: Links) -> str:
-    """The results of a network as a page of its own."""
+def network_summary(
+    title: str, summary: Summary, names: Names, links: Links, remark: str = "", picture: bytes = b""
+) -> str:
+    """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
     outcome = outcome_line(
         summary["total"], [row["default_source"] for row in summary["workloads"]]
     )
     return paragraphs(
-        f"# {plain(title)}", outcome, listed(links), markdown_table(results_rows(summary, names))
+        f"# {plain(title)}",
+        plain(remark),
+        outcome,
+        listed(links),
+        markdown_table(results_rows(summary, names)),
+        f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
+        if picture
+        else "",
     )
 
 

@@ -251,7 +251,7 @@ class Session:
         """Take up a measured batch; it is learned from before the next proposal."""
         self.history = stages.extend_history(self.history, proposal.batch, measured)
         self._unlearned.append(self.history)
-        return self._round(proposal, measured, self.history, reused=False)
+        return self._round(proposal, measured, self.history)
 
     def settled(self, index: int, proposal: Proposal, measured: Measurements) -> None:
         """Remember how a round came about that is not the next one: others were faster."""
@@ -260,13 +260,13 @@ class Session:
     def take_up(self, finished: Sequence[FinishedRound]) -> list[Round]:
         """Rounds of the record: nothing is proposed or measured, models are refitted when they are
         needed."""
-        past: list[tuple[Proposal, Measurements, History, bool]] = []
+        past: list[tuple[Proposal, Measurements, History, Mapping[str, float] | None]] = []
         for done in finished:
             own = self._settled.pop(done.index, None)
             proposal, measured = own or (self._again(done), done.measured)
             self.history = stages.extend_history(self.history, proposal.batch, measured)
             self._unlearned.append(self.history)
-            past.append((proposal, measured, self.history, own is None))
+            past.append((proposal, measured, self.history, None if own else done.errors))
         return [self._round(*each) for each in past]
 
     def _again(self, done: FinishedRound) -> Proposal:
@@ -274,8 +274,13 @@ class Session:
         return Proposal(Batch(rows, {}, done.failed, done.lowered), len(done.configs), 0, {})
 
     def _round(
-        self, proposal: Proposal, measured: Measurements, history: History, reused: bool
+        self,
+        proposal: Proposal,
+        measured: Measurements,
+        history: History,
+        recorded: Mapping[str, float] | None = None,
     ) -> Round:
+        """Of a round that is reused the errors of the models are those `recorded`."""
         best, batch = history.best, proposal.batch
         return Round(
             index=history.round - 1,
@@ -287,9 +292,11 @@ class Session:
             measured=measured,
             best=latency_at(history, best),
             best_config=None if best is None else history.configs[best],
-            model_errors=stages.model_errors(batch.scores, measured),
+            model_errors=stages.model_errors(batch.scores, measured)
+            if recorded is None
+            else dict(recorded),
             stage_seconds=proposal.stage_seconds,
-            reused=reused,
+            reused=recorded is not None,
         )
 
 

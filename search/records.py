@@ -24,12 +24,14 @@ MAX_ROUNDS = 10_000_000
 MAX_SECONDS = 1e9
 MAX_REASON = 20_000
 MAX_FIELDS = 100
+MAX_ERRORS = 10
 
 Name = Annotated[str, Field(max_length=500)]
 Index = Annotated[int, Field(ge=0, lt=1 << 31)]
 Row = Annotated[list[Index], Field(min_length=1, max_length=1000), FailFast()]
 Rows = Annotated[list[Row], Field(max_length=MAX_TRIALS), FailFast()]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+ModelError = Annotated[float, Field(ge=0, le=1e9)]
 Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 _Round = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -84,13 +86,15 @@ class FreshEntry(MeasuredEntry):
 @with_config(_STRICT)
 class RoundEntry(Filed):
     """Closes a round of so many trials; `failed` are configs lowered beyond them that did not
-    compile, `lowered` counts all lowered beyond them."""
+    compile, `lowered` counts all lowered beyond them. `errors` say how wrong the models were that
+    chose it (`search.stages.model_errors`), where there were any."""
 
     kind: Literal["round"]
     round: _Round
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)]
     lowered: Annotated[int, Field(ge=0, lt=1 << 31)]
     failed: Rows
+    errors: NotRequired[Annotated[dict[Name, ModelError], Field(max_length=MAX_ERRORS)]]
 
 
 @with_config(ConfigDict(strict=True, extra="allow", allow_inf_nan=False))
@@ -187,7 +191,7 @@ def _entry(line: bytes) -> Entry:
 
 
 def _parts(found: object) -> tuple[object, ...]:
-    return (found, found.get("knobs")) if isinstance(found, dict) else ()
+    return (found, found.get("knobs"), found.get("errors")) if isinstance(found, dict) else ()
 
 
 def _contradiction(entry: Entry) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -20,11 +20,13 @@ from search.records import (
     RoundEntry,
     TrialEntry,
 )
-from search.stages import Batch, Known, Trial, measurements_of
+from search.stages import Batch, Known, Trial, measurements_of, model_errors
 from targets.base import Configs, Measurements, Space
 
 RunKey = tuple[str, str, str]
 """What a ledger files a run's records under: workload, target's fingerprint, run."""
+
+ERROR_DIGITS = 4
 
 TRIAL = "trial"
 """The source of a schedule that is one of the trials."""
@@ -32,13 +34,15 @@ TRIAL = "trial"
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """A round the ledger closed: its trials in order, and what else it lowered."""
+    """A round the ledger closed: its trials in order, what else it lowered, and how wrong models
+    were that chose it."""
 
     index: int
     configs: Configs
     measured: Measurements
     failed: Configs
     lowered: int
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunRecords:
@@ -184,9 +188,15 @@ class RunLedger(RunRecords):
             self._trial_record(space, index, slot, batch, measured) for slot in range(len(measured))
         ]
         closing: RoundEntry = {
-            "kind": "round", **self.key, "round": index, "trials": len(measured),
+            "kind": "round", "run": self.key["run"], "workload": self.key["workload"],
+            "target": self.key["target"], "round": index, "trials": len(measured),
             "lowered": batch.lowered, "failed": batch.failed.tolist(),
         }  # fmt: skip
+        if errors := model_errors(batch.scores, measured):
+            # Equal runs write equal bytes also where a learner's last digits differ.
+            closing["errors"] = {
+                name: float(f"{each:.{ERROR_DIGITS}g}") for name, each in errors.items()
+            }
         records.append(closing)
         held = [
             record
@@ -259,6 +269,7 @@ def _finished(closing: RoundEntry, trials: list[TrialEntry]) -> FinishedRound:
         measured=measurements_of([trial_of(t) for t in trials]),
         failed=np.array(closing["failed"], dtype=np.int32).reshape(-1, configs.shape[1]),
         lowered=closing["lowered"],
+        errors=closing.get("errors", {}),
     )
 
 

@@ -141,7 +141,8 @@ class SharedRecord:
             "kind": "settled", **self._run.key, "claim": self._claim, "kept": len(keep),
         }  # fmt: skip
         if len(keep):
-            kept = Batch(batch.rows.rows(keep), {}, batch.failed, batch.lowered)
+            scores = {role: each[keep] for role, each in batch.scores.items()}
+            kept = Batch(batch.rows.rows(keep), scores, batch.failed, batch.lowered)
             space = self.setting.problem.space
             self._run.append(space, index, kept, measured.rows(keep), [settled])
         else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
@@ -15,7 +17,6 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
-from reports import convergence as plots
 from reports import run_notes
 from reports.markdown import plain
 from reports.run_table import gain_of, results_rows
@@ -28,6 +29,8 @@ from targets.workload import Workload
 from tasks import tracking
 from tasks.curves import network_curves
 from tasks.flavours import booster_of
+from tasks.kin import kin_tags
+from tasks.pictures import network_picture, workload_picture
 from tasks.rounds import read_state
 from tasks.stage import step
 from tasks.store import CacheUse, Manifest
@@ -39,7 +42,6 @@ from tuning.run import Job
 from tuning.totals import Total
 
 _DIGITS = 6  # of a metric that is no count
-UNTIL = "round"  # what every step of a network's curves has
 PREFECT_LINK = "the flow run in Prefect"
 
 
@@ -50,8 +52,9 @@ def open_network_run(
     identifies it."""
     title = title_of(params)
     run_id = tracking.open_run(
-        title, tracking.run_key(about), params=params, tags=_tags(params), fresh=options.fresh
-    )
+        title, tracking.run_key(about), params=params, tags=_tags(params) | kin_tags(params),
+        fresh=options.fresh,
+    )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
@@ -121,27 +124,31 @@ def log_artifacts(
         known["fresh_seconds"] = row["afresh"]["seconds"]
     tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
     _say_outcome(run_id, run_notes.outcome_line(row, [row["default_source"]]))
-    _log_files(run_id, trials, plots.convergence(tuned, trials))
+    _log_files(run_id, trials, workload_picture(cache, tuned, trials))
     _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
 
 
 @step("artifacts of the network")
 def log_network_artifacts(
+    cache: CacheUse,
     folder: Path,
     target: outputs.TargetRow,
     summary: outputs.Summary,
     tuned: Sequence[TunedWorkload],
     run_id: str,
+    remark: str,
 ) -> None:
-    """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect."""
-    for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
+    """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
+    which begins with the `remark`, if there is any."""
+    picture = partial(network_picture, cache)
+    for path in outputs.write_outputs(folder, target, summary, tuned, picture):
         tracking.log_file(run_id, path)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
-    with tracking.StepLog(run_id, every=UNTIL) as log:
-        for step_index, values in enumerate(curves):
-            log.add(step_index, values | {UNTIL: float(step_index)})
-    wall, total = {"wall_seconds": summary["wall_seconds"]}, summary["total"]
-    tracking.log_results(run_id, wall | figures_of(total, network_gain(total)))
+    with tracking.StepLog(run_id) as log:
+        for values in curves:
+            log.add(int(values[tracking.STEP_METRIC]), values)
+    known, total = _network_figures(summary), summary["total"]
+    tracking.log_results(run_id, known | figures_of(total, network_gain(total)))
     sources = [row["default_source"] for row in summary["workloads"]]
     _say_outcome(run_id, run_notes.outcome_line(summary["total"], sources))
     title = run_notes.network_title(summary["network"], summary["target"], summary["tuner"])
@@ -152,9 +159,27 @@ def log_network_artifacts(
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
         key="summary",
-        markdown=run_notes.network_summary(title, summary, names, links),
+        markdown=run_notes.network_summary(
+            title, summary, names, links, remark, (folder / folders.CONVERGENCE).read_bytes()
+        ),
         description=plain(title),
     )
+
+
+def _network_figures(summary: outputs.Summary) -> dict[str, float]:
+    """What its workloads have as figures of their own, under the same names: the share of valid
+    trials of all, and how wrong models were in the mean."""
+    rows = summary["workloads"]
+    trials, invalid = (sum(row[name] for row in rows) for name in ("trials", "invalid_trials"))
+    errors = [row["model_errors"] for row in rows if "model_errors" in row]
+    names = sorted({name for each in errors for name in each})
+    return {
+        "wall_seconds": summary["wall_seconds"],
+        "valid_share": 1 - invalid / max(trials, 1),
+        "invalid_trials": float(invalid),
+        "reused_trials": float(sum(row["reused_trials"] for row in rows)),
+        **{name: fmean(each[name] for each in errors if name in each) for name in names},
+    }
 
 
 def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> dict[str, float]:

@@ -6,18 +6,14 @@ takes what does the work, and words to show.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import TracebackType
-from uuid import UUID
 
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
-    create_progress_artifact,
     create_table_artifact,
-    update_progress_artifact,
 )
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
@@ -36,14 +32,13 @@ from services.urls import flow_run_url
 from targets.files import Json
 from tasks import tracking
 from tasks.dead_runs import retire_dead_runs
+from tasks.progress import Progress
 from tasks.stage import step
 from tuning.events import Note
 from tuning.folders import identity
 
 EVERY = "measurements"
 """The metric that every step of a run's curves has."""
-PROGRESS_SECONDS = 2.0
-"""Between two updates of the progress artifact, a call of the server each."""
 
 
 class TrackedSteps:
@@ -118,20 +113,17 @@ def _read_networks(subject: str, work: Callable[[], Problem]) -> Problem:
 @step("{trials} measurements by {method}")
 def _search(method: str, trials: int, run_id: str, work: Callable[[Listener], Lab]) -> Lab:
     """Measure machines and schedules, with a progress that moves and curves in MLflow."""
-    shown, told = _Progress(trials), time.monotonic()
+    shown = Progress("search", trials, f"of {trials} measurements")
     with tracking.StepLog(run_id, every=EVERY) as log:
 
         def hear(event: Event) -> None:
-            nonlocal told
             if not isinstance(event, Standing):
                 return
             log.add(event.trials, curves(event))
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                told = time.monotonic()
-                shown.show(event.trials)
+            shown.show(event.trials)
 
         lab = work(hear)
-    shown.show(trials)  # also of a method that has no more to ask
+    shown.end()
     return lab
 
 
@@ -191,20 +183,6 @@ def curves(event: Standing) -> dict[str, float]:
         "front/size": float(event.front),
         "machines": float(event.machines),
     }
-
-
-class _Progress:
-    """A bar in Prefect's pages."""
-
-    def __init__(self, trials: int) -> None:
-        self.trials = trials
-        made = create_progress_artifact(0.0, key="search", description=f"of {trials} measurements")
-        assert isinstance(made, UUID)  # as everywhere but in asynchronous code
-        self._id = made
-
-    def show(self, done: int) -> None:
-        """So many measurements are done."""
-        update_progress_artifact(self._id, progress=round(100 * done / self.trials, 1))
 
 
 def _open_run(options: CodesignOptions, problem: Problem) -> str:

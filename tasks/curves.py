@@ -1,6 +1,6 @@
-"""Curves that MLflow draws over the rounds of a run, in the section of their common first word:
-`cycles/best`, or `seconds/best` where no cycles are counted. What it is held against are levels,
-equal at every step."""
+"""Curves that MLflow draws over the measurements of a run, in the section of their common first
+word: `cycles/best`, or `seconds/best` where no cycles are counted. What it is held against are
+levels, equal at every step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from targets.capabilities import Latency
+from tasks.tracking import STEP_METRIC
 from tuning.outcome import TunedWorkload
 from tuning.totals import Total
 
@@ -26,11 +27,12 @@ def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
     """The same of all workloads together, each as often as an inference runs it: a step a round,
-    NaN until each has a valid trial."""
+    NaN until each has a valid trial. The measurements up to it are those of all workloads."""
     counted = bool((trials["cycles"] > 0).any())
     unit = "cycles" if counted else "seconds"
     valid = trials[trials["status"] == "valid"]
     rounds = int(trials["round"].max()) + 1 if len(trials) else 0
+    measured = trials.groupby("round").size().reindex(range(rounds), fill_value=0).cumsum()
     best = np.zeros(rounds)
     for each in tuned:
         mine = valid[valid["workload"] == each.workload.id]
@@ -42,4 +44,7 @@ def network_curves(
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }
     beside = {f"{unit}/{name}": float(value) for name, value in levels.items() if value}
-    return [{f"{unit}/best": float(value), **beside} for value in best]
+    return [
+        {STEP_METRIC: float(count), f"{unit}/best": float(value), **beside}
+        for count, value in zip(measured, best, strict=True)
+    ]

@@ -6,10 +6,16 @@ Nothing of it is cached by `tasks.store`: what is finished lies in the dataset's
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from prefect.artifacts import create_markdown_artifact
+
+from evaluation.datasets.about import About
 from evaluation.datasets.build import made
 from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
 from evaluation.datasets.rows import Progress
+from reports.datasets import dataset_line
+from reports.markdown import plain
 from tasks.stage import step
 
 
@@ -35,3 +41,9 @@ def _measure_rows(title: str, rows: int, work: Callable[[], bytes]) -> bytes:
     """Draw, lower and measure the rows of a file. `work` stands for a plan of thousands of cells,
     which Prefect would walk through."""
     return work()
+
+
+def say_built(about: About, out: Path) -> None:
+    """How large the dataset is, as an artifact of the flow run."""
+    line = plain(dataset_line(about, out))
+    create_markdown_artifact(key="dataset", markdown=line, description=plain(str(out)))

@@ -42,7 +42,7 @@ _CHART: Json = {
     "metricSectionId": f"{VIEW_KEY}-cycles",
     "isGenerated": False,
     "deleted": False,
-    "displayName": "best cycles, untuned and bound",
+    "displayName": "best cycles over measurements, untuned and bound",
     "metricKey": _CURVES[0],
     "selectedMetricKeys": list(_CURVES),
     "lineSmoothness": 0,

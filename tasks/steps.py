@@ -18,6 +18,7 @@ from targets.base import Target
 from targets.capabilities import Latency
 from targets.files import Json
 from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks.course import Course
 from tasks.curves import chart
 from tasks.dead_runs import retire_dead_runs
 from tasks.performer import CachedStages
@@ -31,6 +32,7 @@ from tuning.network import Extracted, Model
 from tuning.options import CHAMPION, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Summary, summary_of, target_row
+from tuning.run_file import is_complete
 from tuning.study import Study, space_of, study_of
 
 Params = dict[str, Json]
@@ -42,12 +44,14 @@ class TrackedNetwork:
     """Keeps `tuning.run.NetworkSteps`; a context, which ends the network's run in MLflow as what it
     was: finished, failed, or stopped by a person."""
 
-    def __init__(self, cache: CacheUse, emit: Listener, tune_one: TuneOne) -> None:
+    def __init__(self, cache: CacheUse, emit: Listener, tune_one: TuneOne, course: Course) -> None:
         self.cache = cache
+        self.course = course
         self.emit = emit
         self.tune_one = tune_one
         self.params: Params = {}
         self.run_id = ""
+        self._repeats = False
         self._imported = Manifest("import_model", "")
 
     def __enter__(self) -> TrackedNetwork:
@@ -92,6 +96,8 @@ class TrackedNetwork:
         }
         tag_flow_run(self.params)
         self.run_id = artifacts.open_network_run(options, about, self.params, len(what.subgraphs))
+        self._repeats = tracking.repeated_run(self.run_id) is not None
+        self.course.show(options.trials * len(what.subgraphs))
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         if self.params.get("warm_start") != CHAMPION:
@@ -102,6 +108,12 @@ class TrackedNetwork:
         return found or (study, ExplorerState())
 
     def tune(self, job: run.Job) -> TunedWorkload:
+        """In a flow of its own, with a run in MLflow; but not again where the same command has
+        ended well before, and the record has it all."""
+        if self._repeats and job.seat is None and is_complete(job.options.folder):
+            tuned = run.tune_workload(job, CachedWorkload(self.cache, job.emit))
+            if tuned.reused_trials == tuned.trials:
+                return tuned
         return self.tune_one(job, self.params, self.run_id)
 
     def write(
@@ -116,35 +128,28 @@ class TrackedNetwork:
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
+        self.course.end()
+        if remark := self.course.remark(summary):
+            self.emit(Note(remark))
         artifacts.log_network_artifacts(
-            options.folder, target_row(options, what.target), summary, tuned, self.run_id
-        )
+            self.cache, options.folder, target_row(options, what.target), summary, tuned,
+            self.run_id, remark,
+        )  # fmt: skip
         return summary
 
 
-class TrackedWorkload:
-    """Keeps `tuning.run.WorkloadSteps`, on a run in MLflow that is open already."""
+class CachedWorkload:
+    """Keeps `tuning.run.WorkloadSteps` in tasks that look into the cache, and tells MLflow nothing:
+    all there is to tell is there."""
 
-    def __init__(
-        self, cache: CacheUse, emit: Listener, folder: Path, run_id: str, log: tracking.StepLog
-    ) -> None:
+    def __init__(self, cache: CacheUse, emit: Listener) -> None:
         self.cache = cache
         self.emit = emit
-        self.folder = folder
-        self.run_id = run_id
-        self.log = log
-        self.beside: dict[str, Latency | None] = {}
 
     def untuned(self, study: Study) -> Untuned:
         self.emit(StageBegan("measure_default"))
         done = schedules.measure_default(self.cache, study)
-        found = schedules.read_default(_took(done, self.emit))
-        self.beside = {
-            "untuned": None if found.default is None else found.default.latency,
-            "bound": proof.bound_of(study),
-            "roofline": proof.roofline_of(study),
-        }
-        return found
+        return schedules.read_default(_took(done, self.emit))
 
     def stages(self, study: Study, setting: Setting) -> CachedStages:
         self._stages = CachedStages(self.cache, study, self.emit)
@@ -153,9 +158,46 @@ class TrackedWorkload:
     def measure_afresh(
         self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[Fresh]:
-        self.log.flush()
         self.emit(StageBegan("measure_afresh"))
         return schedules.measure_afresh(study, block, contenders, turns)
+
+    def round_done(self, done: Round, trials: int) -> None:
+        pass
+
+    def verify(self, study: Study, chosen: Schedule) -> None:
+        self.emit(StageBegan("verify_schedule"))
+        _took(schedules.verify_schedule(self.cache, study, chosen), self.emit)
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        pass
+
+
+class TrackedWorkload(CachedWorkload):
+    """The same, told to a run in MLflow that is open already."""
+
+    def __init__(
+        self, cache: CacheUse, emit: Listener, folder: Path, run_id: str, log: tracking.StepLog
+    ) -> None:
+        super().__init__(cache, emit)
+        self.folder = folder
+        self.run_id = run_id
+        self.log = log
+        self.beside: dict[str, Latency | None] = {}
+
+    def untuned(self, study: Study) -> Untuned:
+        found = super().untuned(study)
+        self.beside = {
+            "untuned": None if found.default is None else found.default.latency,
+            "bound": proof.bound_of(study),
+            "roofline": proof.roofline_of(study),
+        }
+        return found
+
+    def measure_afresh(
+        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[Fresh]:
+        self.log.flush()
+        return super().measure_afresh(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         figures = {
@@ -165,12 +207,11 @@ class TrackedWorkload:
             "failed_compiles": float(done.failed_compiles),
             **done.model_errors,
         }
-        self.log.add(done.index, figures | chart({"best": done.best, **self.beside}))
+        self.log.add(trials, figures | chart({"best": done.best, **self.beside}))
 
     def verify(self, study: Study, chosen: Schedule) -> None:
         self.log.flush()
-        self.emit(StageBegan("verify_schedule"))
-        _took(schedules.verify_schedule(self.cache, study, chosen), self.emit)
+        super().verify(study, chosen)
 
     def finish(self, tuned: TunedWorkload, session: Session) -> None:
         state = self._stages.manifest_of(session.state)

@@ -40,7 +40,8 @@ REPEATS_TAG = "tilewright.repeats"
 VERSION_TAG = "tilewright.version"
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment on its training runs, not on traces of language models."""
-STEP_METRIC = "trials"  # logged at every step
+STEP_METRIC = "trials"
+"""Logged at every step, and what steps count: so curves of runs with rounds of any size compare."""
 KEPT_SECONDS = 1.0
 FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
 
@@ -112,6 +113,33 @@ def describe_run(run_id: str, note: str) -> None:
 def note_of(run_id: str) -> str:
     """What `describe_run` wrote."""
     return str(_client().get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, ""))
+
+
+def tags_of(run_id: str) -> dict[str, str]:
+    """All tags of a run."""
+    return dict(_client().get_run(run_id).data.tags)
+
+
+def tag_run(run_id: str, tags: Mapping[str, str]) -> None:
+    """Add tags to a run, or change them."""
+    _client().log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+
+
+def last_like(run_id: str, like: Mapping[str, str], rather: Mapping[str, str]) -> str | None:
+    """The id of the last other run with the tags `like` that ended well; of those that have the
+    tags `rather` too, if there are any. Values are digests: nobody chose them."""
+    for wanted in (dict(like) | dict(rather), like):
+        asked = " and ".join(f"tags.`{name}` = '{value}'" for name, value in wanted.items())
+        found = _client().search_runs(
+            [_experiment()],
+            filter_string=f"attributes.status = 'FINISHED' and {asked}",
+            order_by=["attributes.end_time DESC"],
+            max_results=2,
+        )
+        others = [str(run.info.run_id) for run in found if run.info.run_id != run_id]
+        if others:
+            return others[0]
+    return None
 
 
 def _latest(key: str) -> Run | None:
@@ -196,6 +224,11 @@ def log_results(run_id: str, values: Mapping[str, float]) -> None:
 def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
     """Keep a copy of a file with the run, in a folder of its artifacts."""
     _client().log_artifact(run_id, str(path), folder)
+
+
+def fetch_file(run_id: str, name: str, folder: Path) -> Path:
+    """Copy a file that is kept with a run into a folder. Raises `MlflowException` and `OSError`."""
+    return Path(_client().download_artifacts(run_id, name, str(folder)))
 
 
 def log_booster(run_id: str, name: str, kind: str, booster: object, version: str) -> None:

@@ -20,11 +20,15 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from evaluation.datasets import training
 from evaluation.datasets.training import Fitted, Say, TrainingOptions
 from models.transfer.table import Table
+from reports.markdown import code, plain
+from reports.run_notes import listed, paragraphs
+from reports.run_table import markdown_table
 from services.urls import flow_run_url
 from targets.files import Json
 from tasks import tracking
@@ -35,7 +39,7 @@ from tasks.stage import step
 
 __all__ = [
     "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model",
-    "read_dataset", "register_model",
+    "read_dataset", "register_model", "say_trained",
 ]  # fmt: skip
 
 NEWEST = "newest"
@@ -93,6 +97,22 @@ def register_model(
         raise
     tracking.close_run(run_id)
     return found
+
+
+def say_trained(
+    options: TrainingOptions, metrics: Mapping[str, Json], registered: Registered
+) -> None:
+    """How well the model orders programs and where it is, as an artifact of the flow run."""
+    figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
+    title = f"{options.kind}, {options.split}"
+    note = paragraphs(
+        f"# {plain(title)}",
+        f"{plain(registered.name)} version {plain(registered.version)} "
+        f"({plain(', '.join(registered.aliases))}), kept in {code(options.out)}.",
+        listed({"this run in MLflow": tracking.run_url(registered.run_id)}),
+        markdown_table([{"figure": k, "value": f"{v:.6g}"} for k, v in figures.items()]),
+    )
+    create_markdown_artifact(key="model", markdown=note, description=plain(title))
 
 
 def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:

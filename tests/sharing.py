@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from services.home import Home, use_home
-from services.prefect_server import Login, start_prefect_server
+from services.prefect_server import Login, start_prefect_pages, start_prefect_server
+from services.server_process import LOOPBACK
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
 """Beginnings of the variables that decide where records are kept."""
@@ -45,13 +46,18 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 @contextmanager
-def prefect_beside(root: Path) -> Iterator[Login]:
-    """What opens a server on the records below `root`, as a command starts one for itself."""
+def prefect_beside(root: Path, *, acting: bool = False) -> Iterator[Login]:
+    """What opens a server on the records below `root`, as a command starts one for itself; or one
+    that schedules runs and acts on events."""
     before = dict(os.environ)
     try:
         for name in [name for name in before if name.startswith(OURS)]:
             del os.environ[name]
-        server = start_prefect_server(use_home(Home(root)))
+        if acting:
+            os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "true"
+            server = start_prefect_pages(use_home(Home(root)), LOOPBACK, free_port())
+        else:
+            server = start_prefect_server(use_home(Home(root)))
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,6 +24,14 @@ OptionValue = str | int | float | bool
 
 class OptionsError(TilewrightError):
     """An argument that makes no sense."""
+
+
+def _with_tuners(schema: dict[str, Any]) -> None:
+    """A form offers those there are."""
+    from search.registry import TunerError, tuners
+
+    with suppress(TunerError):  # a package's that does not load: said when it is asked for
+        schema["enum"] = list(tuners())
 
 
 class TuningOptions(BaseModel):
@@ -52,7 +61,12 @@ class TuningOptions(BaseModel):
         min_length=1,
         description="a preset, a file, or the name of a kind of target",
     )
-    tuner: str = Field(default="default", min_length=1, description="a registered tuner")
+    tuner: str = Field(
+        default="default",
+        min_length=1,
+        description="a registered tuner",
+        json_schema_extra=_with_tuners,
+    )
     tuner_options: dict[str, OptionValue] = Field(
         default_factory=dict, description="options of the tuner, by name"
     )

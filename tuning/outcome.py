@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NotRequired, TypedDict
 
-from search import History
+from search import History, Round
 from search.engine import latency_at
-from search.run_records import TRIAL
+from search.run_records import ERROR_DIGITS, TRIAL
 from targets.capabilities import Latency, is_published
 from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.workload import Workload
@@ -38,7 +39,8 @@ class ScheduleRow(TypedDict):
 
 class WorkloadRow(TypedDict):
     """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
-    `afresh` is there where it gives other numbers each time."""
+    `afresh` is there where it gives other numbers each time, `model_errors` where the tuner had
+    models: means over rounds of what `search.stages.model_errors` says of each."""
 
     id: str
     operator: str
@@ -65,6 +67,7 @@ class WorkloadRow(TypedDict):
     timed_again: int
     wall_seconds: float
     afresh: NotRequired[FreshRow]
+    model_errors: NotRequired[dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class TunedWorkload:
     timed_again: int
     wall_seconds: float
     afresh: Afresh | None = None
+    model_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def workload(self) -> Workload:
@@ -155,6 +159,8 @@ class TunedWorkload:
         }
         if self.afresh is not None:
             row["afresh"] = self.afresh.row()
+        if self.model_errors:
+            row["model_errors"] = dict(self.model_errors)
         return row
 
     def schedule(self) -> ScheduleRow:
@@ -176,6 +182,16 @@ class TunedWorkload:
         if self.afresh is not None and self.afresh.tuned_interval is not None:
             row["seconds_interval"] = self.afresh.tuned_interval
         return row
+
+
+def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
+    """How wrong the models were on trials before they saw them: each figure's mean over the rounds
+    that have it."""
+    names = dict.fromkeys(name for each in rounds for name in each.model_errors)
+    return {
+        name: _rounded(fmean(r.model_errors[name] for r in rounds if name in r.model_errors))
+        for name in sorted(names)
+    }
 
 
 def choose_schedule(study: Study, history: History, default: Schedule | None) -> Schedule | None:
@@ -221,6 +237,10 @@ def cycles_of(latency: Latency | None) -> int | None:
 def seconds_of(latency: Latency | None) -> float | None:
     """None where nothing is known."""
     return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{ERROR_DIGITS}g}")
 
 
 def latency_to_json(latency: Latency) -> dict[str, Json]:

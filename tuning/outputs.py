@@ -7,6 +7,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tuning.run import Network
 
 SCHEDULES_VERSION = 1
+PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
+"""Whose versions a summary names."""
 
 Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 """Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
@@ -50,8 +53,9 @@ class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
     were dealt: `trials` are then those of a workload on average at most. `macs` says how much of
     the network `total` covers, `run_key` whose results they are (`tuning.run_file`). `verified` is
-    false where the target runs no programs on data, so that nobody saw what schedules compute. The
-    last two are those of a run that is tracked."""
+    false where the target runs no programs on data, so that nobody saw what schedules compute.
+    `versions` are those of this program and of what it compiles and learns with. The last two are
+    those of a run that is tracked."""
 
     network: str
     target: str
@@ -70,6 +74,7 @@ class Summary(TypedDict):
     stop_gain: NotRequired[StopGain]
     run_key: NotRequired[str]
     verified: NotRequired[bool]
+    versions: NotRequired[dict[str, str]]
     mlflow_run_id: NotRequired[str]
     prefect_flow_run_id: NotRequired[str]
 
@@ -115,6 +120,7 @@ def summary_of(
         "total": totals(rows),
         "wall_seconds": 0.0,
         "run_key": run_key(options, [each.study for each in tuned]),
+        "versions": {name: version(name) for name in PACKAGES},
     }
     if dealt is not None:
         summary["stop_gain"] = dealt

@@ -49,7 +49,7 @@ from tuning.fitting import check_fits
 from tuning.ledgers import RecordOf, trials_of_folder
 from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
-from tuning.outcome import Schedule, TunedWorkload, Untuned, choose_schedule
+from tuning.outcome import Schedule, TunedWorkload, Untuned, choose_schedule, mean_errors
 from tuning.outputs import Part, Summary
 from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
 from tuning.run_file import replaced, write_run
@@ -253,6 +253,7 @@ def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
         timed_again=len(timed),
         wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
         afresh=None if final is None else final.afresh,
+        model_errors=mean_errors(done),
     )
     steps.finish(tuned, session)
     job.emit(WorkloadTuned(tuned))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LIBRARY_KIND = "library"
 TRIALS = 16
 MOST_INPUT_BYTES = 1 << 30
 
@@ -88,10 +87,6 @@ def build(
         typer.echo(f"note: {warning}", err=True)
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
-    elif made.manifest.get("kind") == LIBRARY_KIND:
-        from cli.views.library import show_library
-
-        show_library(made.manifest, out, console)
     else:
         show_built(made.manifest, out, console)
 

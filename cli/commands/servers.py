@@ -67,6 +67,18 @@ def serve(
     root: Annotated[
         Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
     ] = Path(),
+    when_worse: Annotated[
+        str,
+        typer.Option(
+            help="A run that is worse than the last one like it: 'flag' it, 'fail' it, or do not "
+            "look ('off').",
+            metavar="flag|fail|off",
+        ),
+    ] = "flag",
+    tolerance: Annotated[
+        float,
+        typer.Option(metavar="PERCENT", help="By how much a run may be worse (tilewright diff)."),
+    ] = 0.0,
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
@@ -75,6 +87,7 @@ def serve(
     from tuning.checks import check
     from tuning.folders import below_root
     from tuning.options import parse_options
+    from tuning.watching import parse_watch
 
     prefect = port_or_last(prefect_port, PREFECT)
     check_ports({"--prefect-port": prefect})
@@ -82,13 +95,20 @@ def serve(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
         out="" if out is None else str(out), batch=batch,
     )  # fmt: skip
+    watch = parse_watch(when_worse, tolerance)
     check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
     from flows.deployment import check_cron, serve_tuning
 
     if every is None:
         check_cron(cron)
     serve_tuning(
-        options, root=root.resolve(), cron=cron, every_seconds=every, port=prefect, emit=typer.echo
+        options,
+        watch,
+        root=root.resolve(),
+        cron=cron,
+        every_seconds=every,
+        port=prefect,
+        emit=typer.echo,
     )
 
 

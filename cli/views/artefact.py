@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cli.views.terminal import ruled_table, say
+from reports.building import built_lines
 from reports.figures import mega, milliseconds, percent, plural
-from targets.files import Json, as_int, as_list, as_number, as_object, as_text
+from targets.files import Json
 
 if TYPE_CHECKING:
     from networks.artefact import Artefact, Profile
@@ -21,40 +22,8 @@ MEBI = 1 << 20
 
 def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
     """What an artefact holds and costs."""
-    cycles, macs = as_object(manifest["cycles"]), as_object(manifest["macs"])
-    stream, alone = as_int(cycles["stream"]), as_int(cycles["sum_of_layers"])
-    total, ours = as_int(macs["total"]), as_int(macs["accelerator"])
-    layers, islands = as_list(manifest["layers"]), as_list(manifest["cpu"])
-    segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
-    hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
-    say(console, f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}")
-    streams = f"{len(segments)} {plural(len(segments), 'stream')}"
-    say(
-        console,
-        f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
-        f"{milliseconds(stream / hertz)} ms",
-    )
-    say(console, f"  {alone:,} cycles is the sum of the layers, each by itself")
-    say(console, f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the "
-                 "accelerator")  # fmt: skip
-    say(console, f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:")
-    for buffer in as_list(as_object(manifest["memory"])["buffers"]):
-        row = as_object(buffer)
-        say(console, f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes")
-    if islands:
-        names = [
-            as_text(as_object(each)["operator"]) or "?"
-            for island in islands
-            for each in as_list(as_object(island)["operators"])
-        ]
-        kinds = ", ".join(f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names))
-        say(console, f"  left to the CPU: {kinds}")
-    if manifest["bare"] is True:
-        say(console, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…")
-    elif islands:
-        say(console, "  not for a board by itself: the host must compute those")
-    else:
-        say(console, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}")
+    for line in built_lines(manifest, out):
+        say(console, line)
 
 
 def show_run(artefact: Artefact, spent: Profile, output: Path, console: Console) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from cli.views.terminal import progress_bar, say
 from evaluation.datasets.about import About
 from evaluation.datasets.build import Listener, Planned, RowsDone
+from reports.datasets import dataset_line
 from reports.figures import plural
 
 _QUIET_SECONDS = 30.0
@@ -44,10 +45,4 @@ def building(console: Console) -> Iterator[Listener]:
 
 def show_built(about: About, out: Path, console: Console) -> None:
     """How large the dataset is, and its digest."""
-    size = sum(file.bytes for file in about.files)
-    say(
-        console,
-        f"{out}: {about.rows:,} rows of {len(about.hardware)} pieces of hardware and "
-        f"{len(about.workloads)} workloads, {size / 1e6:,.1f} MB in {len(about.files)} "
-        f"{plural(len(about.files), 'file')}; digest {about.digest[:16]}",
-    )
+    say(console, dataset_line(about, out))

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from cli.views.terminal import ruled_table, say
-from networks.artefact.compiled import LIBRARY, TOLERANCE, CompiledArtefact, KernelError
+from networks.artefact.compiled import TOLERANCE, CompiledArtefact, KernelError
 from networks.artefact.compiled_profile import LibraryProfile
 from reports.figures import mega, milliseconds, percent, plural
-from targets.files import Json, as_int, as_list, as_object, as_text
+from targets.files import Json, as_text
 
 MEBI = 1 << 20
-
-
-def show_library(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
-    """What a library holds."""
-    macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
-    total, ours = as_int(macs["total"]), as_int(macs["kernels"])
-    kernels = {as_text(as_object(row)["function"]) for row in layers}
-    size = (out / LIBRARY).stat().st_size
-    say(console, f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}")
-    say(
-        console,
-        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
-        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
-        f"{mega(total)} MMAC; the rest as TVM compiles it",
-    )
-    say(console, f"  {size / MEBI:.1f} MiB of code and weights")
 
 
 def show_library_run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import digest_of, read_table
@@ -41,8 +41,16 @@ class TrainingOptions(BaseModel):
 
     dataset: str = Field(min_length=1, description="folder of a dataset")
     out: str = Field(min_length=1, description="folder for the model")
-    kind: str = Field(default="xgboost", description="kind of model")
-    split: str = Field(default="by_target", description="what the rows judged on are new in")
+    kind: str = Field(
+        default="xgboost",
+        description="kind of model",
+        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](kinds())),
+    )
+    split: str = Field(
+        default="by_target",
+        description="what the rows judged on are new in",
+        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](KINDS)),
+    )
     seed: int = Field(default=0, ge=0, description="same seed, same split")
     minutes: float = Field(default=30.0, gt=0, description="training ends after so long at most")
     rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")

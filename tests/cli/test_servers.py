@@ -1,4 +1,4 @@
-"""`tilewright ui` and `serve`, and the deployment file: real servers, one scheduled run."""
+"""`tilewright ui` and `serve`: real servers, one scheduled run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -72,7 +71,6 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         assert "warning" not in printed
         assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
         assert {address.ip for address in listening(pages.pid)} == {LOOPBACK}
-        _deploy_and_list(place, f"http://{LOOPBACK}:{prefect}/api")
     finally:
         assert stop(pages) == 0
     assert not answers(f"http://{LOOPBACK}:{prefect}/api/health")
@@ -104,31 +102,6 @@ def _open_in_a_browser(links: dict[str, str]) -> None:
         asked = {"max_results": 5}
         found = browser.post(f"{mlflow}ajax-api/2.0/mlflow/experiments/search", json=asked).json()
         assert [each["name"] for each in found["experiments"]] == ["Default"]
-
-
-def _deploy_and_list(place: Place, api: str) -> None:
-    """The deployment file is accepted, listed, and its form refuses nonsense."""
-    login = place.login(api)
-    environment = place.environment | login.settings | {"DO_NOT_TRACK": "true"}
-    program = Path(sys.executable).with_name("prefect")
-    pool, headers = {"name": "tilewright", "type": "process"}, login.credentials.headers
-    post(f"{api}/work_pools/", pool, headers)
-    done = subprocess.run(
-        [str(program), "--no-prompt", "deploy", "--all", "--prefect-file",
-         "deployments/prefect.yaml"],
-        cwd=ROOT, env=environment | {"PREFECT_HOME": str(place.folder / "prefect")},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    (nightly,) = post(f"{api}/deployments/filter", {}, headers)
-    assert nightly["name"] == "nightly"
-    (flow,) = post(f"{api}/flows/filter", {}, headers)
-    assert flow["name"] == "tune_network"
-    bad = {"parameters": {"options": {"trials": 0}}}
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(f"{api}/deployments/{nightly['id']}/create_flow_run", bad, headers)
-    assert 400 <= refused.value.code < 500
-    assert "options.trials" in refused.value.read().decode()
 
 
 def test_serve_executes_a_scheduled_run(place: Place) -> None:

@@ -49,14 +49,14 @@ def write_board(indent: int | None = None, **changes: int) -> None:
 
 
 def tuned(**changes: Any) -> dict[str, Any]:
-    from flows.tuning import tune_network
+    from flows.tuning import network_flow
 
     # what a new process would not know either
     for kept in (network._network, study._target, study._problem, study._explorer):
         kept.cache_clear()
     before = _written()
     with contextlib.redirect_stdout(sys.stderr):
-        summary = tune_network(BASE.model_copy(update=changes))
+        summary = network_flow()(BASE.model_copy(update=changes))
     new = Counter(path.parent.name for path, _ in _written() - before)
     reused = sum(row["reused_trials"] for row in summary["workloads"])
     return {"computed": dict(sorted(new.items())), "reused": reused}

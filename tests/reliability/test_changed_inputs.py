@@ -66,6 +66,8 @@ def test_a_change_computes_what_depends_on_it(
     found = dict(runs[change]["computed"])
     if change == "more trials":  # a better schedule is verified, the same one is not
         assert found.pop("verify_schedule", 0) <= WORKLOADS
+    # pictures are drawn of what was measured, one a workload and one of all
+    assert found.pop("picture", 0) == (WORKLOADS + 1 if "simulate_batch" in computed else 0)
     assert found == computed
     assert runs[change]["reused"] == reused
 

@@ -36,6 +36,7 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     first, *others = network_curves(trials, [one, two], total)
     assert math.isnan(first["cycles/best"])
     assert [step["cycles/best"] for step in others] == [5000.0, 4000.0]
+    assert [step["trials"] for step in (first, *others)] == [3.0, 5.0, 6.0]
     assert first["cycles/untuned"] == 8000.0
     assert first["cycles/bound"] == 1500.0
 

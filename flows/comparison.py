@@ -1,0 +1,52 @@
+"""The flow that holds tuners against each other.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from evaluation.compare.comparison import run_comparison
+from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
+from evaluation.compare.selection import enumerated
+from flows.forms import CompareForm, confined
+from services.home import use_home
+from tasks.comparison import compare_all, record_all, report_all
+from tuning.folders import check_folder
+
+ORACLES = "oracle"
+"""Folder of enumerated spaces, below the home."""
+
+
+@flow(
+    name="compare_tuners",
+    flow_run_name="{options.subject} on {options.target}, {options.rivals}",
+    persist_result=False,
+)
+def compare_tuners(options: CompareForm) -> str:
+    """Run several tuners with many seeds and hold them against the enumerated optimum; returns the
+    name of the best."""
+    home, out = use_home(), confined(options.out)
+    check_budget(options.trials, options.batch)
+    seeds = parse_seeds(options.seeds)
+    configs = parse_tuner_configs(options.rivals)
+    check_folder(out)
+    test_bed, left_out = enumerated(
+        options.network or None, options.workloads, options.target, options.space, False,
+        options.max_waste, home.root / ORACLES,
+    )  # fmt: skip
+    for text, reason in left_out.items():
+        get_run_logger().info(f"left out: {text}: {reason}")
+    what = plan(test_bed, configs, seeds, options.trials, options.batch)
+    runs = len(what.jobs)
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        compared = compare_all(
+            runs, options.rivals,
+            lambda progress: run_comparison(
+                what, out, processes=options.jobs, fresh=options.fresh, progress=progress
+            ),
+        )  # fmt: skip
+        report_all(str(out), lambda: compared)
+        record_all(runs, str(out), lambda: compared)
+    return compared.standings[0].tuner

@@ -1,0 +1,32 @@
+"""The flow of a network as deployments run it: tuned, and held against the last run like it.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
+from tasks.watch import watch_run
+from tuning.options import TuningOptions
+from tuning.outputs import Summary
+from tuning.watching import FAIL, OFF, WatchOptions
+
+WATCHED = WatchOptions()
+
+
+@flow(name=FLOW, flow_run_name=RUN_NAME, persist_result=False)
+def tune_network(options: TuningOptions, watch: WatchOptions = WATCHED) -> Summary | State[Summary]:
+    """Tune every workload of a network, and hold the results against those of the last run of the
+    same network on the same target."""
+    summary, remark = tuned(options)
+    if watch.when_worse == OFF:
+        return ended(summary, remark)
+    watched = watch_run(confined(options).folder, summary, watch)
+    if not watched.worse:
+        return ended(summary, remark)
+    why = "; ".join((watched.sentence, *watched.reasons))
+    if watch.when_worse == FAIL:
+        return Failed(message=why)
+    return ended(summary, why)

@@ -1,0 +1,79 @@
+"""What an artefact holds and costs, in lines: for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reports.figures import mega, milliseconds, percent, plural
+from reports.markdown import plain
+from reports.run_notes import paragraphs
+from targets.files import Json, as_int, as_list, as_number, as_object, as_text
+
+LIBRARY_KIND = "library"
+MEBI = 1 << 20
+
+
+def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    """A line for what was built, further ones set off by spaces."""
+    head = f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}"
+    of = _library if manifest.get("kind") == LIBRARY_KIND else _programs
+    return [head, *of(manifest, out)]
+
+
+def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str]) -> str:
+    """The same in Markdown, with doubts about it."""
+    head, *lines = built_lines(manifest, out)
+    doubts = "\n".join(f"- {plain(each)}" for each in warnings)
+    listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
+    return paragraphs(f"# {plain(head)}", listed, "Doubts:\n\n" + doubts if doubts else "")
+
+
+def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    cycles, macs = as_object(manifest["cycles"]), as_object(manifest["macs"])
+    stream, alone = as_int(cycles["stream"]), as_int(cycles["sum_of_layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["accelerator"])
+    layers = as_list(manifest["layers"])
+    segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
+    hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
+    streams = f"{len(segments)} {plural(len(segments), 'stream')}"
+    buffers = [as_object(each) for each in as_list(as_object(manifest["memory"])["buffers"])]
+    return [
+        f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
+        f"{milliseconds(stream / hertz)} ms",
+        f"  {alone:,} cycles is the sum of the layers, each by itself",
+        f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the accelerator",
+        f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
+        *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
+        *_left_to_others(manifest, out),
+    ]
+
+
+def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    islands = as_list(manifest["cpu"])
+    names = [
+        as_text(as_object(each)["operator"]) or "?"
+        for island in islands
+        for each in as_list(as_object(island)["operators"])
+    ]
+    kinds = ", ".join(f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names))
+    left = [f"  left to the CPU: {kinds}"] if islands else []
+    if manifest["bare"] is True:
+        return [*left, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…"]
+    if islands:
+        return [*left, "  not for a board by itself: the host must compute those"]
+    return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
+
+
+def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    from networks.artefact.compiled import LIBRARY
+
+    macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["kernels"])
+    kernels = {as_text(as_object(row)["function"]) for row in layers}
+    return [
+        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
+        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
+        f"{mega(total)} MMAC; the rest as TVM compiles it",
+        f"  {(out / LIBRARY).stat().st_size / MEBI:.1f} MiB of code and weights",
+    ]

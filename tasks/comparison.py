@@ -1,0 +1,90 @@
+"""The steps of a comparison of tuners as Prefect tasks.
+
+A task stands for work on plans and tables of many runs, which Prefect would walk through: it takes
+what does the work, and words to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from evaluation.compare.comparison import COMPARISON, Comparison, Progress
+from evaluation.compare.runs import TunerRun
+from evaluation.compare.verdict import verdict
+from reports.compare.report import REPORT, write_report
+from reports.compare.standings_table import standings_columns
+from reports.compare.verdict import spoken
+from reports.markdown import code, plain
+from reports.run_notes import paragraphs
+from reports.run_table import markdown_table
+from tasks.comparison_records import log_comparison
+from tasks.crowning import crown
+from tasks.progress import Progress as Bar
+from tasks.stage import step
+
+
+class MovedOn(Progress):
+    """Moves a progress artifact."""
+
+    def __init__(self, runs: int) -> None:
+        self._bar, self._done = Bar("runs", runs, f"of {runs} runs"), 0
+
+    def tuning(self, kept: int, runs: int) -> None:
+        self._done = kept
+
+    def finished(self, run: TunerRun) -> None:
+        self._done += 1
+        self._bar.show(self._done)
+
+    def end(self) -> None:
+        """All runs are done."""
+        self._bar.end()
+
+
+@step("{runs} runs of {tuners}")
+def compare_all(runs: int, tuners: str, work: Callable[[Progress], Comparison]) -> Comparison:
+    """Measure spaces that are unknown, and run every tuner."""
+    shown = MovedOn(runs)
+    compared = work(shown)
+    shown.end()
+    return compared
+
+
+@step("report in {place}")
+def report_all(place: str, compared: Callable[[], Comparison]) -> None:
+    """The page with all that was found, and the standings in Prefect."""
+    found = compared()
+    write_report(found, Path(place))
+    rows = standings_rows(found)
+    said = verdict(found.results, found.standings)
+    tuner = said.best.tuner
+    create_table_artifact(key="standings", table=rows, description=plain(tuner))
+    note = paragraphs(
+        f"# {plain(tuner)}",
+        f"{plain(tuner)} {plain(spoken(said))}",
+        markdown_table(rows),
+        f"The report is {code(REPORT)} in {code(place)}.",
+    )
+    create_markdown_artifact(key="comparison", markdown=note, description=plain(tuner))
+
+
+@step("{runs} runs to MLflow")
+def record_all(runs: int, place: str, compared: Callable[[], Comparison]) -> int:
+    """All runs in MLflow, and the best tuner's models among the registered ones; says how many."""
+    found, folder = compared(), Path(place)
+    files = [folder / REPORT, folder / COMPARISON]
+    logged = log_comparison(found.plan, found.results, found.runs, files)
+    return len(crown(found.plan, found.results, found.standings, logged))
+
+
+def standings_rows(compared: Comparison) -> list[dict[str, str]]:
+    """A row a tuner, best first."""
+    columns = standings_columns(compared.standings)
+    return [
+        {"tuner": standing.tuner}
+        | {" ".join(column.heading): column.cells[place].text for column in columns}
+        for place, standing in enumerate(compared.standings)
+    ]

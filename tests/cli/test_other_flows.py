@@ -1,0 +1,69 @@
+"""The flows that deployments run beside tuning: what they leave, and where they leave nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.prefect_server import Login
+from tests import warm
+from tests.cli.conftest import Place
+
+pytestmark = pytest.mark.slow(seconds=8)
+
+RUN = """
+import json, os, sys
+import services
+from services.home import use_home
+use_home()
+from flows.building import build_artefact
+from flows.codesign import codesign
+from flows.comparison import compare_tuners
+from flows.dataset import build_dataset
+from flows.training import train_model
+
+flows = [
+    (build_artefact, dict(model="digits_cnn", trials=0, out="built")),
+    (compare_tuners, dict(network="digits_cnn", workloads=["4"], tuners=["random", "ga"], trials=8,
+                          seeds="0-1", out="compared")),
+    (build_artefact, dict(model="digits_cnn", trials=0, out="../built")),
+    (compare_tuners, dict(network="digits_cnn", out="../compared")),
+    (build_dataset, dict(rows=1, cpu_rows=0, out="../rows")),
+    (train_model, dict(dataset="rows", out="../model")),
+    (codesign, dict(networks=["digits_cnn"], budget=1.0, out="../front")),
+]
+for flow, options in flows:
+    state = flow(options, return_state=True)
+    print(json.dumps([flow.name, state.type.value, state.message]), file=sys.stderr)
+from services.embedded import drain
+drain()
+"""
+
+
+def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
+    tmp_path: Path, prefect_server: Login
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    place = Place(folder, prefect_server)
+    environment = place.environment | {"TILEWRIGHT_OUTPUT_ROOT": "."}
+    done = warm.run([], folder, environment, 600, program=RUN)
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+    assert [line[:2] for line in lines[:2]] == [
+        ["build_artefact", "COMPLETED"], ["compare_tuners", "COMPLETED"],
+    ], done.stderr  # fmt: skip
+    assert (folder / "built" / "manifest.json").is_file()
+    assert {"report.html", "comparison.json"} <= {p.name for p in (folder / "compared").iterdir()}
+    names = {"build_artefact", "compare_tuners", "build_dataset", "train_model", "codesign"}
+    assert {name for name, _, _ in lines[2:]} == names
+    for name, state, message in lines[2:]:
+        assert state == "FAILED", name
+        assert "lies outside of" in message
+    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+    with closing(sqlite3.connect(folder / "home" / "mlflow" / "mlflow.db")) as database:
+        experiments = database.execute("select name from experiments").fetchall()
+    assert any("digits_cnn" in name or "compare" in name for (name,) in experiments), experiments
