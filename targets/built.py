@@ -88,15 +88,17 @@ class StreamTimes:
 @dataclass(frozen=True)
 class LayerCost:
     """Of a layer by itself: cycles from launch to the end, and bytes that it moves from and to
-    memory, its instructions among them."""
+    memory, its instructions among them. `stream_cycles` is what it takes in its stream, as in
+    `StreamTimes.layers`."""
 
     cycles: int
     dram_bytes: int
+    stream_cycles: int
 
 
 @dataclass(frozen=True)
 class StreamCost:
-    """Of all streams of a network, counted as `Built.stream_cycles`; `layers` each by itself."""
+    """Of all streams of a network, counted as `Built.stream_cycles`, and of each layer."""
 
     cycles: int
     dram_bytes: int

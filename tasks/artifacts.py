@@ -33,6 +33,7 @@ from tasks.stage import step
 from tasks.store import CacheUse, Manifest
 from tuning import folders, outputs
 from tuning.command import command_of
+from tuning.fusing import Decided
 from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload, WorkloadRow
 from tuning.run import Job
@@ -132,9 +133,11 @@ def log_network_artifacts(
     summary: outputs.Summary,
     tuned: Sequence[TunedWorkload],
     run_id: str,
+    decided: Decided | None = None,
 ) -> None:
     """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect."""
-    for path in outputs.write_outputs(folder, target, summary, tuned, plots.network_convergence):
+    draw = plots.network_convergence
+    for path in outputs.write_outputs(folder, target, summary, tuned, draw, decided):
         tracking.log_file(run_id, path)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
     with tracking.StepLog(run_id, every=UNTIL) as log:

@@ -98,6 +98,15 @@ def tune(
             metavar="MODEL|champion",
         ),
     ] = "",
+    fusion: Annotated[
+        str,
+        typer.Option(
+            help="Which operators run together on the accelerator, for 'tilewright build': 'none', "
+            "'all' that may, 'greedy', where estimates say so, or 'learned', searched for by what "
+            "whole networks take.",
+            metavar="none|all|greedy|learned",
+        ),
+    ] = DEFAULTS.fusion,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     isolate: Annotated[
         float,
@@ -130,7 +139,7 @@ def tune(
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
-        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
+        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
     )  # fmt: skip
     _run(options, bare)
 
@@ -201,7 +210,10 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
         from reports.convergence import network_convergence
         from tuning import tune_network
 
-        return tune_network(options, heard, network_convergence)
+        decide = None
+        if options.fusion:
+            from fusion.run import decide
+        return tune_network(options, heard, network_convergence, decide)
 
 
 def _prepare(options: TuningOptions) -> None:
