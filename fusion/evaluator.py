@@ -37,7 +37,8 @@ Heard = Callable[[Evaluation, int], None]
 
 class Evaluator:
     """Times labelled networks, each distinct one once. `count` of them were simulated; `heard` is
-    told of each, with how many there were."""
+    told of each, with how many there were. `alone` are the workloads seen so far, each with its
+    schedule and what it takes."""
 
     def __init__(
         self, problem: Problem, schedules: Schedules, heard: Heard | None = None
@@ -52,6 +53,7 @@ class Evaluator:
         self.schedules = schedules
         self.heard = heard
         self.count = 0
+        self.alone: dict[Workload, tuple[Pick, LayerCost]] = {}
         self._timer = times.stream_timer()
         self._known: dict[Labels, Evaluation] = {}
 
@@ -69,6 +71,8 @@ class Evaluator:
                 labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
             )
             self._known[labels] = found
+            each = zip(workloads, picks, cost.layers, strict=True)
+            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
             if self.heard is not None:
                 self.heard(found, self.count)
         return found
@@ -78,6 +82,10 @@ class Evaluator:
         if labels in self._known:
             return []
         return self.schedules.missing(self.problem.workloads(labels))
+
+    def seen(self, labels: Labels) -> Evaluation | None:
+        """Of a labelling that was evaluated, else None."""
+        return self._known.get(labels)
 
     def known(self) -> list[Evaluation]:
         """All so far, in order."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusion.problem import Labels
+from fusion.segments import Segments
 from targets.errors import TilewrightError, UnknownName
 
 Costs = Callable[[Sequence[Labels]], Sequence[float]]
@@ -30,10 +31,13 @@ class TooMany(TilewrightError):
 
 class Objective:
     """Answers what labellings cost, each distinct one once, at most `budget` of them. `asked` are
-    they in order with their costs."""
+    they in order with their costs. `segments` are decisions that have to do with each other, `moves`
+    those that are worth changing together: each by itself, and groups."""
 
-    def __init__(self, costs: Costs, decisions: int, budget: int) -> None:
-        self.decisions = decisions
+    def __init__(self, costs: Costs, budget: int, segments: Segments, groups: Segments = ()) -> None:
+        self.decisions = sum(map(len, segments))
+        self.segments = segments
+        self.moves: Segments = (*((k,) for k in range(self.decisions)), *groups)
         self.budget = budget
         self.asked: dict[Labels, float] = {}
         self._costs = costs
@@ -64,6 +68,12 @@ class Objective:
         return self.asked[self.best]
 
 
+def moved(labels: Labels, places: Sequence[int]) -> Labels:
+    """The labels at these places fused, or none of them if all are: one label flipped."""
+    new = not all(labels[place] for place in places)
+    return tuple(new if k in places else label for k, label in enumerate(labels))
+
+
 class Method(Protocol):
     """Searches labellings."""
 
@@ -80,6 +90,7 @@ _METHODS = {
     "descent": ("fusion.methods.plain:Descent", "the best single flip until none helps"),
     "exhaustive": ("fusion.methods.plain:Exhaustive", "all labellings of at most 20 decisions"),
     "annealing": ("fusion.methods.annealing:Annealing", "simulated annealing of single flips"),
+    "segments": ("fusion.methods.programming:Programming", "each segment's labels by themselves"),
     "beam": ("fusion.methods.beam:Beam", "a beam over decisions in the network's order"),
     "evolutionary": ("fusion.methods.evolutionary:Evolutionary", "crossover and mutation"),
 }

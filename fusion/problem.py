@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from fusion.segments import groups_of, segments_of
 from networks.accelerator import Accelerator
 from networks.artefact.build import canonical_workloads
 from networks.fusion import Choice, Refused, choices, fused
@@ -32,16 +33,18 @@ class Problem:
     def __init__(self, graph: IntegerGraph, target: Target) -> None:
         self.graph = graph
         self.target = target
-        found = choices(graph)
-        self.offered: tuple[Choice, ...] = found.offered
-        self.refused: tuple[Refused, ...] = found.refused
+        self.choices = choices(graph)
+        self.offered: tuple[Choice, ...] = self.choices.offered
+        self.refused: tuple[Refused, ...] = self.choices.refused
+        self.segments = segments_of(self.offered)
+        self.groups = groups_of(self.offered)
         self.labelled = lru_cache(maxsize=512)(self._labelled)
 
     def __len__(self) -> int:
         return len(self.offered)
 
     def _labelled(self, labels: Labels) -> IntegerGraph:
-        return fused(self.graph, labels)
+        return fused(self.graph, labels, self.choices)
 
     def workloads(self, labels: Labels) -> list[Workload]:
         """What is tuned for each layer of the labelled network, in order."""
@@ -91,10 +94,12 @@ class Problem:
         sooner: the rule by which `tilewright tune` puts pools into convolutions. What costs nothing
         by itself is fused first."""
         labels = self.tvm
-        for place, choice in enumerate(self.offered):
-            if choice.kind in TVM_FUSES:
-                continue
-            other = self.flipped(labels, [place])
+        alone = [
+            [place] for place, choice in enumerate(self.offered)
+            if choice.kind not in TVM_FUSES and not choice.group
+        ]  # fmt: skip
+        for places in [*alone, *self.groups]:
+            other = self.flipped(labels, places)
             if self._gain(labels, other) > 0:
                 labels = other
         return labels

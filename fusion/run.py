@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fusion.evaluator import Evaluation, Evaluator, Heard
+from fusion.learned.search import learned_search
+from fusion.learned.shipped import shipped_models
 from fusion.problem import Labels, Problem
 from fusion.schedules import Schedules
 from targets.built import Pick
@@ -60,27 +62,12 @@ def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[
     mode = asked.options.fusion
     named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     if mode == "learned":
-        for labels in named.values():
-            evaluator(labels)
+        model, policy = shipped_models(asked.options.seed)
         rng = np.random.default_rng([asked.options.seed, 0])
-        return named | {"learned": searched(problem, evaluator, list(named.values()), rng)}
+        found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
+        return named | {"learned": found}
     evaluator(named[mode])
     return {name: labels for name, labels in named.items() if not evaluator.missing(labels)}
-
-
-def searched(
-    problem: Problem, evaluator: Evaluator, starts: Sequence[Labels], rng: np.random.Generator
-) -> Labels:
-    """The labelling that takes the fewest cycles of all that were looked at, never more than a
-    start."""
-    from fusion.method import Objective, search
-
-    def costs(several: Sequence[Labels]) -> list[float]:
-        return [float(evaluator(each).cycles) for each in several]
-
-    objective = Objective(costs, len(problem), 256)
-    search("descent", objective, starts, rng)
-    return objective.best
 
 
 def _tuned(asked: ToDecide, problem: Problem, workloads: Sequence[Workload]) -> list[Pick]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fusion.method import Objective
-from fusion.methods.plain import flipped
+from fusion.method import Objective, moved
 from fusion.problem import Labels
 
 WIDTH = 8
@@ -25,8 +24,8 @@ class Beam:
         kept = self._best(objective, kept)
         for _ in range(SWEEPS):
             before = kept
-            for place in range(objective.decisions):
-                both = [*kept, *(flipped(labels, place) for labels in kept)]
+            for places in objective.moves:
+                both = [*kept, *(moved(labels, places) for labels in kept)]
                 kept = self._best(objective, list(dict.fromkeys(both)))
             if kept == before:
                 return

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from fusion.method import Objective, TooMany
+from fusion.method import Objective, TooMany, moved
 from fusion.problem import Labels
 
 MOST = 20
@@ -28,7 +28,7 @@ class Random:
 
 
 class Descent:
-    """From the best start, the best single flip until none helps; then from the next start."""
+    """From the best start, the best move until none helps; then from the next start."""
 
     def search(
         self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
@@ -41,7 +41,7 @@ class Descent:
     @staticmethod
     def _descend(objective: Objective, labels: Labels, cost: float) -> None:
         while True:
-            around = [flipped(labels, k) for k in range(len(labels))]
+            around = [moved(labels, places) for places in objective.moves]
             if not around:
                 return
             costs = objective(around)
@@ -67,7 +67,3 @@ class Exhaustive:
         for begin in range(0, len(every), _BATCH):
             objective(every[begin : begin + _BATCH])
 
-
-def flipped(labels: Labels, place: int) -> Labels:
-    """With another label at one place."""
-    return (*labels[:place], not labels[place], *labels[place + 1 :])
