@@ -42,6 +42,7 @@ from tuning.events import (
     StageBegan,
     WorkloadBegan,
     WorkloadFound,
+    WorkloadsAdded,
     WorkloadTuned,
 )
 from tuning.final_choice import Choice
@@ -210,8 +211,9 @@ def _more_workloads(
 ) -> list[TunedWorkload]:
     """Workloads that the network does not have as it is, tuned as those that it has."""
     starts = [steps.start_of(study_of(like.options, each.workload)) for each in subgraphs]
+    like.emit(WorkloadsAdded(_named(subgraphs)))
     jobs = [
-        replace(like, subgraph=subgraph, study=study, state=state)
+        replace(like, subgraph=subgraph, study=study, state=state, seat=None)
         for subgraph, (study, state) in zip(subgraphs, starts, strict=True)
     ]
     with helping(like.options, [(job.study, job.state) for job in jobs], like.emit):
@@ -412,8 +414,11 @@ def _found(network: Network) -> NetworkFound:
     return NetworkFound(
         network.model.name,
         network.target.name,
-        tuple(
-            WorkloadFound(each.workload.id, str(each.workload), each.count)
-            for each in network.subgraphs
-        ),
+        _named(network.subgraphs),
+    )
+
+
+def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
+    return tuple(
+        WorkloadFound(each.workload.id, str(each.workload), each.count) for each in subgraphs
     )
