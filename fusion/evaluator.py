@@ -30,6 +30,11 @@ class Evaluation:
     picks: tuple[Pick, ...]
     layers: tuple[LayerCost, ...]
 
+    @property
+    def cost(self) -> tuple[int, int]:
+        """By which labellings are compared: cycles, of equal ones the bytes moved."""
+        return self.cycles, self.dram_bytes
+
 
 Heard = Callable[[Evaluation, int], None]
 """Hears of each labelled network that is simulated, with how many there were."""
@@ -40,9 +45,7 @@ class Evaluator:
     told of each, with how many there were. `alone` are the workloads seen so far, each with its
     schedule and what it takes."""
 
-    def __init__(
-        self, problem: Problem, schedules: Schedules, heard: Heard | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, schedules: Schedules, heard: Heard | None = None) -> None:
         times = capability(problem.target, TimesStreams)
         if times is None:
             raise FusionError(

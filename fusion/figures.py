@@ -22,8 +22,9 @@ LAYER = (
     "residual", "steps", "log2 roofline", "log2 estimate", "tuned", "log2 cycles over estimate",
     "log2 dram bytes over least", "scratchpad share",
 )  # fmt: skip
-"""Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate, bytes
-that it moves over those of its tensors, and how full its tiles make the fullest scratchpad."""
+"""Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate,
+bytes that it moves over those of its tensors, and how full its tiles make the fullest
+scratchpad."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol, cast
 
 import numpy as np
@@ -31,10 +32,12 @@ class TooMany(TilewrightError):
 
 class Objective:
     """Answers what labellings cost, each distinct one once, at most `budget` of them. `asked` are
-    they in order with their costs. `segments` are decisions that have to do with each other, `moves`
-    those that are worth changing together: each by itself, and groups."""
+    they in order with their costs. `segments` are decisions that have to do with each other,
+    `moves` those that are worth changing together: each by itself, and groups."""
 
-    def __init__(self, costs: Costs, budget: int, segments: Segments, groups: Segments = ()) -> None:
+    def __init__(
+        self, costs: Costs, budget: int, segments: Segments, groups: Segments = ()
+    ) -> None:
         self.decisions = sum(map(len, segments))
         self.segments = segments
         self.moves: Segments = (*((k,) for k in range(self.decisions)), *groups)
@@ -119,7 +122,5 @@ def search(
 ) -> None:
     """Let a method search until it ends or all may be asked was. Raises `UnknownName` and
     `TooMany`."""
-    try:
+    with suppress(BudgetSpent):
         make_method(name).search(objective, starts, rng)
-    except BudgetSpent:
-        pass

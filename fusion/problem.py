@@ -121,4 +121,3 @@ class Problem:
     def named(self, labels: Labels) -> dict[str, bool]:
         """The labels by what they are of."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}
-

@@ -25,6 +25,7 @@ from tuning.network import Subgraph
 from tuning.options import PER_CHANNEL
 from tuning.outcome import TunedWorkload
 
+
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
     programs of ours, and what quantising and tuning raise."""

@@ -1,5 +1,5 @@
-"""What a policy labels: each decision that stands for itself, and each group of siblings as a whole,
-in numbers."""
+"""What a policy labels: each decision that stands for itself, and each group of siblings as a
+whole, in numbers."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@ under what decides it; its curves in MLflow."""
 
 from __future__ import annotations
 
+from typing import cast
+
 from fusion import run
 from fusion.evaluator import Evaluation
 from targets.files import Json, as_int, as_list, as_object, as_text
@@ -62,7 +64,7 @@ def _decide_fusion(cache: CacheUse, network: str, key: Key, decided: Decided | N
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         assert decided is not None, "what the cache has is not decided again"
-        summary: dict[str, Json] = {**decided.summary}
+        summary = cast(Json, decided.summary)
         return {"summary": summary, "file": decided.file}, {}
 
     return reuse_or_do(cache, key, work)

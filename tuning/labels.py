@@ -11,8 +11,8 @@ from tuning.picks import PickError
 
 
 def labels_of(folder: Path) -> dict[str, bool] | None:
-    """Whether each thing that may be fused is, by its name, where a tuned folder says so; None where
-    it does not. Raises `PickError` for a file that holds no such labels."""
+    """Whether each thing that may be fused is, by its name, where a tuned folder says so; None
+    where it does not. Raises `PickError` for a file that holds no such labels."""
     path = folder / FUSION
     try:
         found = as_object(read_json(read_plain(path)))

@@ -124,10 +124,12 @@ class TuningOptions(BaseModel):
                 "of the two out (--jobs tunes workloads side by side)"
             )
         if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
-            other = "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
+            other = (
+                "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
+            )
             raise ValueError(
-                f"--fusion {self.fusion} {other}: what is fused is decided for a whole network with "
-                "what it computes; leave one of the two out"
+                f"--fusion {self.fusion} {other}: what is fused is decided for a whole network "
+                "with what it computes; leave one of the two out"
             )
         if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
             raise ValueError(

@@ -8,7 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import pandas as pd
 
@@ -49,11 +49,11 @@ class Part(TypedDict, total=False):
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
-    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was asked
-    what runs together. `macs` says how much of
-    the network `total` covers, `run_key` whose results they are (`tuning.run_file`). `verified` is
-    false where the target runs no programs on data, so that nobody saw what schedules compute. The
-    last two are those of a run that is tracked."""
+    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was
+    decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
+    results they are (`tuning.run_file`). `verified` is false where the target runs no programs on
+    data, so that nobody saw what schedules compute. The last two are those of a run that is
+    tracked."""
 
     network: str
     target: str
@@ -166,7 +166,8 @@ def write_outputs(
     if picture is not None:
         files[CONVERGENCE] = picture(summary["network"], tuned, trials)
     if decided is not None:
-        files[FUSION] = _pretty(decided.file | {"version": SCHEDULES_VERSION, "target": target})
+        about: dict[str, Json] = {"version": SCHEDULES_VERSION, "target": cast(Json, target)}
+        files[FUSION] = _pretty(about | decided.file)
     else:
         remove(folder / FUSION)
     files[SUMMARY] = _pretty(summary)

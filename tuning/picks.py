@@ -85,17 +85,19 @@ class PickTable:
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
+        self._own: dict[Workload, Pick] = {}
         self._exact: dict[Workload, Pick] = {}
         self._alike: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
         """The schedule that a workload was tuned to."""
+        self._own[workload] = pick
         self._exact[_same_programs(workload, self.blocks)] = pick
         self._alike[_same_kinds(workload, self.blocks)] = pick
 
     def exact(self, workload: Workload) -> Pick | None:
         """That of a workload whose programs differ in immediates alone, None if there is none."""
-        return self._exact.get(_same_programs(workload, self.blocks))
+        return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
 
     def likest(self, workload: Workload) -> Pick | None:
         """That, or else one of a workload that the same schedules can run."""

@@ -210,9 +210,10 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
         from reports.convergence import network_convergence
         from tuning import tune_network
 
-        decide = None
-        if options.fusion:
-            from fusion.run import decide
+        if not options.fusion:
+            return tune_network(options, heard, network_convergence)
+        from fusion.run import decide
+
         return tune_network(options, heard, network_convergence, decide)
 
 

@@ -110,8 +110,8 @@ class GraphNetwork:
                 )
 
     def _packed(self, graph: GraphTable, sizes: tuple[int, int]) -> _Batch:
-        """Nodes, links, edges, which nodes there are, labels and weights, of fixed sizes: edges that
-        are none go from and to a node that is none."""
+        """Nodes, links, edges, which nodes there are, labels and weights, of fixed sizes: edges
+        that are none go from and to a node that is none."""
         most, edges = sizes
         n, m = len(graph.prior), len(graph.edges)
         nodes = np.zeros((most, graph.nodes.shape[1]), np.float32)
@@ -202,4 +202,3 @@ def _step(update: Any, weights: Any, state: Any, batch: _Batch) -> tuple[Any, An
     gradient = jax.grad(_loss)(weights, batch)
     change, state = update(gradient, state, weights)
     return optax.apply_updates(weights, change), state
-

@@ -22,8 +22,8 @@ _SEEN = 0.95
 
 
 class Policy:
-    """Labels of units, of one network after the other. Untrained it says what the figures say: fused
-    where the layers take fewer cycles together."""
+    """Labels of units, of one network after the other. Untrained it says what the figures say:
+    fused where the layers take fewer cycles together."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

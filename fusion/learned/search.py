@@ -37,9 +37,7 @@ class Surrogate:
     """What a model says of labellings: of one labelling as it is, and of others what each segment
     changes in it. So a segment's labels are priced once."""
 
-    def __init__(
-        self, problem: Problem, tables: Tables, model: GraphModel, base: Labels
-    ) -> None:
+    def __init__(self, problem: Problem, tables: Tables, model: GraphModel, base: Labels) -> None:
         self.problem = problem
         self.tables = tables
         self.model = model
@@ -92,7 +90,7 @@ def learned_search(
     plan = plan or Plan()
     figures = Figures(problem, evaluator)
     tables = Tables(problem, figures)
-    best = min(starts, key=lambda labels: evaluator(labels).cycles)
+    best = min(starts, key=lambda labels: evaluator(labels).cost)
     if not len(problem):
         return best
     model.freeze()
@@ -101,7 +99,7 @@ def learned_search(
         seen = seen_units(problem, evaluator)
         chances = policy.chances(problem, figures, best, seen)
         first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
-        if first is not None and first.cycles < evaluator(best).cycles:
+        if first is not None and first.cost < evaluator(best).cost:
             best = first.labels
         model.fit([tables.of(each.labels) for each in evaluator.known()])
         begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
@@ -110,12 +108,12 @@ def learned_search(
         search(plan.method, objective, list(dict.fromkeys(begin)), rng)
         new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
                if evaluator.seen(each) is None]  # fmt: skip
-        before = evaluator(best).cycles
+        before = evaluator(best).cost
         for labels in new[: plan.confirmed]:
             found = _tried(evaluator, labels)
-            if found is not None and found.cycles < evaluator(best).cycles:
+            if found is not None and found.cost < evaluator(best).cost:
                 best = labels
-        idle = 0 if evaluator(best).cycles < before else idle + 1
+        idle = 0 if evaluator(best).cost < before else idle + 1
         if idle >= plan.patience or not new:
             break
     return best

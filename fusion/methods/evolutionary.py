@@ -60,4 +60,6 @@ class Evolutionary:
         place = np.arange(n)
         inside = (place >= cuts[:, :1]) & (place < cuts[:, 1:])
         children = np.where(inside, people[winners[1]], people[winners[0]])
-        return children ^ (rng.random((count, n)) < FLIPS / n)
+        flips: NDArray[np.bool_] = rng.random((count, n)) < FLIPS / n
+        found: NDArray[np.bool_] = np.logical_xor(children, flips)
+        return found

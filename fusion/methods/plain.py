@@ -66,4 +66,3 @@ class Exhaustive:
         every = list(product((False, True), repeat=objective.decisions))
         for begin in range(0, len(every), _BATCH):
             objective(every[begin : begin + _BATCH])
-

@@ -127,4 +127,3 @@ class VtaStreamTimer:
 
 def _schedule(program: LayerProgram) -> _Schedule:
     return program.layer.workload, program.space, program.config
-
