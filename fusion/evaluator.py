@@ -66,19 +66,22 @@ class Evaluator:
         found = self._known.get(labels)
         if found is None:
             self.count += 1
-            workloads = self.problem.workloads(labels)
-            picks = self.schedules.of(workloads)
-            graph = layer_graph(self.problem.labelled(labels))
-            cost = self._timer.cost(graph, picks)
-            found = Evaluation(
-                labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
-            )
+            found = self.again(labels)
             self._known[labels] = found
-            each = zip(workloads, picks, cost.layers, strict=True)
+            each = zip(found.workloads, found.picks, found.layers, strict=True)
             self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
             if self.heard is not None:
                 self.heard(found, self.count)
         return found
+
+    def again(self, labels: Labels) -> Evaluation:
+        """The same, simulated whether it was before or not. Raises as to call it."""
+        workloads = self.problem.workloads(labels)
+        picks = self.schedules.of(workloads)
+        cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
+        return Evaluation(
+            labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
+        )
 
     def missing(self, labels: Labels) -> list[Workload]:
         """The workloads that would have to be tuned for it."""
