@@ -38,7 +38,7 @@ from fusion.learned.policy import Policy
 from fusion.learned.search import Plan, learned_search
 from fusion.method import Objective, search
 from fusion.methods.programming import Programming
-from fusion.problem import Labels
+from fusion.problem import Labelling
 from targets.files import write_atomically
 
 NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
@@ -146,8 +146,8 @@ def _models(kind: str, others: list[Examples]) -> tuple[GraphModel, Policy]:
 
 def _learned(
     given: argparse.Namespace, backing: Evaluator, others: list[Examples], kind: str,
-    starts: list[Labels],
-) -> tuple[Labels, dict[str, Any]]:  # fmt: skip
+    starts: list[Labelling],
+) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
     """The learned search with a kind of model, and the policy before it began."""
     problem = backing.problem
     model, policy = _models(kind, others)
@@ -186,8 +186,8 @@ def _error(model: GraphModel, backing: Evaluator, others: list[Examples]) -> flo
 
 
 def _searched(
-    given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labels]
-) -> tuple[dict[str, Any], Labels]:
+    given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
+) -> tuple[dict[str, Any], Labelling]:
     """A search that asks the simulator."""
     problem = backing.problem
     objective = Objective(
@@ -214,7 +214,7 @@ def _searched(
 
 
 def _truths(
-    given: argparse.Namespace, backing: Evaluator, best: Labels, others: list[Examples]
+    given: argparse.Namespace, backing: Evaluator, best: Labelling, others: list[Examples]
 ) -> Iterator[dict[str, Any]]:
     """Parts of the network, exhaustively: the first, the middle and the last segments that make up
     so many decisions. Regret is that of the learned search confined to the part."""
@@ -249,7 +249,7 @@ def _part(segments: Sequence[Sequence[int]], where: float) -> list[int]:
     return sorted(found)
 
 
-def _within(labels: Labels, places: Sequence[int], own: Labels) -> Labels:
+def _within(labels: Labelling, places: Sequence[int], own: Labelling) -> Labelling:
     found = list(labels)
     for place, label in zip(places, own, strict=True):
         found[place] = label

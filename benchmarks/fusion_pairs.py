@@ -12,7 +12,7 @@ import numpy as np
 from fusion.evaluator import Evaluation, Evaluator
 from fusion.figures import Figures
 from fusion.learned.examples import Examples
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from fusion.schedules import Schedules
 from fusion.tables import Tables
 from fusion.units import unit_features, units_of, with_unit
@@ -70,7 +70,7 @@ class Counted(Evaluator):
         super().__init__(backing.problem, backing.schedules)
         self.backing = backing
 
-    def __call__(self, labels: Labels) -> Evaluation:
+    def __call__(self, labels: Labelling) -> Evaluation:
         """As `Evaluator`."""
         if labels not in self._known:
             found = self.backing(labels)
@@ -90,7 +90,7 @@ def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator
     return Evaluator(problem, KeptSchedules(target, trials, folder))
 
 
-def named(problem: Problem) -> dict[str, Labels]:
+def named(problem: Problem) -> dict[str, Labelling]:
     """The labellings that have a name."""
     return {"none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from fusion.schedules import Schedules
 from networks.artefact.build import layer_graph
 from targets.built import LayerCost, Pick
@@ -23,7 +23,7 @@ class Evaluation:
     """A labelled network: cycles of its streams and bytes that they move from and to memory, and of
     each layer by itself its workload, schedule and cost."""
 
-    labels: Labels
+    labels: Labelling
     cycles: int
     dram_bytes: int
     workloads: tuple[Workload, ...]
@@ -43,7 +43,7 @@ Heard = Callable[[Evaluation, int], None]
 class Evaluator:
     """Times labelled networks, each distinct one once. `count` of them were simulated; `heard` is
     told of each, with how many there were. `alone` are the workloads seen so far, each with its
-    schedule and what it takes."""
+    schedule and what it takes. Raises `FusionError` for a target that runs no programs of ours."""
 
     def __init__(self, problem: Problem, schedules: Schedules, heard: Heard | None = None) -> None:
         times = capability(problem.target, TimesStreams)
@@ -58,9 +58,9 @@ class Evaluator:
         self.count = 0
         self.alone: dict[Workload, tuple[Pick, LayerCost]] = {}
         self._timer = times.stream_timer()
-        self._known: dict[Labels, Evaluation] = {}
+        self._known: dict[Labelling, Evaluation] = {}
 
-    def __call__(self, labels: Labels) -> Evaluation:
+    def __call__(self, labels: Labelling) -> Evaluation:
         """Of one labelling, whose workloads are tuned if they are not. Raises `WorkloadError` for
         what no board could load, and what tuning raises."""
         found = self._known.get(labels)
@@ -74,7 +74,7 @@ class Evaluator:
                 self.heard(found, self.count)
         return found
 
-    def again(self, labels: Labels) -> Evaluation:
+    def again(self, labels: Labelling) -> Evaluation:
         """The same, simulated whether it was before or not. Raises as to call it."""
         workloads = self.problem.workloads(labels)
         picks = self.schedules.of(workloads)
@@ -83,13 +83,13 @@ class Evaluator:
             labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
         )
 
-    def missing(self, labels: Labels) -> list[Workload]:
+    def missing(self, labels: Labelling) -> list[Workload]:
         """The workloads that would have to be tuned for it."""
         if labels in self._known:
             return []
         return self.schedules.missing(self.problem.workloads(labels))
 
-    def seen(self, labels: Labels) -> Evaluation | None:
+    def seen(self, labels: Labelling) -> Evaluation | None:
         """Of a labelling that was evaluated, else None."""
         return self._known.get(labels)
 

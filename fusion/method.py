@@ -14,11 +14,11 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.problem import Labels
+from fusion.problem import Labelling
 from fusion.segments import Segments
 from targets.errors import TilewrightError, UnknownName
 
-Costs = Callable[[Sequence[Labels]], Sequence[float]]
+CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
 """What labelled networks take, in any unit; infinite where one cannot run."""
 
 
@@ -36,16 +36,16 @@ class Objective:
     `moves` those that are worth changing together: each by itself, and groups."""
 
     def __init__(
-        self, costs: Costs, budget: int, segments: Segments, groups: Segments = ()
+        self, costs: CostsOf, budget: int, segments: Segments, groups: Segments = ()
     ) -> None:
         self.decisions = sum(map(len, segments))
         self.segments = segments
         self.moves: Segments = (*((k,) for k in range(self.decisions)), *groups)
         self.budget = budget
-        self.asked: dict[Labels, float] = {}
+        self.asked: dict[Labelling, float] = {}
         self._costs = costs
 
-    def __call__(self, several: Sequence[Labels]) -> NDArray[np.float64]:
+    def __call__(self, several: Sequence[Labelling]) -> NDArray[np.float64]:
         """Costs of labellings, shape (several,). Raises `BudgetSpent` where they are too many; as
         many as may be are asked all the same."""
         new = [each for each in dict.fromkeys(several) if each not in self.asked]
@@ -56,12 +56,12 @@ class Objective:
             raise BudgetSpent
         return np.array([self.asked[each] for each in several])
 
-    def one(self, labels: Labels) -> float:
+    def one(self, labels: Labelling) -> float:
         """Of one. Raises `BudgetSpent`."""
         return float(self([labels])[0])
 
     @property
-    def best(self) -> Labels:
+    def best(self) -> Labelling:
         """The cheapest so far, the first of equals."""
         return min(self.asked, key=self.asked.__getitem__)
 
@@ -71,7 +71,7 @@ class Objective:
         return self.asked[self.best]
 
 
-def moved(labels: Labels, places: Sequence[int]) -> Labels:
+def moved(labels: Labelling, places: Sequence[int]) -> Labelling:
     """The labels at these places fused, or none of them if all are: one label flipped."""
     new = not all(labels[place] for place in places)
     return tuple(new if k in places else label for k, label in enumerate(labels))
@@ -81,7 +81,7 @@ class Method(Protocol):
     """Searches labellings."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Ask what tells most, `starts` first. Raises `BudgetSpent` when no more may be asked, and
         `TooMany`."""
@@ -118,7 +118,7 @@ def make_method(name: str) -> Method:
 
 
 def search(
-    name: str, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+    name: str, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
 ) -> None:
     """Let a method search until it ends or all may be asked was. Raises `UnknownName` and
     `TooMany`."""

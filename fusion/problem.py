@@ -18,7 +18,7 @@ from targets.workload import Workload, canonical
 if TYPE_CHECKING:
     from networks.integer.graph import IntegerGraph
 
-Labels = tuple[bool, ...]
+Labelling = tuple[bool, ...]
 """Of each thing that may be fused, in the order of `Problem.offered`, whether it is."""
 
 TVM_FUSES = ("activation",)
@@ -43,29 +43,29 @@ class Problem:
     def __len__(self) -> int:
         return len(self.offered)
 
-    def _labelled(self, labels: Labels) -> IntegerGraph:
+    def _labelled(self, labels: Labelling) -> IntegerGraph:
         return fused(self.graph, labels, self.choices)
 
-    def workloads(self, labels: Labels) -> list[Workload]:
+    def workloads(self, labels: Labelling) -> list[Workload]:
         """What is tuned for each layer of the labelled network, in order."""
         return canonical_workloads(self.labelled(labels))
 
     @property
-    def none(self) -> Labels:
+    def none(self) -> Labelling:
         """Nothing is fused that could be apart."""
         return (False,) * len(self)
 
     @property
-    def all(self) -> Labels:
+    def all(self) -> Labelling:
         """All is fused that may be."""
         return (True,) * len(self)
 
     @property
-    def tvm(self) -> Labels:
+    def tvm(self) -> Labelling:
         """What TVM's FuseOps would fuse."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
-    def flipped(self, labels: Labels, places: Sequence[int]) -> Labels:
+    def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
         """With other labels at these places."""
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
@@ -83,13 +83,13 @@ class Problem:
         except WorkloadError:
             return None
 
-    def estimate(self, labels: Labels) -> float | None:
+    def estimate(self, labels: Labelling) -> float | None:
         """The sum over layers of a labelled network; None where a layer is not known."""
         found = [self.estimated(workload) for workload in self.workloads(labels)]
         return None if None in found else sum(each or 0.0 for each in found)
 
     @cached_property
-    def greedy(self) -> Labels:
+    def greedy(self) -> Labelling:
         """One thing after the other is fused where the estimates of its layers say that this is
         sooner: the rule by which `tilewright tune` puts pools into convolutions. What costs nothing
         by itself is fused first."""
@@ -104,7 +104,7 @@ class Problem:
                 labels = other
         return labels
 
-    def _gain(self, labels: Labels, other: Labels) -> float:
+    def _gain(self, labels: Labelling, other: Labelling) -> float:
         """What is saved by other labels, by estimates; 0 where nobody knows."""
         before, after = self.workloads(labels), self.workloads(other)
         old, new = list(before), []
@@ -118,6 +118,6 @@ class Problem:
             return 0.0
         return sum(e or 0.0 for e in each[0]) - sum(e or 0.0 for e in each[1])
 
-    def named(self, labels: Labels) -> dict[str, bool]:
+    def named(self, labels: Labelling) -> dict[str, bool]:
         """The labels by what they are of."""
         return {str(choice): label for choice, label in zip(self.offered, labels, strict=True)}

@@ -10,7 +10,7 @@ import numpy as np
 from fusion.evaluator import Evaluation, Evaluator, Heard
 from fusion.learned.search import learned_search
 from fusion.learned.shipped import shipped_models
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from fusion.schedules import Schedules
 from targets.built import Pick
 from targets.capabilities import blocks_of
@@ -57,7 +57,7 @@ def problem_of(asked: ToDecide) -> Problem:
     return Problem(graph, asked.target)
 
 
-def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[str, Labels]:
+def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[str, Labelling]:
     """The labellings that have a name, all evaluated: the one that was asked for, those that cost
     no trial beside it, and for a search all that it has to beat. Raises what tuning raises."""
     mode = asked.options.fusion
@@ -97,7 +97,7 @@ def _summary(
     asked: ToDecide,
     problem: Problem,
     evaluator: Evaluator,
-    named: dict[str, Labels],
+    named: dict[str, Labelling],
     spent: int,
 ) -> FusionSummary:
     each = {name: evaluator(labels) for name, labels in named.items()}
@@ -111,7 +111,7 @@ def _summary(
     }
 
 
-def decisions_of(problem: Problem, evaluator: Evaluator, labels: Labels) -> list[Decision]:
+def decisions_of(problem: Problem, evaluator: Evaluator, labels: Labelling) -> list[Decision]:
     """Each label with what it saves, all others as they are, where the other way is tuned."""
     here = evaluator(labels)
     rows: list[Decision] = []

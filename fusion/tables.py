@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusion.figures import LAYER, Figures
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from networks.integer.graph import IntegerGraph
 from targets.workload import Workload
 
@@ -55,9 +55,9 @@ class Tables:
             *(f"behind: {name}" for name in NEIGHBOUR),
             *(f"machine: {name}" for name in figures.machine_columns),
         )  # fmt: skip
-        self._skeletons: dict[Labels, _Skeleton] = {}
+        self._skeletons: dict[Labelling, _Skeleton] = {}
 
-    def of(self, labels: Labels) -> GraphTable:
+    def of(self, labels: Labelling) -> GraphTable:
         """A labelled graph."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
@@ -81,7 +81,7 @@ class Tables:
         )  # fmt: skip
 
 
-def _skeleton(problem: Problem, labels: Labels) -> _Skeleton:
+def _skeleton(problem: Problem, labels: Labelling) -> _Skeleton:
     graph = problem.labelled(labels)
     runs = graph.segments()
     firsts = [k == 0 for run in runs for k in range(len(run))]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusion.figures import LAYER, Figures
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from targets.features import Features
 
 KINDS = ("activation", "pool", "siblings", "concat", "slice")
@@ -41,12 +41,12 @@ def units_of(problem: Problem) -> tuple[Unit, ...]:
     return tuple(found.values())
 
 
-def with_unit(labels: Labels, unit: Unit, fused: bool) -> Labels:
+def with_unit(labels: Labelling, unit: Unit, fused: bool) -> Labelling:
     """The labelling with all of a unit labelled so."""
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 
-def unit_features(problem: Problem, figures: Figures, labels: Labels) -> Features:
+def unit_features(problem: Problem, figures: Figures, labels: Labelling) -> Features:
     """A row a unit: what changes where it is fused and where it is not, all else as labelled, the
     largest layer that fusing makes, and the machine."""
     total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
@@ -57,7 +57,7 @@ def unit_features(problem: Problem, figures: Figures, labels: Labels) -> Feature
 
 
 def _row(
-    problem: Problem, figures: Figures, labels: Labels, unit: Unit, total: float
+    problem: Problem, figures: Figures, labels: Labelling, unit: Unit, total: float
 ) -> NDArray[np.float64]:
     apart, together = (
         Counter(problem.workloads(with_unit(labels, unit, fused))) for fused in (False, True)

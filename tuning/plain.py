@@ -39,7 +39,7 @@ def tune_network(
         )
     if options.fusion and decide is None:
         raise OptionsError(
-            f"fusion '{options.fusion}' is asked for and nobody decides; give fusion.decide"
+            f"fusion '{options.fusion}' is asked for and nobody decides; give fusion.run.decide"
         )
     return run.tune_network(options, PlainNetwork(emit, picture, decide), emit)
 

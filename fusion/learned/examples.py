@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def read_examples(path: Path) -> Examples:
             graphs = [GraphTable(columns, *each) for each in zip(*parts, strict=True)]
             units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
             return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, BadZipFile) as error:
         raise ModelError(f"{path} holds no examples ({error}); make them again") from None
 
 

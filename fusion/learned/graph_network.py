@@ -83,6 +83,7 @@ class GraphNetwork:
         self._frozen = bool(self._weights)
 
     def save(self, path: Path) -> None:
+        """Raises `ModelError` where nothing was learned, `OSError`."""
         if not self._weights:
             raise ModelError("this model has learned nothing; fit it before it is saved")
         write_atomically(path, pack_weights({**self._weights, **self._scale}))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fusion.figures import Figures
 from fusion.learned.contract import ModelError
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from fusion.units import Unit, unit_features, units_of, with_unit
 from models.fitted import WrongFeatures
 from models.trees import XGBoost
@@ -35,7 +35,7 @@ class Policy:
         self._model.fit(x, better.astype(np.float64))
 
     def chances(
-        self, problem: Problem, figures: Figures, labels: Labels, seen: dict[Unit, bool]
+        self, problem: Problem, figures: Figures, labels: Labelling, seen: dict[Unit, bool]
     ) -> NDArray[np.float64]:
         """That each unit is better fused, shape (units,), all else as labelled. `seen` are those of
         which this run knows. Raises `ModelError` for a model that learned from other figures."""
@@ -53,7 +53,7 @@ class Policy:
                 found[k] = _SEEN if seen[unit] else 1.0 - _SEEN
         return found
 
-    def labels(self, problem: Problem, chances: NDArray[np.float64]) -> Labels:
+    def labels(self, problem: Problem, chances: NDArray[np.float64]) -> Labelling:
         """What is more likely than not, of chances (units,)."""
         return labelled(problem, chances > 0.5)
 
@@ -73,7 +73,7 @@ class Policy:
         self._model = model
 
 
-def labelled(problem: Problem, fused: NDArray[np.bool_]) -> Labels:
+def labelled(problem: Problem, fused: NDArray[np.bool_]) -> Labelling:
     """The labelling that has these units fused, (units,), and no others."""
     labels = problem.none
     for unit, label in zip(units_of(problem), fused.tolist(), strict=True):

@@ -14,7 +14,7 @@ from fusion.figures import Figures
 from fusion.learned.contract import GraphModel
 from fusion.learned.policy import Policy, labelled
 from fusion.method import Objective, search
-from fusion.problem import Labels, Problem
+from fusion.problem import Labelling, Problem
 from fusion.tables import Tables
 from fusion.units import Unit, units_of, with_unit
 from targets.errors import WorkloadError
@@ -37,7 +37,9 @@ class Surrogate:
     """What a model says of labellings: of one labelling as it is, and of others what each segment
     changes in it. So a segment's labels are priced once."""
 
-    def __init__(self, problem: Problem, tables: Tables, model: GraphModel, base: Labels) -> None:
+    def __init__(
+        self, problem: Problem, tables: Tables, model: GraphModel, base: Labelling
+    ) -> None:
         self.problem = problem
         self.tables = tables
         self.model = model
@@ -45,13 +47,13 @@ class Surrogate:
         self._whole = float(model.predict([tables.of(base)])[0])
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
-    def __call__(self, several: Sequence[Labels]) -> list[float]:
+    def __call__(self, several: Sequence[Labelling]) -> list[float]:
         """Cycles of each labelling."""
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
-    def _parts(self, labels: Labels) -> list[tuple[int, tuple[bool, ...]]]:
+    def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
         """The segments that differ from the base, with their labels."""
         found = []
         for number, places in enumerate(self.problem.segments):
@@ -81,10 +83,10 @@ def learned_search(
     evaluator: Evaluator,
     model: GraphModel,
     policy: Policy,
-    starts: Sequence[Labels],
+    starts: Sequence[Labelling],
     rng: np.random.Generator,
     plan: Plan | None = None,
-) -> Labels:
+) -> Labelling:
     """The labelling that takes the fewest cycles of all that were simulated, `starts` among them.
     Raises what tuning raises."""
     plan = plan or Plan()
@@ -135,7 +137,7 @@ def seen_units(problem: Problem, evaluator: Evaluator) -> dict[Unit, bool]:
     return found
 
 
-def _tried(evaluator: Evaluator, labels: Labels) -> Evaluation | None:
+def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
     """A labelling, simulated; None where no board could load it or no schedule runs."""
     try:
         return evaluator(labels)
@@ -145,7 +147,7 @@ def _tried(evaluator: Evaluator, labels: Labels) -> Evaluation | None:
 
 def _drawn(
     problem: Problem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
-) -> list[Labels]:
+) -> list[Labelling]:
     """Labellings drawn by chances (units,), of which none is quite certain."""
     chances = np.clip(chances, 0.05, 0.95)
     return [labelled(problem, rng.random(len(chances)) < chances) for _ in range(count)]

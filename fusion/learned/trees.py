@@ -56,6 +56,7 @@ class Trees:
         self._read = self._first is not None
 
     def save(self, path: Path) -> None:
+        """Raises `ModelError` where nothing was learned, `OSError`."""
         if self._first is None:
             raise ModelError("this model has learned nothing; fit it before it is saved")
         self._first.save(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fusion.method import Objective, moved
-from fusion.problem import Labels
+from fusion.problem import Labelling
 
 CHAINS = 8
 STEPS = 400
@@ -21,7 +21,7 @@ class Annealing:
     """Chains side by side, so that a model is asked about all of them at once."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`, or ends after so many steps."""
         first = objective(starts)
@@ -40,7 +40,7 @@ class Annealing:
                 labels[k], costs[k] = asked[k], new[k]
 
     @staticmethod
-    def _moved(objective: Objective, labels: Labels, rng: np.random.Generator) -> Labels:
+    def _moved(objective: Objective, labels: Labelling, rng: np.random.Generator) -> Labelling:
         for _ in range(1 + (rng.random() < PAIRS)):
             labels = moved(labels, objective.moves[rng.integers(len(objective.moves))])
         return labels

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fusion.method import Objective, moved
-from fusion.problem import Labels
+from fusion.problem import Labelling
 
 WIDTH = 8
 SWEEPS = 2
@@ -17,7 +17,7 @@ class Beam:
     """What is not yet decided is as in the labelling that it began with."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`, or ends when each decision was looked at twice."""
         kept = list(dict.fromkeys(starts))
@@ -31,6 +31,6 @@ class Beam:
                 return
 
     @staticmethod
-    def _best(objective: Objective, several: Sequence[Labels]) -> list[Labels]:
+    def _best(objective: Objective, several: Sequence[Labelling]) -> list[Labelling]:
         costs = objective(several)
         return [several[row] for row in np.argsort(costs, kind="stable")[:WIDTH].tolist()]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusion.method import Objective
-from fusion.problem import Labels
+from fusion.problem import Labelling
 
 POPULATION = 32
 GENERATIONS = 60
@@ -22,7 +22,7 @@ class Evolutionary:
     """Neighbours in the order of decisions are neighbours in the network, so they stay together."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`, or ends after so many generations."""
         n = objective.decisions

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from fusion.method import Objective, TooMany, moved
-from fusion.problem import Labels
+from fusion.problem import Labelling
 
 MOST = 20
 """Decisions whose labellings can be gone through, a million of them."""
@@ -19,7 +19,7 @@ class Random:
     """Labels drawn evenly, no start looked at."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`, or ends when as many were drawn as there are labellings."""
         n = objective.decisions
@@ -31,7 +31,7 @@ class Descent:
     """From the best start, the best move until none helps; then from the next start."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`."""
         costs = objective(starts)
@@ -39,7 +39,7 @@ class Descent:
             self._descend(objective, starts[row], float(costs[row]))
 
     @staticmethod
-    def _descend(objective: Objective, labels: Labels, cost: float) -> None:
+    def _descend(objective: Objective, labels: Labelling, cost: float) -> None:
         while True:
             around = [moved(labels, places) for places in objective.moves]
             if not around:
@@ -55,7 +55,7 @@ class Exhaustive:
     """All labellings."""
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `TooMany` for more than 20 decisions, and `BudgetSpent`."""
         if objective.decisions > MOST:

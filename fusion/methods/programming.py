@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from fusion.method import Objective, moved
-from fusion.problem import Labels
+from fusion.problem import Labelling
 
 MOST = 6
 """Decisions of a segment whose labellings are all looked at; of a larger one single moves."""
@@ -23,7 +23,7 @@ class Programming:
         self.expected = np.inf
 
     def search(
-        self, objective: Objective, starts: Sequence[Labels], rng: np.random.Generator
+        self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
     ) -> None:
         """Raises `BudgetSpent`, or ends when every segment was looked at once."""
         costs = objective(starts)
@@ -41,7 +41,7 @@ class Programming:
         objective.one(tuple(best))
 
     @staticmethod
-    def _ways(objective: Objective, base: Labels, places: Sequence[int]) -> list[Labels]:
+    def _ways(objective: Objective, base: Labelling, places: Sequence[int]) -> list[Labelling]:
         """The base with other labels of a segment."""
         if len(places) > MOST:
             moves = [move for move in objective.moves if set(move) <= set(places)]

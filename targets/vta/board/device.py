@@ -41,7 +41,7 @@ class Addresses:
 
 
 class Device(Addresses):
-    """A program loaded into memory that can be run."""
+    """A program loaded into memory, to be run."""
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
@@ -77,7 +77,7 @@ class Device(Addresses):
         return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
 
     def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """So many bytes of a buffer, as they are, to read and write."""
+        """So many bytes of a buffer, as they are, to read and write, (size,)."""
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
