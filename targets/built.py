@@ -86,6 +86,35 @@ class StreamTimes:
 
 
 @dataclass(frozen=True)
+class LayerCost:
+    """Of a layer by itself: cycles from launch to the end, and bytes that it moves from and to
+    memory, its instructions among them. `stream_cycles` is what it takes in its stream, as in
+    `StreamTimes.layers`."""
+
+    cycles: int
+    dram_bytes: int
+    stream_cycles: int
+
+
+@dataclass(frozen=True)
+class StreamCost:
+    """Of all streams of a network, counted as `Built.stream_cycles`, and of each layer."""
+
+    cycles: int
+    dram_bytes: int
+    layers: tuple[LayerCost, ...]
+
+
+class StreamTimer(Protocol):
+    """Times networks of layers that have many in common, as they would be built."""
+
+    def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
+        """One schedule a layer, in the order of the graph. Layers of one name, workload and tensors
+        are taken to be the same. Raises `WorkloadError` for what no board could load."""
+        ...
+
+
+@dataclass(frozen=True)
 class LayerCheck:
     """How many of a layer's output values differ from the integer reference."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Space, Target
-from targets.built import Built, BuiltProgram, LayerGraph, Pick
+from targets.built import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from targets.features import Features
 from targets.files import Json
 from targets.kernels import KernelCode
@@ -251,6 +251,15 @@ class Builds(Protocol):
     ) -> BuiltProgram:
         """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
         are damaged or another target's."""
+        ...
+
+
+@runtime_checkable
+class TimesStreams(Protocol):
+    """Times what `Builds` would build, without building it."""
+
+    def stream_timer(self) -> StreamTimer:
+        """One that knows nothing yet; it keeps what it lowers."""
         ...
 
 

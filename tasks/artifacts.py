@@ -36,6 +36,7 @@ from tasks.stage import step
 from tasks.store import CacheUse, Manifest
 from tuning import folders, outputs
 from tuning.command import command_of
+from tuning.fusing import Decided
 from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload, WorkloadRow
 from tuning.run import Job
@@ -137,11 +138,12 @@ def log_network_artifacts(
     tuned: Sequence[TunedWorkload],
     run_id: str,
     remark: str,
+    decided: Decided | None = None,
 ) -> None:
     """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
     which begins with the `remark`, if there is any."""
     picture = partial(network_picture, cache)
-    for path in outputs.write_outputs(folder, target, summary, tuned, picture):
+    for path in outputs.write_outputs(folder, target, summary, tuned, picture, decided):
         tracking.log_file(run_id, path)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
     with tracking.StepLog(run_id) as log:

@@ -17,7 +17,7 @@ from search.fresh import Fresh
 from targets.base import Target
 from targets.capabilities import Latency
 from targets.files import Json
-from tasks import artifacts, network, schedules, tracking, warm_start
+from tasks import artifacts, fusion, network, schedules, tracking, warm_start
 from tasks.course import Course
 from tasks.curves import chart
 from tasks.dead_runs import retire_dead_runs
@@ -28,6 +28,7 @@ from tuning import proof, run
 from tuning.dealing import StopGain
 from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.folders import identity
+from tuning.fusing import Decided, ToDecide
 from tuning.network import Extracted, Model
 from tuning.options import CHAMPION, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
@@ -116,6 +117,13 @@ class TrackedNetwork:
                 return tuned
         return self.tune_one(job, self.params, self.run_id)
 
+    def decide_fusion(self, asked: ToDecide) -> Decided:
+        self.emit(StageBegan("decide_fusion"))
+        done = fusion.decide_fusion(self.cache, asked, self._imported.key, self.run_id)
+        decided = fusion.read_decided(_took(done, self.emit))
+        tracking.log_results(self.run_id, fusion.figures(decided))
+        return decided
+
     def write(
         self,
         options: TuningOptions,
@@ -123,8 +131,9 @@ class TrackedNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
         dealt: StopGain | None,
+        decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, what, tuned, dealt)
+        summary = summary_of(options, what, tuned, dealt, decided)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
@@ -133,7 +142,7 @@ class TrackedNetwork:
             self.emit(Note(remark))
         artifacts.log_network_artifacts(
             self.cache, options.folder, target_row(options, what.target), summary, tuned,
-            self.run_id, remark,
+            self.run_id, remark, decided,
         )  # fmt: skip
         return summary
 
@@ -257,6 +266,7 @@ def params_of(options: TuningOptions, what: run.Network) -> Params:
         "batch": options.batch,
         "seed": options.seed,
         **({} if options.stop_gain is None else {"stop_gain": options.stop_gain}),
+        **({"fusion": options.fusion} if options.fusion else {}),
         **({"warm_start": options.warm_start} if options.warm_start else {}),
         **({} if what.target.deterministic else {"leaders": options.leaders}),
         **({"layers": ",".join(options.layers)} if options.layers else {}),

@@ -24,8 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "targets", "networks", "search", "models", "tuning", "codesign", "evaluation", "reports",
-    "services", "tasks", "flows", "cli", "benchmarks", "examples",
+    "targets", "networks", "search", "models", "tuning", "codesign", "fusion", "evaluation",
+    "reports", "services", "tasks", "flows", "cli", "benchmarks", "examples",
 )  # fmt: skip
 
 ROOT_ERROR = "TilewrightError"

@@ -17,6 +17,7 @@ from tuning.options import TuningOptions, parse_options
 
 if TYPE_CHECKING:
     from tuning.events import Listener
+    from tuning.fusing import Decide
     from tuning.outputs import Picture, Summary
 
 __all__ = ["TuningOptions", "parse_options", "tune", "tune_network"]
@@ -28,10 +29,13 @@ def tune(**options: Any) -> Summary:
 
 
 def tune_network(
-    options: TuningOptions, emit: Listener | None = None, picture: Picture | None = None
+    options: TuningOptions,
+    emit: Listener | None = None,
+    picture: Picture | None = None,
+    decide: Decide | None = None,
 ) -> Summary:
     """Tune every workload of a network into `options.folder` (`tuning.plain.tune_network`)."""
     from tuning import plain
     from tuning.events import ignore
 
-    return plain.tune_network(options, emit or ignore, picture)
+    return plain.tune_network(options, emit or ignore, picture, decide)

@@ -13,9 +13,12 @@ from networks.errors import ModelFileError
 from targets.base import Target
 from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
 from targets.files import Json
+from targets.printable import printable
 from targets.registry import check_target, kind_of, make_target
 from tuning.checks import check_source
-from tuning.picks import Progress, pool_rule, read_picks, tuned_picks
+from tuning.folders import FUSION
+from tuning.labels import labels_of
+from tuning.picks import PickError, Progress, pool_rule, read_picks, tuned_picks
 
 if TYPE_CHECKING:
     from networks.accelerator import Accelerator, EpilogueMode
@@ -77,7 +80,10 @@ def build_artefact(
     say("choosing schedules")
     workloads = artefact.canonical_workloads(graph)
     if options.schedules is not None:
-        picks = read_picks(options.schedules, workloads, target)
+        fused = labels_of(options.schedules) is not None
+        picks = read_picks(
+            options.schedules / FUSION if fused else options.schedules, workloads, target
+        )
     else:
         picks = tuned_picks(workloads, target, options.trials, options.seed, progress)
     say("linking")
@@ -104,8 +110,6 @@ def check(options: BuildOptions) -> None:
             "of them"
         )
     if options.schedules is not None and not options.schedules.exists():
-        from tuning.picks import PickError
-
         raise PickError(
             f"there is no folder {options.schedules}; name one that 'tilewright tune' wrote, or "
             "leave out --schedules"
@@ -113,10 +117,12 @@ def check(options: BuildOptions) -> None:
 
 
 def integer_network(
-    options: BuildOptions, target: Target
+    options: BuildOptions, target: Target, *, apart: bool = False
 ) -> tuple[IntegerGraph, dict[str, Json], tuple[str, ...]]:
     """The network in integers for a target, how it was quantised for the manifest, and warnings.
-    Raises `ArtefactError` for a target that runs no programs of ours."""
+    What runs together is as `options.schedules` says, or nothing that may be `apart`. Raises
+    `ArtefactError` for a target that runs no programs of ours, `PickError` for schedules of what is
+    fused otherwise."""
     if capability(target, Builds) is None:
         raise ArtefactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
@@ -142,12 +148,31 @@ def integer_network(
     else:
         quantisation = made.to_json()
     name = Path(options.model).stem
+    labels = None if apart or options.schedules is None else labels_of(options.schedules)
+    free = apart or labels is not None
     graph = integer_graph(
         made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
         keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
-        pool=_pool_rule(options, target, accelerator),
+        pool=None if free else _pool_rule(options, target, accelerator),
     )  # fmt: skip
+    if labels is not None and options.schedules is not None:
+        graph = _labelled(graph, labels, options.schedules / FUSION)
     return graph, {"quantisation": quantisation}, warnings
+
+
+def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
+    """The network with what a tuned folder says is fused. Raises `PickError` where that may not
+    be."""
+    from networks.fusion import choices, fused
+
+    offered = [str(choice) for choice in choices(graph).offered]
+    unknown = [name for name, label in labels.items() if label and name not in offered]
+    if unknown:
+        raise PickError(
+            f"{path} fuses '{printable(unknown[0])}', which this network does not offer as it is "
+            "quantised here; tune it again, or build it as it was tuned"
+        )
+    return fused(graph, [labels.get(name, False) for name in offered])
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:

@@ -8,9 +8,10 @@ from models.transfer.contract import TransferError
 from models.transfer.files import identity_of
 from search.lease import LeaseHeld
 from search.registry import check_options, tuners
+from targets.capabilities import Builds, TimesStreams, capability
 from targets.cluster.connection import check_address
 from targets.errors import UnknownName
-from targets.registry import check_target, kind_of
+from targets.registry import check_target, kind_of, make_target
 from targets.workload import parse_workload
 from tuning.folders import at_work, check_files, check_folder
 from tuning.options import CHAMPION, OptionsError, TuningOptions
@@ -32,6 +33,7 @@ def check(options: TuningOptions) -> None:
         check_source(options.model)
     check_options(options.tuner, options.tuner_options)
     check_start(options)
+    check_fusion(options)
     check_folder(options.folder)
     check_files(options.folder)
     if command := at_work(options.folder):
@@ -72,6 +74,19 @@ def check_start(options: TuningOptions) -> None:
         raise OptionsError(
             f"--warm-start {options.warm_start}: tuner '{options.tuner}' makes no use of a model "
             f"that learned elsewhere; choose one that does ({able})"
+        )
+
+
+def check_fusion(options: TuningOptions) -> None:
+    """Raises `OptionsError` where it is to be decided what runs together on a target that runs no
+    whole networks of ours, and as `make_target`."""
+    if not options.fusion:
+        return
+    target = make_target(options.target, options.space)
+    if capability(target, Builds) is None or capability(target, TimesStreams) is None:
+        raise OptionsError(
+            f"--fusion {options.fusion}: {target.name} runs no programs of ours, so there is "
+            "nothing to fuse; choose a VTA, or leave out --fusion"
         )
 
 

@@ -28,6 +28,13 @@ class NetworkFound:
 
 
 @dataclass(frozen=True)
+class WorkloadsAdded:
+    """These will be tuned, too: what else the network has where it is fused otherwise."""
+
+    workloads: tuple[WorkloadFound, ...]
+
+
+@dataclass(frozen=True)
 class StageBegan:
     """A stage of whichever workload, by the name of its function."""
 
@@ -88,6 +95,7 @@ class Note:
 
 Event = (
     NetworkFound
+    | WorkloadsAdded
     | StageBegan
     | StageReused
     | WorkloadBegan

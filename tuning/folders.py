@@ -3,6 +3,7 @@
 run.json          whose folder it is, and the layers of each workload (`tuning.run_file`)
 summary.json      what every workload costs untuned, tuned and at best
 schedules.json    the chosen schedule of every workload; equal runs give equal bytes
+fusion.json       what runs together and by which schedules, where that was asked for
 trials.parquet    one row a trial
 convergence.png   best latency over trials, where somebody draws it
 ledger.jsonl      the record the run resumes from (`search.ledger`)
@@ -26,6 +27,7 @@ from targets.safe_files import check_own, read_plain
 RUN = "run.json"
 SUMMARY = "summary.json"
 SCHEDULES = "schedules.json"
+FUSION = "fusion.json"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 LEDGER = "ledger.jsonl"
@@ -80,7 +82,7 @@ def below_root(folder: Path, root: str) -> Path:
 def check_files(folder: Path) -> None:
     """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
     where a run writes one."""
-    for name in (RUN, SUMMARY, SCHEDULES, TRIALS, CONVERGENCE):
+    for name in (RUN, SUMMARY, SCHEDULES, FUSION, TRIALS, CONVERGENCE):
         check_own(folder / name)
     ledger, command = folder / LEDGER, held_by_command(folder)
     check_own(command)
@@ -91,7 +93,7 @@ def check_files(folder: Path) -> None:
 def forget_results(folder: Path) -> None:
     """Remove what an earlier run left, all but the ledger; first of all what says that the run is
     complete. Raises `UnsafeFile` and `OSError`."""
-    for name in (SUMMARY, SCHEDULES, TRIALS, CONVERGENCE, RUN):
+    for name in (SUMMARY, SCHEDULES, FUSION, TRIALS, CONVERGENCE, RUN):
         remove(folder / name)
 
 

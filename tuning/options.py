@@ -103,6 +103,11 @@ class TuningOptions(BaseModel):
         description="'champion': start from the best models that were compared; else the folder of "
         "a model that learned on other hardware ('tilewright model train')",
     )
+    fusion: Literal["", "none", "all", "greedy", "learned"] = Field(
+        default="",
+        description="which operators run together on the accelerator: 'none', 'all' that may, "
+        "'greedy', by estimates, or 'learned', searched for; empty: as 'tilewright inspect' shows",
+    )
     fresh: bool = Field(default=False, description="start over instead of resuming")
     isolate: float = Field(
         default=0.0,
@@ -140,6 +145,14 @@ class TuningOptions(BaseModel):
                 "of the two out (--jobs tunes workloads side by side)"
             )
         self._check_cluster()
+        if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
+            other = (
+                "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
+            )
+            raise ValueError(
+                f"--fusion {self.fusion} {other}: what is fused is decided for a whole network "
+                "with what it computes; leave one of the two out"
+            )
         if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
             raise ValueError(
                 f"--epilogue {printable(self.epilogue)}: of a network it is 'network', "

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import pandas as pd
 
@@ -17,10 +17,11 @@ from search import Contents, RunKey, read
 from search.records import Entry
 from targets.base import Target
 from targets.capabilities import HasSpecification, Verifies, capability
-from targets.files import Json, write_atomically
+from targets.files import Json, remove, write_atomically
 from targets.registry import kind_of
 from tuning.dealing import StopGain
-from tuning.folders import CONVERGENCE, LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tuning.folders import CONVERGENCE, FUSION, LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tuning.fusing import Decided, FusionSummary
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
 from tuning.run_file import run_key
@@ -51,11 +52,11 @@ class Part(TypedDict, total=False):
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
-    were dealt: `trials` are then those of a workload on average at most. `macs` says how much of
-    the network `total` covers, `run_key` whose results they are (`tuning.run_file`). `verified` is
-    false where the target runs no programs on data, so that nobody saw what schedules compute.
-    `versions` are those of this program and of what it compiles and learns with. The last two are
-    those of a run that is tracked."""
+    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was
+    decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
+    results they are (`tuning.run_file`). `verified` is false where the target runs no programs on
+    data, so that nobody saw what schedules compute. `versions` are those of this program and of
+    what it compiles and learns with. The last two are those of a run that is tracked."""
 
     network: str
     target: str
@@ -72,6 +73,7 @@ class Summary(TypedDict):
     wall_seconds: float
     part: NotRequired[Part]
     stop_gain: NotRequired[StopGain]
+    fusion: NotRequired[FusionSummary]
     run_key: NotRequired[str]
     verified: NotRequired[bool]
     versions: NotRequired[dict[str, str]]
@@ -102,8 +104,10 @@ def summary_of(
     network: Network,
     tuned: Sequence[TunedWorkload],
     dealt: StopGain | None = None,
+    decided: Decided | None = None,
 ) -> Summary:
-    """All but the seconds it took; `dealt` where the trials were."""
+    """All but the seconds it took; `dealt` where the trials were, `decided` where it was decided
+    what runs together."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
         "network": network.model.name,
@@ -124,6 +128,8 @@ def summary_of(
     }
     if dealt is not None:
         summary["stop_gain"] = dealt
+    if decided is not None:
+        summary["fusion"] = decided.summary
     if capability(network.target, Verifies) is None:
         summary["verified"] = False
     if network.part is not None:
@@ -150,6 +156,7 @@ def write_outputs(
     summary: Summary,
     tuned: Sequence[TunedWorkload],
     picture: Picture | None = None,
+    decided: Decided | None = None,
 ) -> list[Path]:
     """Write all of them, the summary last: a folder with a summary is complete. Returns their
     paths. Raises `OSError`."""
@@ -163,6 +170,11 @@ def write_outputs(
     files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
     if picture is not None:
         files[CONVERGENCE] = picture(summary["network"], tuned, trials)
+    if decided is not None:
+        about: dict[str, Json] = {"version": SCHEDULES_VERSION, "target": cast(Json, target)}
+        files[FUSION] = _pretty(about | decided.file)
+    else:
+        remove(folder / FUSION)
     files[SUMMARY] = _pretty(summary)
     for name, data in files.items():
         write_atomically(folder / name, data)
@@ -185,5 +197,5 @@ def parquet(frame: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _pretty(document: Schedules | Summary) -> bytes:
+def _pretty(document: Schedules | Summary | dict[str, Json]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + os.linesep).encode()

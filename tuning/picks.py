@@ -55,22 +55,17 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
         )
-    blocks = blocks_of(target)
-    exact: dict[Workload, Pick] = {}
-    alike: dict[Workload, Pick] = {}
+    table = PickTable(blocks_of(target))
     for entry in as_list(found["schedules"]):
         schedule = as_object(entry)
         if schedule["config"] is None:
             continue
         workload = parse_workload(as_text(schedule["workload"]), as_text(schedule["epilogue"]))
         config = tuple(map(as_int, as_list(schedule["config"])))
-        pick = Pick(as_text(schedule["space"]), config)
-        exact[_same_programs(workload, blocks)] = alike[_same_kinds(workload, blocks)] = pick
+        table.add(workload, Pick(as_text(schedule["space"]), config))
     known: dict[Workload, Pick] = {}
     for workload in dict.fromkeys(workloads):
-        kinds = alike.get(_same_kinds(workload, blocks))
-        kinds = kinds or alike.get(_same_kinds(_by_channel(workload), blocks))
-        likest = exact.get(_same_programs(workload, blocks), kinds)
+        likest = table.likest(workload)
         if likest is not None:
             known[workload] = likest
     missing = [workload for workload in dict.fromkeys(workloads) if workload not in known]
@@ -83,6 +78,32 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
+
+
+class PickTable:
+    """Schedules of workloads, found by others that the same schedules run."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        self._own: dict[Workload, Pick] = {}
+        self._exact: dict[Workload, Pick] = {}
+        self._alike: dict[Workload, Pick] = {}
+
+    def add(self, workload: Workload, pick: Pick) -> None:
+        """The schedule that a workload was tuned to."""
+        self._own[workload] = pick
+        self._exact[_same_programs(workload, self.blocks)] = pick
+        self._alike[_same_kinds(workload, self.blocks)] = pick
+
+    def exact(self, workload: Workload) -> Pick | None:
+        """That of a workload whose programs differ in immediates alone, None if there is none."""
+        return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
+
+    def likest(self, workload: Workload) -> Pick | None:
+        """That, or else one of a workload that the same schedules can run."""
+        kinds = self._alike.get(_same_kinds(workload, self.blocks))
+        kinds = kinds or self._alike.get(_same_kinds(_by_channel(workload), self.blocks))
+        return self.exact(workload) or kinds
 
 
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:

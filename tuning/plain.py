@@ -15,6 +15,7 @@ from tuning import afresh, proof, run
 from tuning import network as importing
 from tuning.dealing import StopGain
 from tuning.events import Listener, StageBegan, ignore
+from tuning.fusing import Decide, Decided, ToDecide
 from tuning.network import Extracted, Model
 from tuning.options import CHAMPION, OptionsError, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
@@ -23,16 +24,24 @@ from tuning.study import Study
 
 
 def tune_network(
-    options: TuningOptions, emit: Listener = ignore, picture: Picture | None = None
+    options: TuningOptions,
+    emit: Listener = ignore,
+    picture: Picture | None = None,
+    decide: Decide | None = None,
 ) -> Summary:
-    """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`.
-    Returns what `summary.json` holds. Raises `OptionsError` for a
-    warm start from a champion, else as `tuning.run.tune_network`."""
+    """Tune every workload of a network into `options.folder`; `picture` draws `convergence.png`,
+    `decide` decides what is fused, if that is asked for. Returns what `summary.json` holds. Raises
+    `OptionsError` for a warm start from a champion, or where nobody decides what is to be fused,
+    else as `tuning.run.tune_network`."""
     if options.warm_start == CHAMPION:
         raise OptionsError(
             f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
         )
-    return run.tune_network(options, PlainNetwork(emit, picture), emit)
+    if options.fusion and decide is None:
+        raise OptionsError(
+            f"fusion '{options.fusion}' is asked for and nobody decides; give fusion.run.decide"
+        )
+    return run.tune_network(options, PlainNetwork(emit, picture, decide), emit)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class PlainNetwork:
 
     emit: Listener
     picture: Picture | None = None
+    decide: Decide | None = None
 
     def opened(self, options: TuningOptions) -> None:
         pass
@@ -64,6 +74,11 @@ class PlainNetwork:
     def tune(self, job: run.Job) -> TunedWorkload:
         return run.tune_workload(job, PlainWorkload(self.emit))
 
+    def decide_fusion(self, asked: ToDecide) -> Decided:
+        assert self.decide is not None, "checked before the run"
+        self.emit(StageBegan("decide_fusion"))
+        return self.decide(asked)
+
     def write(
         self,
         options: TuningOptions,
@@ -71,11 +86,12 @@ class PlainNetwork:
         tuned: Sequence[TunedWorkload],
         wall: float,
         dealt: StopGain | None,
+        decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, network, tuned, dealt)
+        summary = summary_of(options, network, tuned, dealt, decided)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
-        write_outputs(options.folder, target, summary, tuned, self.picture)
+        write_outputs(options.folder, target, summary, tuned, self.picture, decided)
         return summary
 
 

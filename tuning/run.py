@@ -42,10 +42,12 @@ from tuning.events import (
     StageBegan,
     WorkloadBegan,
     WorkloadFound,
+    WorkloadsAdded,
     WorkloadTuned,
 )
 from tuning.final_choice import Choice
 from tuning.fitting import check_fits
+from tuning.fusing import Decided, ToDecide
 from tuning.ledgers import RecordOf, trials_of_folder
 from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
@@ -149,6 +151,10 @@ class NetworkSteps(Protocol):
         """One workload: `tune_workload`, with whatever is around it."""
         ...
 
+    def decide_fusion(self, asked: ToDecide) -> Decided:
+        """Decide what runs together, of a run that was asked to."""
+        ...
+
     def write(
         self,
         options: TuningOptions,
@@ -156,9 +162,11 @@ class NetworkSteps(Protocol):
         tuned: Sequence[TunedWorkload],
         wall: float,
         dealt: StopGain | None,
+        decided: Decided | None,
     ) -> Summary:
         """Write the output folder (`tuning.outputs`); `wall` is how many seconds it took, `dealt`
-        what became of the trials if they were dealt."""
+        what became of the trials if they were dealt, `decided` what runs together if that was
+        asked for."""
         ...
 
 
@@ -193,7 +201,28 @@ def tune_network(options: TuningOptions, steps: NetworkSteps, emit: Listener) ->
             tuned, dealt = _tuned(options, jobs, steps, stop)
         if options.stop_gain is None:
             trials.arrange([study.ledger_key for study, _ in starts])
-        return steps.write(options, network, tuned, time.perf_counter() - begin, dealt)
+        decided = None
+        if options.fusion:
+            more = partial(_more_workloads, jobs[0], steps)
+            decided = steps.decide_fusion(
+                ToDecide(options, target, network.model.name, tuned, more, emit)
+            )
+        wall = time.perf_counter() - begin
+        return steps.write(options, network, tuned, wall, dealt, decided)
+
+
+def _more_workloads(
+    like: Job, steps: NetworkSteps, subgraphs: Sequence[Subgraph]
+) -> list[TunedWorkload]:
+    """Workloads that the network does not have as it is, tuned as those that it has."""
+    starts = [steps.start_of(study_of(like.options, each.workload)) for each in subgraphs]
+    like.emit(WorkloadsAdded(_named(subgraphs)))
+    jobs = [
+        replace(like, subgraph=subgraph, study=study, state=state, seat=None)
+        for subgraph, (study, state) in zip(subgraphs, starts, strict=True)
+    ]
+    with helping(like.options, [(job.study, job.state) for job in jobs], like.emit):
+        return each_of(steps.tune, jobs, like.options.jobs, like.stop.set)
 
 
 def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Network:
@@ -401,8 +430,11 @@ def _found(network: Network) -> NetworkFound:
     return NetworkFound(
         network.model.name,
         network.target.name,
-        tuple(
-            WorkloadFound(each.workload.id, str(each.workload), each.count)
-            for each in network.subgraphs
-        ),
+        _named(network.subgraphs),
+    )
+
+
+def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:
+    return tuple(
+        WorkloadFound(each.workload.id, str(each.workload), each.count) for each in subgraphs
     )

@@ -79,6 +79,8 @@ def run_key(options: TuningOptions, studies: Iterable[Study]) -> str:
     about: list[Json] = [options.trials, [list(each) for each in runs]]
     if options.stop_gain is not None:
         about.append(options.stop_gain)
+    if options.fusion:
+        about.append(options.fusion)
     return digest(canonical(about))[:24]
 
 

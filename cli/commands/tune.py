@@ -98,6 +98,15 @@ def tune(
             metavar="MODEL|champion",
         ),
     ] = "",
+    fusion: Annotated[
+        str,
+        typer.Option(
+            help="Which operators run together on the accelerator, for 'tilewright build': 'none', "
+            "'all' that may, 'greedy', where estimates say so, or 'learned', searched for by what "
+            "whole networks take.",
+            metavar="none|all|greedy|learned",
+        ),
+    ] = DEFAULTS.fusion,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     isolate: Annotated[
         float,
@@ -141,7 +150,7 @@ def tune(
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
-        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers,
+        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
         runner=runner or ("dask" if cluster else "local"), cluster=cluster,
     )  # fmt: skip
     _run(options, bare)
@@ -213,7 +222,11 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
         from reports.convergence import network_convergence
         from tuning import tune_network
 
-        return tune_network(options, heard, network_convergence)
+        if not options.fusion:
+            return tune_network(options, heard, network_convergence)
+        from fusion.run import decide
+
+        return tune_network(options, heard, network_convergence, decide)
 
 
 def _prepare(options: TuningOptions) -> None:

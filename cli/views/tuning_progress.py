@@ -29,6 +29,7 @@ from tuning.events import (
     StageBegan,
     StageReused,
     WorkloadBegan,
+    WorkloadsAdded,
     WorkloadTuned,
 )
 from tuning.outcome import TunedWorkload, untuned_word
@@ -45,6 +46,7 @@ STAGES = {
     "time_again": "timing the winner again",
     "measure_afresh": "timing the leaders afresh",
     "verify_schedule": "verifying the schedule",
+    "decide_fusion": "deciding what is fused",
 }
 
 
@@ -119,6 +121,8 @@ class LineDisplay:
                 count = len(self.layers)
                 found = f"{event.name} on {event.target}: {count} {plural(count, 'workload')}"
                 self._say(found)
+            case WorkloadsAdded():
+                self.layers |= _layers(event)
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
             case RoundDealt():
@@ -168,6 +172,8 @@ class LiveDisplay:
             case NetworkFound():
                 self.layers = _layers(event)
                 self.title = f"{event.name} on {event.target}"
+            case WorkloadsAdded():
+                self.layers |= _layers(event)
             case StageBegan():
                 self.stage = STAGES.get(event.name, event.name)
             case WorkloadBegan():
@@ -248,7 +254,7 @@ def _short(latency: Latency | None) -> str:
     return cycles_text(latency) or latency_text(latency)
 
 
-def _layers(event: NetworkFound) -> dict[str, Layer]:
+def _layers(event: NetworkFound | WorkloadsAdded) -> dict[str, Layer]:
     return {
         each.id: Layer(shape(parse_workload(each.text)), each.count) for each in event.workloads
     }

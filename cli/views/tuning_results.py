@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
 from cli.views.terminal import ruled_table, say
-from reports.figures import duration, percent, speedup, whole
+from reports.figures import duration, percent, plural, speedup, whole
 from reports.run_table import sure_gain, sure_time
 from targets.capabilities import is_published
 from targets.titles import shape
@@ -43,6 +43,7 @@ def show_results(
         + _reused(summary, reused_stages)
         + _afresh(summary)
         + _proof(summary)
+        + _fused(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
         + ("\n'tilewright ui' shows this run:" * bool(links)),
@@ -189,6 +190,27 @@ def _proof(summary: Summary) -> str:
     rows = summary["workloads"]
     exact = all(parse_workload(row["workload"]).dtype == "int8" for row in rows)
     return f"{timed} and verified {'bit for bit' if exact else 'against numpy'}"
+
+
+def _fused(summary: Summary) -> str:
+    """What runs together, where that was decided, and what the whole network takes then."""
+    if "fusion" not in summary:
+        return ""
+    said = summary["fusion"]
+    mode, cycles = said["mode"], said["cycles"]
+    rows = said["decisions"]
+    fused = sum(row["fused"] for row in rows)
+    beside = [
+        f"{name} {whole(cycles[name])}" for name in cycles if name != mode
+    ]  # fmt: skip
+    rest = f" ({', '.join(beside)})" if beside else ""
+    return (
+        f"\n{fused} of {len(rows)} {plural(len(rows), 'decision')} fused, {mode}: the whole "
+        f"network takes {whole(cycles[mode])} cycles{rest}, "
+        f"{whole(said['dram_bytes'][mode])} bytes moved; "
+        f"{said['evaluations']} labelled graphs simulated, {said['tuned']} more "
+        f"{plural(said['tuned'], 'workload')} tuned"
+    )
 
 
 def _dealt(summary: Summary) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.base import Configs, Lowered, Measurements, Ragged, Space
-from targets.built import Built, BuiltProgram, LayerGraph, Pick
+from targets.built import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from targets.capabilities import PARTS, Blocks, Costs, Latency, UntunedSchedule
 from targets.errors import WorkloadError
 from targets.features import Features
@@ -221,6 +221,12 @@ class VtaTarget:
         from targets.vta.board.built import VtaProgram
 
         return VtaProgram.open(files, layers, self.spec)
+
+    def stream_timer(self) -> StreamTimer:
+        """See `targets.vta.board.stream_timer`."""
+        from targets.vta.board.stream_timer import VtaStreamTimer
+
+        return VtaStreamTimer(self.spec)
 
     @property
     def pools_sums(self) -> bool:

@@ -13,7 +13,7 @@ from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
 from targets.layer import Value
 from targets.vta.board.forms import image_shape
-from targets.vta.board.in_place import in_place
+from targets.vta.board.in_place import Legal, in_place
 from targets.vta.board.link import Part, link
 from targets.vta.board.lower import LayerProgram
 from targets.vta.board.memory import Arenas, Filled, Piece, arenas_of
@@ -43,15 +43,21 @@ class Linked:
     begins: NDArray[np.int64]
 
 
-def linked(steps: Sequence[LayerProgram | HostStep], graph: LayerGraph, spec: VtaSpec) -> Linked:
-    """Link a network's layers, lowered in the order of the graph, and lay out its memory. Raises
-    `WorkloadError` for what no board could load."""
+def linked(
+    steps: Sequence[LayerProgram | HostStep],
+    graph: LayerGraph,
+    spec: VtaSpec,
+    legal: Legal | None = None,
+) -> Linked:
+    """Link a network's layers, lowered in the order of the graph, and lay out its memory; `legal`
+    answers as `in_place.is_legal`, if it is given. Raises `WorkloadError` for what no board could
+    load."""
     m = spec.machine
     network = network_of(steps, graph.values, graph.outputs, graph.slices)
     placed = [layer for run in network.runs for layer in run.layers]
     uops, constants = Filled("uops"), Filled("constants")
     filled = [_fill(layer.program, uops, constants, m) for layer in placed]
-    arenas = arenas_of(network, m, in_place(network))
+    arenas = arenas_of(network, m, in_place(network, legal))
     buffers = [*uops.buffers(), *constants.buffers(), *arenas.buffers()]
     first = {"uops": 0, "constants": len(uops.sizes)}
     first["activations"] = len(uops.sizes) + len(constants.sizes)

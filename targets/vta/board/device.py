@@ -19,10 +19,11 @@ PAGE_BYTES = 4096
 INSTRUCTION_BYTES = 16
 
 
-class Device:
-    """A program loaded into memory: buffers one after the other on pages of their own from
+class Addresses:
+    """Where a program lies in memory: buffers one after the other on pages of their own from
     `FIRST_ADDRESS` on, the instructions of each segment behind them. `addresses` (buffers,) and
-    `insn_addresses` (segments,) are in bytes, `insns` (n, 2) with their addresses filled in."""
+    `insn_addresses` (segments,) are in bytes, `insns` (n, 2) with their addresses filled in;
+    `data_bytes` are those of the buffers alone."""
 
     def __init__(self, program: BoardProgram) -> None:
         self.program = program
@@ -34,10 +35,18 @@ class Device:
         self.addresses = np.array(begins[:count], np.int64)
         self.insn_addresses = np.array(begins[count:-1], np.int64)
         self.bytes = begins[-1] - FIRST_ADDRESS
+        self.data_bytes = begins[count] - FIRST_ADDRESS
         element = element_bytes(program.spec.machine)
         self.insns: Words = relocated(program.insns, program.relocations, self.addresses, element)
+
+
+class Device(Addresses):
+    """A program loaded into memory, to be run."""
+
+    def __init__(self, program: BoardProgram) -> None:
+        super().__init__(program)
         # Instructions are no data: the simulator takes them from beside its memory.
-        self._dram = np.zeros(begins[count] - FIRST_ADDRESS, np.uint8)
+        self._dram = np.zeros(self.data_bytes, np.uint8)
         for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
             if buffer.kind != "activations":
                 content = program.uops if buffer.kind == "uops" else program.constants
@@ -68,7 +77,7 @@ class Device:
         return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
 
     def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """So many bytes of a buffer, as they are, to read and write."""
+        """So many bytes of a buffer, as they are, to read and write, (size,)."""
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:

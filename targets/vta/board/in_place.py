@@ -7,6 +7,8 @@ overwrites.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +33,13 @@ _APART = 1 << 27
 """Bytes between the buffers of the trial, more than a tensor has."""
 
 
-def in_place(network: Network) -> dict[int, Tensor]:
-    """By the `id` of an output, the input in whose place it may lie."""
+Legal = Callable[[Placed, str], bool]
+
+
+def in_place(network: Network, legal: Legal | None = None) -> dict[int, Tensor]:
+    """By the `id` of an output, the input in whose place it may lie; `legal` answers as `is_legal`,
+    if it is given."""
+    legal = legal or is_legal
     shared: dict[int, Tensor] = {}
     taken = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
     for run in network.runs:
@@ -52,7 +59,7 @@ def in_place(network: Network) -> dict[int, Tensor]:
                     and tensor.packing.elements == output.packing.elements
                     and tensor.packing.block == output.packing.block
                     and tensor.packing.form != "weights"
-                    and is_legal(layer, role)
+                    and legal(layer, role)
                 ):
                     shared[id(output)] = tensor
                     taken.add(id(tensor))

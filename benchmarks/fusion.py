@@ -1,0 +1,269 @@
+"""What deciding about fusion gains on whole networks, and what it takes to decide.
+
+    python -m benchmarks.fusion --json built/fusion.json --quick    # two small networks, one target
+    python -m benchmarks.fusion --json built/fusion.json            # hours; goes on with FILE
+    python -m benchmarks.fusion --json FILE --show                  # the summary only
+
+Of each network on each target: cycles and bytes moved where nothing is fused, all that may be,
+what estimates say (greedy), what TVM's FuseOps would, what the policy says without a search, and
+what the learned search finds. All workloads are tuned alike, with `--trials` each, whoever asks for
+them. Models learned from the other networks of the list and those of `--training`, on this target
+and those before it; never from the network itself on any target. Searches that ask the simulator
+itself, and random draws, have `--budget` labelled graphs each, and count until they come as near as
+0.1 % to the best that anybody found.
+
+The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
+through exhaustively. Cycles are those of all streams by the cycle simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fusion_figures import summary
+from benchmarks.fusion_pairs import Counted, named, pair
+from benchmarks.fusion_training import made, trained
+from fusion.evaluator import Evaluator
+from fusion.figures import Figures
+from fusion.learned.contract import GraphModel
+from fusion.learned.examples import Examples
+from fusion.learned.policy import Policy
+from fusion.learned.search import Plan, learned_search
+from fusion.method import Objective, search
+from fusion.methods.programming import Programming
+from fusion.problem import Labelling
+from targets.files import write_atomically
+
+NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
+TARGETS = ("vta-pynq", "large", "huge")
+TRAINING = ("digits_cnn", "resnet18")
+QUICK = ("digits_cnn", "resnet18")
+SEARCHES = ("random", "descent", "segments", "annealing", "beam", "evolutionary")
+MODELS = ("trees", "graph-network")
+TRUE_DECISIONS = 8
+"""Of a part that is gone through exhaustively."""
+
+
+def main() -> None:
+    """Run what the file lacks, write it after each pair, print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    parser.add_argument("--folder", type=Path, default=Path("built/fusion"))
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--targets", default="")
+    parser.add_argument("--training", default=",".join(TRAINING))
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--budget", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    given.trials = given.trials if given.trials is not None else (0 if given.quick else 16)
+    given.budget = given.budget or (64 if given.quick else 256)
+    networks = given.networks.split(",") if given.networks else QUICK if given.quick else NETWORKS
+    targets = given.targets.split(",") if given.targets else TARGETS[: 1 if given.quick else None]
+    rows = json.loads(given.json.read_text())["pairs"] if given.json.exists() else []
+    if not given.show:
+        for row in _missing(given, networks, targets, rows):
+            rows.append(row)
+            given.json.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(given.json, (json.dumps({"pairs": rows}) + "\n").encode())
+    print(summary(rows))
+
+
+def _missing(
+    given: argparse.Namespace, networks: Sequence[str], targets: Sequence[str], rows: Any
+) -> Iterator[dict[str, Any]]:
+    """The pairs that are not among the rows."""
+    known = {(row["network"], row["target"], row["trials"], row["budget"]) for row in rows}
+    todo = [
+        (network, target) for target in targets for network in networks
+        if (network, target, given.trials, given.budget) not in known
+    ]  # fmt: skip
+    if not todo:
+        return
+    every = [*dict.fromkeys((*networks, *filter(None, given.training.split(","))))]
+    examples: dict[tuple[str, str], Examples] = {}
+    for target in dict.fromkeys(target for _, target in todo):
+        examples |= made(given.folder, every, [target], given.trials)
+        for network in [name for name, its in todo if its == target]:
+            others = [each for (name, _), each in examples.items() if name != network]
+            yield _pair(given, network, target, others)
+
+
+def _pair(
+    given: argparse.Namespace, network: str, target: str, others: list[Examples]
+) -> dict[str, Any]:
+    begin = time.perf_counter()
+    backing = pair(network, target, given.trials, given.folder)
+    problem = backing.problem
+    labels = named(problem)
+    costs = {name: backing(each) for name, each in labels.items()}
+    row: dict[str, Any] = {
+        "network": network, "target": target, "trials": given.trials, "budget": given.budget,
+        "decisions": len(problem), "segments": [len(each) for each in problem.segments],
+        "cycles": {name: each.cycles for name, each in costs.items()},
+        "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
+        "learned": {}, "searches": {},
+    }  # fmt: skip
+    starts = [labels[name] for name in ("none", "all", "greedy")]
+    best = min(labels.values(), key=lambda each: backing(each).cost)
+    for kind in MODELS:
+        found, row["learned"][kind] = _learned(given, backing, others, kind, starts)
+        best = min((best, found), key=lambda each: backing(each).cost)
+    row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]
+    row["dram_bytes"]["learned"] = row["learned"]["trees"]["dram_bytes"]
+    for name in SEARCHES:
+        row["searches"][name], found = _searched(given, backing, name, starts)
+        best = min((best, found), key=lambda each: backing(each).cost)
+    row["best"] = backing(best).cycles
+    row["truth"] = list(_truths(given, backing, best, others))
+    row["seconds"] = time.perf_counter() - begin
+    row["seconds_evaluation"] = _evaluation_seconds(backing)
+    print(f"{network} on {target}: {row['cycles']}, best {row['best']}, "
+          f"{row['seconds']:.0f} s", flush=True)  # fmt: skip
+    return row
+
+
+def _models(kind: str, others: list[Examples]) -> tuple[GraphModel, Policy]:
+    trees, policy = trained(others)
+    if kind == "trees":
+        return trees, policy
+    from fusion.learned.examples import graphs_of
+    from fusion.learned.graph_network import GraphNetwork
+
+    network = GraphNetwork()
+    network.fit(graphs_of(others))
+    return network, policy
+
+
+def _learned(
+    given: argparse.Namespace, backing: Evaluator, others: list[Examples], kind: str,
+    starts: list[Labelling],
+) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
+    """The learned search with a kind of model, and the policy before it began."""
+    problem = backing.problem
+    model, policy = _models(kind, others)
+    counted = Counted(backing)
+    figures = Figures(problem, counted)
+    blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
+    for labels in starts:
+        counted(labels)
+    first = min(starts, key=lambda each: counted(each).cost)
+    told = policy.labels(problem, policy.chances(problem, figures, first, {}))
+    error = _error(model, backing, others)
+    begin = time.perf_counter()
+    rng = np.random.default_rng([given.seed, 1])
+    found = learned_search(problem, counted, model, policy, starts, rng, Plan())
+    steps = [each.cycles for each in counted.known()]
+    return found, {
+        "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
+        "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
+        "policy": backing(told).cycles, "policy_untuned": backing(blind).cycles,
+        "model_error": error,
+    }  # fmt: skip
+
+
+def _error(model: GraphModel, backing: Evaluator, others: list[Examples]) -> float:
+    """How far the model is off on the named labellings of the network that it has not seen, of what
+    is known before any of it is simulated."""
+    from fusion.tables import Tables
+
+    problem = backing.problem
+    blank = Evaluator(problem, backing.schedules)
+    tables = Tables(problem, Figures(problem, blank))
+    labellings = list(dict.fromkeys(named(problem).values()))
+    said = model.predict([tables.of(labels) for labels in labellings])
+    true = np.array([backing(labels).cycles for labels in labellings])
+    return float(np.abs(said / true - 1).mean())
+
+
+def _searched(
+    given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
+) -> tuple[dict[str, Any], Labelling]:
+    """A search that asks the simulator."""
+    problem = backing.problem
+    objective = Objective(
+        lambda several: [float(backing(each).cycles) for each in several], given.budget,
+        problem.segments, problem.groups,
+    )  # fmt: skip
+    rng = np.random.default_rng([given.seed, 2])
+    extra: dict[str, Any] = {}
+    if name == "segments":
+        method = Programming()
+        try:
+            method.search(objective, starts, rng)
+            last = [*objective.asked.values()][-1]
+            extra = {"expected": method.expected, "additive_error": method.expected / last - 1}
+        except BaseException as error:  # the budget, most likely
+            if type(error).__name__ != "BudgetSpent":
+                raise
+    else:
+        search(name, objective, starts, rng)
+    steps = list(objective.asked.values())
+    return {"cycles": objective.least, "evaluations": len(steps), "steps": steps, **extra}, (
+        objective.best
+    )
+
+
+def _truths(
+    given: argparse.Namespace, backing: Evaluator, best: Labelling, others: list[Examples]
+) -> Iterator[dict[str, Any]]:
+    """Parts of the network, exhaustively: the first, the middle and the last segments that make up
+    so many decisions. Regret is that of the learned search confined to the part."""
+    problem = backing.problem
+    for name, first in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
+        places = _part(problem.segments, first)
+        if not places or (name != "first" and len(problem) <= TRUE_DECISIONS):
+            continue
+        objective = Objective(
+            lambda several, p=places: [  # type: ignore[misc]
+                float(backing(_within(best, p, each)).cycles) for each in several
+            ],
+            1 << TRUE_DECISIONS, tuple((k,) for k in range(len(places))),
+        )  # fmt: skip
+        search("exhaustive", objective, [], np.random.default_rng(0))
+        held = float(backing(best).cycles)
+        yield {
+            "part": name, "decisions": len(places), "least": objective.least,
+            "most": max(objective.asked.values()), "regret": held / objective.least - 1,
+        }  # fmt: skip
+
+
+def _part(segments: Sequence[Sequence[int]], where: float) -> list[int]:
+    """Places of neighbouring segments, as many as may be gone through."""
+    k = round(where * (len(segments) - 1))
+    found: list[int] = []
+    order = [*range(k, len(segments)), *range(k - 1, -1, -1)]
+    for number in order:
+        if len(found) + len(segments[number]) > TRUE_DECISIONS:
+            break
+        found += segments[number]
+    return sorted(found)
+
+
+def _within(labels: Labelling, places: Sequence[int], own: Labelling) -> Labelling:
+    found = list(labels)
+    for place, label in zip(places, own, strict=True):
+        found[place] = label
+    return tuple(found)
+
+
+def _evaluation_seconds(backing: Evaluator) -> float:
+    """Of a labelling whose layers were all lowered before."""
+    known = [each.labels for each in backing.known()][-5:]
+    begin = time.perf_counter()
+    for labels in known:
+        backing.again(labels)
+    return (time.perf_counter() - begin) / max(len(known), 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A network on a target, with schedules that were tuned once for all: what benchmarks of fusion
+share. Schedules are kept in files, so that what was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fusion.evaluator import Evaluation, Evaluator
+from fusion.figures import Figures
+from fusion.learned.examples import Examples
+from fusion.problem import Labelling, Problem
+from fusion.schedules import Schedules
+from fusion.tables import Tables
+from fusion.units import unit_features, units_of, with_unit
+from targets.base import Target
+from targets.built import Pick
+from targets.capabilities import blocks_of
+from targets.features import Features
+from targets.files import write_atomically
+from targets.registry import make_target
+from targets.workload import Workload, parse_workload
+from tuning.building import BuildOptions, integer_network
+from tuning.picks import tuned_picks
+
+KEEP_EVERY = 8
+"""Workloads that are tuned between two writes of the file."""
+DRAWN = 24
+"""Labellings drawn for examples, beside those that have a name."""
+
+
+class KeptSchedules(Schedules):
+    """Schedules of one target, tuned with so many trials each and kept in a file."""
+
+    def __init__(self, target: Target, trials: int, folder: Path) -> None:
+        super().__init__(blocks_of(target), self._tune)
+        self._target, self._trials = target, trials
+        self._path = folder / f"schedules-{target.name}-{trials}.json"
+        self._rows: list[list[object]] = []
+        if self._path.exists():
+            self._rows = json.loads(self._path.read_text())
+        for text, epilogue, space, config in self._rows:
+            workload = parse_workload(str(text), str(epilogue))
+            self._found[workload] = Pick(str(space), tuple(config))  # type: ignore[arg-type]
+
+    def known(self, workload: Workload) -> Pick | None:
+        """Of this very workload only."""
+        return self._found.get(workload)
+
+    def _tune(self, workloads: Sequence[Workload]) -> list[Pick]:
+        found = []
+        for number, workload in enumerate(workloads):
+            (pick,) = tuned_picks([workload], self._target, self._trials)
+            found.append(pick)
+            steps = ", ".join(map(str, workload.epilogue))
+            self._rows.append([str(workload), steps, pick.space, list(pick.config)])
+            if number % KEEP_EVERY == KEEP_EVERY - 1 or number == len(workloads) - 1:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._path, json.dumps(self._rows).encode())
+        return found
+
+
+class Counted(Evaluator):
+    """What a search has evaluated by itself, answered by what others have evaluated."""
+
+    def __init__(self, backing: Evaluator) -> None:
+        super().__init__(backing.problem, backing.schedules)
+        self.backing = backing
+
+    def __call__(self, labels: Labelling) -> Evaluation:
+        """As `Evaluator`."""
+        if labels not in self._known:
+            found = self.backing(labels)
+            self.count += 1
+            self._known[labels] = found
+            each = zip(found.workloads, found.picks, found.layers, strict=True)
+            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
+        return self._known[labels]
+
+
+def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
+    """A network on a target."""
+    target = make_target(target_name)
+    options = BuildOptions(network, folder, target=target_name)
+    graph, _, _ = integer_network(options, target, apart=True)
+    problem = Problem(graph, target)
+    return Evaluator(problem, KeptSchedules(target, trials, folder))
+
+
+def named(problem: Problem) -> dict[str, Labelling]:
+    """The labellings that have a name."""
+    return {"none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm}
+
+
+def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
+    """What models learn of a pair: the named labellings, some that are drawn, and each unit by
+    itself around the best of the named."""
+    problem, rng = evaluator.problem, np.random.default_rng(seed)
+    figures = Figures(problem, evaluator)
+    before = unit_features(problem, figures, problem.tvm)
+    labellings = list(named(problem).values())
+    best = min(labellings, key=lambda labels: evaluator(labels).cost)
+    for share in np.linspace(0.2, 0.95, DRAWN):
+        labellings.append(tuple((rng.random(len(problem)) < share).tolist()))
+    around = {
+        unit: [with_unit(best, unit, label) for label in (False, True)]
+        for unit in units_of(problem)
+    }
+    labellings += [labels for both in around.values() for labels in both]
+    for labels in dict.fromkeys(labellings):
+        evaluator(labels)
+    after = unit_features(problem, figures, best)
+    better, kept = [], []
+    for row, (apart, together) in enumerate(around.values()):
+        saved = evaluator(apart).cycles - evaluator(together).cycles
+        if saved:
+            kept.append(row)
+            better.append(saved > 0)
+    tables = Tables(problem, figures)
+    rows = np.array(kept, np.int64)
+    units = Features(np.concatenate([before.matrix[rows], after.matrix[rows]]), before.columns)
+    return Examples(
+        tuple(tables.of(labels) for labels in dict.fromkeys(labellings)), units,
+        np.array(better * 2, np.bool_),
+    )  # fmt: skip

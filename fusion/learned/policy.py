@@ -1,0 +1,81 @@
+"""The policy: how likely it is that a decision is better fused, from what is known of the layers
+around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusion.figures import Figures
+from fusion.learned.contract import ModelError
+from fusion.problem import Labelling, Problem
+from fusion.units import Unit, unit_features, units_of, with_unit
+from models.fitted import WrongFeatures
+from models.trees import XGBoost
+from targets.features import Features
+
+_SETTINGS = {"rounds": 80.0, "max_depth": 4.0, "eta": 0.15, "min_child_weight": 2.0}
+_SEEN = 0.95
+"""How sure it is of what was seen to help."""
+
+
+class Policy:
+    """Labels of units, of one network after the other. Untrained it says what the figures say:
+    fused where the layers take fewer cycles together."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._model: XGBoost | None = None
+
+    def fit(self, x: Features, better: NDArray[np.bool_]) -> None:
+        """Learn from units (rows,) of other networks whether each was `better` fused, (rows,)."""
+        self._model = XGBoost(self.seed, True, dict(_SETTINGS))
+        self._model.fit(x, better.astype(np.float64))
+
+    def chances(
+        self, problem: Problem, figures: Figures, labels: Labelling, seen: dict[Unit, bool]
+    ) -> NDArray[np.float64]:
+        """That each unit is better fused, shape (units,), all else as labelled. `seen` are those of
+        which this run knows. Raises `ModelError` for a model that learned from other figures."""
+        x = unit_features(problem, figures, labels)
+        if self._model is None:
+            ratio = x.matrix[:, x.names.index("log2 ratio")]
+            found = 1.0 / (1.0 + np.exp(np.clip(40.0 * ratio, -30, 30)))
+        else:
+            try:
+                found = self._model.predict(x)
+            except WrongFeatures as error:
+                raise ModelError(str(error)) from None
+        for k, unit in enumerate(units_of(problem)):
+            if unit in seen:
+                found[k] = _SEEN if seen[unit] else 1.0 - _SEEN
+        return found
+
+    def labels(self, problem: Problem, chances: NDArray[np.float64]) -> Labelling:
+        """What is more likely than not, of chances (units,)."""
+        return labelled(problem, chances > 0.5)
+
+    def save(self, path: Path) -> None:
+        """Write one file. Raises `ModelError` where nothing was learned, `OSError`."""
+        if self._model is None:
+            raise ModelError("this policy has learned nothing; fit it before it is saved")
+        self._model.save(path)
+
+    def load(self, path: Path) -> None:
+        """Read it again. Raises `ModelError` for a file that holds no such model, `OSError`."""
+        model = XGBoost(self.seed, True, {})
+        try:
+            model.load(path)
+        except ValueError as error:
+            raise ModelError(f"{path} holds no such policy: {error}; train it again") from None
+        self._model = model
+
+
+def labelled(problem: Problem, fused: NDArray[np.bool_]) -> Labelling:
+    """The labelling that has these units fused, (units,), and no others."""
+    labels = problem.none
+    for unit, label in zip(units_of(problem), fused.tolist(), strict=True):
+        labels = with_unit(labels, unit, label)
+    return labels

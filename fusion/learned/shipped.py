@@ -1,0 +1,28 @@
+"""Models that come with the program: they learned on graphs of other networks
+(`python -m benchmarks.fusion_training`), and go on learning in each run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fusion.learned.contract import GraphModel, ModelError
+from fusion.learned.policy import Policy
+from fusion.learned.trees import Trees
+
+MODEL, POLICY = "graphs.ubj", "policy.ubj"
+FOLDER = Path(__file__).parent / "trained"
+
+
+def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Policy]:
+    """The model of labelled graphs and the policy, untrained where the folder has none. Raises
+    `ModelError` where what it has is damaged."""
+    model, policy = Trees(seed), Policy(seed)
+    for each, name in ((model, MODEL), (policy, POLICY)):
+        path = folder / name
+        try:
+            each.load(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    return model, policy

@@ -1,0 +1,169 @@
+"""Deciding what is fused for a run whose workloads are tuned: the order of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fusion.evaluator import Evaluation, Evaluator, Heard
+from fusion.learned.search import learned_search
+from fusion.learned.shipped import shipped_models
+from fusion.problem import Labelling, Problem
+from fusion.schedules import Schedules
+from targets.built import Pick
+from targets.capabilities import blocks_of
+from targets.errors import WorkloadError
+from targets.files import Json
+from targets.titles import shape
+from targets.workload import Workload
+from tuning.building import BuildOptions, integer_network
+from tuning.events import Note
+from tuning.fusing import Decided, Decision, FusionSummary, ToDecide
+from tuning.network import Subgraph
+from tuning.options import PER_CHANNEL
+from tuning.outcome import TunedWorkload
+
+
+def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
+    """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
+    programs of ours, and what quantising and tuning raise."""
+    problem = problem_of(asked)
+    schedules = Schedules(blocks_of(asked.target), lambda some: _tuned(asked, problem, some))
+    for each in asked.tuned:
+        if each.chosen is not None:
+            schedules.add(each.workload, _pick(each))
+    evaluator = Evaluator(problem, schedules, heard)
+    if not len(problem):
+        asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
+    named = labellings(problem, evaluator, asked)
+    chosen = evaluator(named[asked.options.fusion])
+    spent = evaluator.count
+    return Decided(
+        _summary(asked, problem, evaluator, named, spent), file_of(asked, problem, chosen)
+    )
+
+
+def problem_of(asked: ToDecide) -> Problem:
+    """The network of a run in integers, with nothing fused. Raises what quantising raises."""
+    options = asked.options
+    build = BuildOptions(
+        options.model, Path(options.out), target=options.target,
+        per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
+        seed=options.seed,
+    )  # fmt: skip
+    graph, _, _ = integer_network(build, asked.target, apart=True)
+    return Problem(graph, asked.target)
+
+
+def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[str, Labelling]:
+    """The labellings that have a name, all evaluated: the one that was asked for, those that cost
+    no trial beside it, and for a search all that it has to beat. Raises what tuning raises."""
+    mode = asked.options.fusion
+    named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    if mode == "learned":
+        model, policy = shipped_models(asked.options.seed)
+        rng = np.random.default_rng([asked.options.seed, 0])
+        found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
+        return named | {"learned": found}
+    evaluator(named[mode])
+    return {name: labels for name, labels in named.items() if not evaluator.missing(labels)}
+
+
+def _tuned(asked: ToDecide, problem: Problem, workloads: Sequence[Workload]) -> list[Pick]:
+    """Schedules of workloads that the network does not have as it is."""
+    asked.emit(
+        Note(f"{asked.network}: {len(workloads)} more workloads, of operators fused otherwise")
+    )
+    tuned = asked.more([_subgraph(problem, workload) for workload in workloads])
+    return [_pick(each) for each in tuned]
+
+
+def _subgraph(problem: Problem, workload: Workload) -> Subgraph:
+    """A workload of some labelling. Nobody knows how often it will be called."""
+    return Subgraph(workload, 1, (f"fused {shape(workload)}",), workload.macs)
+
+
+def _pick(tuned: TunedWorkload) -> Pick:
+    if tuned.chosen is None:
+        raise WorkloadError(
+            f"{tuned.workload}: none of the schedules that were tried runs; tune with more --trials"
+        )
+    return Pick(tuned.chosen.space, tuned.chosen.config)
+
+
+def _summary(
+    asked: ToDecide,
+    problem: Problem,
+    evaluator: Evaluator,
+    named: dict[str, Labelling],
+    spent: int,
+) -> FusionSummary:
+    each = {name: evaluator(labels) for name, labels in named.items()}
+    return {
+        "mode": asked.options.fusion,
+        "decisions": decisions_of(problem, evaluator, named[asked.options.fusion]),
+        "cycles": {name: found.cycles for name, found in each.items()},
+        "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
+        "evaluations": spent,
+        "tuned": evaluator.schedules.tuned,
+    }
+
+
+def decisions_of(problem: Problem, evaluator: Evaluator, labels: Labelling) -> list[Decision]:
+    """Each label with what it saves, all others as they are, where the other way is tuned."""
+    here = evaluator(labels)
+    rows: list[Decision] = []
+    for place, choice in enumerate(problem.offered):
+        other = problem.flipped(labels, [place])
+        saved: tuple[int | None, int | None] = None, None
+        if not evaluator.missing(other):
+            there = evaluator(other)
+            sign = 1 if labels[place] else -1
+            saved = (
+                sign * (there.cycles - here.cycles), sign * (there.dram_bytes - here.dram_bytes)
+            )  # fmt: skip
+        rows.append(
+            {
+                "name": str(choice), "kind": choice.kind, "fused": labels[place],
+                "cycles_saved": saved[0], "dram_bytes_saved": saved[1],
+            }
+        )  # fmt: skip
+    return rows
+
+
+def file_of(asked: ToDecide, problem: Problem, chosen: Evaluation) -> dict[str, Json]:
+    """What `tilewright build` reads: the labels, and a schedule of each workload they make."""
+    layers = problem.labelled(chosen.labels).layers
+    rows: dict[Workload, dict[str, Json]] = {}
+    costs = zip(layers, chosen.workloads, chosen.picks, chosen.layers, strict=True)
+    for layer, workload, pick, cost in costs:
+        row = rows.setdefault(
+            workload,
+            {
+                "id": workload.id,
+                "workload": str(workload),
+                "epilogue": ", ".join(map(str, workload.epilogue)),
+                "names": [],
+                "space": pick.space,
+                "config": list(pick.config),
+                "cycles": cost.cycles,
+            },
+        )
+        names = row["names"]
+        assert isinstance(names, list)
+        names.append(layer.name)
+    return {
+        "network": asked.network,
+        "mode": asked.options.fusion,
+        "labels": [
+            {"name": str(choice), "kind": choice.kind, "fused": label}
+            for choice, label in zip(problem.offered, chosen.labels, strict=True)
+        ],
+        "refused": [
+            {"name": f"{each.kind} {each.name}", "kind": each.kind, "reason": each.reason}
+            for each in problem.refused
+        ],
+        "schedules": list(rows.values()),
+    }

@@ -1,0 +1,118 @@
+"""What is fused, as a stage: decided in the flow, whose workloads have flows of their own, and kept
+under what decides it; its curves in MLflow."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fusion import run
+from fusion.evaluator import Evaluation
+from targets.files import Json, as_int, as_list, as_object, as_text
+from tasks import tracking
+from tasks.stage import Done, Key, Result, reuse_or_do, stage
+from tasks.store import CacheUse, Manifest
+from tuning.fusing import Decided, Decision, ToDecide
+
+VERSION = 1
+EVERY = "fusion/evaluations"
+"""The metric that every step of the curves has."""
+
+
+def decide_fusion(cache: CacheUse, asked: ToDecide, model: str, run_id: str) -> Done:
+    """What is fused: from the cache if it was decided under the same conditions, `model` being what
+    the model was imported to. Raises as `fusion.run.decide`."""
+    key = _key(asked, model)
+    decided = None
+    if cache.refresh or cache.store.find(key.stage, key.text) is None:
+        decided = _decided(asked, run_id)
+    return _decide_fusion(cache, asked.network, key, decided)
+
+
+def read_decided(manifest: Manifest) -> Decided:
+    """What the stage gave. Raises `DamagedFile`."""
+    return manifest.read(_read)
+
+
+def _read(values: dict[str, Json]) -> Decided:
+    said = as_object(values["summary"])
+    rows = [as_object(each) for each in as_list(said["decisions"])]
+    return Decided(
+        {
+            "mode": as_text(said["mode"]),
+            "decisions": [_decision(row) for row in rows],
+            "cycles": {k: as_int(v) for k, v in as_object(said["cycles"]).items()},
+            "dram_bytes": {k: as_int(v) for k, v in as_object(said["dram_bytes"]).items()},
+            "evaluations": as_int(said["evaluations"]),
+            "tuned": as_int(said["tuned"]),
+        },
+        as_object(values["file"]),
+    )
+
+
+def figures(decided: Decided) -> dict[str, float]:
+    """What it came to, as metrics of the network's run."""
+    said = decided.summary
+    found = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
+    found |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
+    fused = sum(row["fused"] for row in said["decisions"])
+    return found | {"fusion/decisions": float(len(said["decisions"])), "fusion/fused": float(fused)}
+
+
+@stage("what is fused in {network}")
+def _decide_fusion(cache: CacheUse, network: str, key: Key, decided: Decided | None) -> Result:
+    """Keep what was decided, or find what was decided before."""
+
+    def work() -> tuple[dict[str, Json], dict[str, str]]:
+        assert decided is not None, "what the cache has is not decided again"
+        summary = cast(Json, decided.summary)
+        return {"summary": summary, "file": decided.file}, {}
+
+    return reuse_or_do(cache, key, work)
+
+
+def _decided(asked: ToDecide, run_id: str) -> Decided:
+    best = float("inf")
+    with tracking.StepLog(run_id, every=EVERY) as log:
+
+        def heard(found: Evaluation, count: int) -> None:
+            nonlocal best
+            best = min(best, found.cycles)
+            log.add(
+                count,
+                {
+                    EVERY: float(count), "fusion/cycles": float(found.cycles),
+                    "fusion/best_cycles": best, "fusion/dram_bytes": float(found.dram_bytes),
+                },
+            )  # fmt: skip
+
+        return run.decide(asked, heard)
+
+
+def _key(asked: ToDecide, model: str) -> Key:
+    options = asked.options
+    schedules: list[Json] = [
+        [each.workload.id, each.chosen.space, list(each.chosen.config)]
+        for each in asked.tuned if each.chosen is not None
+    ]  # fmt: skip
+    about: dict[str, Json] = {
+        "model": model,
+        "mode": options.fusion,
+        "epilogue": options.epilogue,
+        "seed": options.seed,
+        "trials": options.trials,
+        "tuner": options.tuner,
+        "tuner_options": dict(options.tuner_options),
+        "schedules": schedules,
+    }
+    return Key("decide_fusion", VERSION, asked.target.fingerprint, about)
+
+
+def _decision(row: dict[str, Json]) -> Decision:
+    cycles, size = row["cycles_saved"], row["dram_bytes_saved"]
+    return {
+        "name": as_text(row["name"]),
+        "kind": as_text(row["kind"]),
+        "fused": row["fused"] is True,
+        "cycles_saved": None if cycles is None else as_int(cycles),
+        "dram_bytes_saved": None if size is None else as_int(size),
+    }

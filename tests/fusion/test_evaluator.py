@@ -1,0 +1,73 @@
+"""Labelled networks are timed as they are built, each once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fusion.evaluator import Evaluator, FusionError
+from fusion.problem import Problem
+from fusion.schedules import Schedules
+from networks.artefact.build import layer_graph
+from targets.capabilities import Blocks, Builds, capability
+from targets.registry import make_target
+from tests.fusion.nets import evaluator, problem
+
+
+@pytest.mark.parametrize("target", ["vta-pynq", "large"])
+def test_what_is_timed_is_what_is_built(target: str) -> None:
+    own, timed = problem(target), evaluator(target)
+    builds = capability(own.target, Builds)
+    assert builds is not None
+    rng = np.random.default_rng(0)
+    drawn = [tuple((rng.random(len(own)) < 0.5).tolist()) for _ in range(4)]
+    for labels in (own.none, own.all, own.greedy, own.tvm, *drawn):
+        found = timed(labels)
+        built = builds.build(layer_graph(own.labelled(labels)), found.picks)
+        assert found.cycles == built.stream_cycles
+        assert [each.cycles for each in found.layers] == [row["cycles"] for row in built.layers]
+        alone = [row["stream_cycles"] for row in built.layers]
+        assert [each.stream_cycles for each in found.layers] == alone
+        assert sum(alone) == built.stream_cycles
+
+
+def test_each_labelling_is_simulated_once_and_heard_of() -> None:
+    timed, heard = evaluator(), list[int]()
+    timed.heard = lambda found, count: heard.append(count)
+    none, every = timed(timed.problem.none), timed(timed.problem.all)
+    assert (timed(timed.problem.none), timed(timed.problem.all)) == (none, every)
+    assert timed.count == 2
+    assert heard == [1, 2]
+    assert every.cycles < none.cycles
+    assert every.dram_bytes < none.dram_bytes
+    assert timed.again(timed.problem.all) == every
+    assert timed.count == 2
+
+
+def test_workloads_are_tuned_when_they_are_first_needed() -> None:
+    timed = evaluator()
+    missing = timed.missing(timed.problem.none)
+    assert missing
+    timed(timed.problem.none)
+    assert timed.schedules.tuned == len(missing)
+    assert timed.missing(timed.problem.none) == []
+    more = timed.missing(timed.problem.all)
+    timed(timed.problem.all)
+    assert timed.schedules.tuned == len(missing) + len(more)
+
+
+def test_what_is_offered_and_what_has_to_do_with_it() -> None:
+    own = problem()
+    kinds = [choice.kind for choice in own.offered]
+    assert (kinds.count("activation"), kinds.count("pool"), kinds.count("siblings")) == (5, 1, 2)
+    assert sorted(map(len, own.segments)) == [1, 1, 2, 4]
+    assert [len(places) for places in own.groups] == [2]
+    assert own.tvm == tuple(kind == "activation" for kind in kinds)
+    assert sorted(place for places in own.segments for place in places) == list(range(8))
+
+
+def test_a_target_that_builds_nothing_is_refused() -> None:
+    target = make_target("cpu")
+    own = Problem(problem().graph, target)
+    with pytest.raises(FusionError, match="nothing to decide about fusion; choose a VTA"):
+        Evaluator(own, Schedules(Blocks(), lambda some: []))

@@ -1,0 +1,188 @@
+"""Models of labelled graphs, the policy, and the search that uses both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.fusion_pairs import examples_of
+from fusion.evaluator import Evaluator
+from fusion.figures import Figures
+from fusion.learned.contract import GraphModel, ModelError
+from fusion.learned.examples import Examples, read_examples, units_of_all, write_examples
+from fusion.learned.graph_network import GraphNetwork
+from fusion.learned.policy import Policy
+from fusion.learned.search import Plan, Surrogate, learned_search, seen_units
+from fusion.learned.shipped import shipped_models
+from fusion.learned.trees import Trees
+from fusion.method import Objective, search
+from fusion.problem import Labelling
+from fusion.tables import GraphTable, Tables
+from fusion.units import units_of, with_unit
+from tests.fusion.nets import evaluator
+
+KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]
+
+
+@pytest.fixture(scope="module")
+def timed() -> Evaluator:
+    return evaluator()
+
+
+@pytest.fixture(scope="module")
+def examples(timed: Evaluator) -> Examples:
+    return examples_of(timed)
+
+
+def split(examples: Examples) -> tuple[list[GraphTable], list[GraphTable]]:
+    graphs = list(examples.graphs)
+    return graphs[::2], graphs[1::2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_tells_labelled_graphs_apart(
+    kind: type[Trees] | type[GraphNetwork], examples: Examples, tmp_path: Path
+) -> None:
+    seen, unseen = split(examples)
+    model: GraphModel = kind(0)
+    model.fit(seen)
+    said = model.predict(unseen)
+    true = np.array([graph.stream.sum() for graph in unseen])
+    prior = np.array([graph.prior.sum() for graph in unseen])
+    off = np.abs(said / true - 1).mean()
+    assert off < 0.03
+    assert off < np.abs(prior / true - 1).mean()
+    model.save(tmp_path / "model")
+    again: GraphModel = kind(0)
+    again.load(tmp_path / "model")
+    np.testing.assert_allclose(again.predict(unseen), said, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_model_is_corrected(
+    kind: type[Trees] | type[GraphNetwork], examples: Examples
+) -> None:
+    seen, unseen = split(examples)
+    model: GraphModel = kind(0)
+    slower = [
+        GraphTable(g.columns, g.nodes, g.prior, g.edges, g.links, 1.5 * g.stream) for g in seen
+    ]
+    model.fit(slower)
+    before = model.predict(unseen)
+    model.freeze()
+    model.fit(seen)
+    true = np.array([graph.stream.sum() for graph in unseen])
+    assert np.abs(model.predict(unseen) / true - 1).mean() < np.abs(before / true - 1).mean() / 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_models_and_other_figures_are_refused(
+    kind: type[Trees] | type[GraphNetwork], examples: Examples, tmp_path: Path
+) -> None:
+    model: GraphModel = kind(0)
+    with pytest.raises(ModelError, match="learned nothing"):
+        model.save(tmp_path / "model")
+    model.fit(examples.graphs[:2])
+    model.save(tmp_path / "model")
+    data = (tmp_path / "model").read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    (tmp_path / "none").write_bytes(b"")
+    for name in ("cut", "none"):
+        with pytest.raises(ModelError, match="train it again"):
+            kind(0).load(tmp_path / name)
+    g = examples.graphs[0]
+    fewer = GraphTable(g.columns[1:], g.nodes[:, 1:], g.prior, g.edges, g.links, g.stream)
+    with pytest.raises(ModelError):
+        model.predict([fewer])
+
+
+def test_examples_are_read_as_they_were_written(examples: Examples, tmp_path: Path) -> None:
+    write_examples(tmp_path / "e.npz", examples)
+    again = read_examples(tmp_path / "e.npz")
+    assert again.units.names == examples.units.names
+    np.testing.assert_array_equal(again.better, examples.better)
+    for one, other in zip(again.graphs, examples.graphs, strict=True):
+        assert one.columns == other.columns
+        for name in ("nodes", "prior", "edges", "links", "stream"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    (tmp_path / "bad.npz").write_bytes((tmp_path / "e.npz").read_bytes()[:-30])
+    with pytest.raises(ModelError, match="make them again"):
+        read_examples(tmp_path / "bad.npz")
+
+
+def test_a_policy_learns_and_what_was_seen_outweighs_it(
+    timed: Evaluator, examples: Examples, tmp_path: Path
+) -> None:
+    own, figures = timed.problem, Figures(timed.problem, timed)
+    x, better = units_of_all([examples])
+    policy = Policy()
+    policy.fit(x, ~better)  # learned the wrong way round
+    chances = policy.chances(own, figures, own.all, {})
+    assert (chances >= 0).all()
+    assert (chances <= 1).all()
+    policy.save(tmp_path / "policy")
+    again = Policy()
+    again.load(tmp_path / "policy")
+    np.testing.assert_array_equal(again.chances(own, figures, own.all, {}), chances)
+    unit = units_of(own)[0]
+    told = again.chances(own, figures, own.all, {unit: True})
+    assert told[0] > 0.9
+    np.testing.assert_array_equal(told[1:], chances[1:])
+
+
+def test_what_pairs_of_labellings_say_is_known(timed: Evaluator) -> None:
+    own = timed.problem
+    one, other = units_of(own)[0], units_of(own)[-1]
+    for unit in (one, other):
+        timed(with_unit(own.all, unit, False))
+    saved = timed(with_unit(own.all, one, False)).cycles - timed(own.all).cycles
+    assert seen_units(own, timed)[one] == (saved > 0)
+
+
+def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
+    """With a model that knows the truth it is off by what segments have to do with each other."""
+    own = timed.problem
+    tables = Tables(own, Figures(own, timed))
+    rng = np.random.default_rng(0)
+    drawn = [tuple((rng.random(len(own)) < 0.5).tolist()) for _ in range(8)]
+    for labels in drawn:
+        for places in own.segments:
+            changed = list(own.all)
+            for place in places:
+                changed[place] = labels[place]
+            timed(tuple(changed))
+    said = Surrogate(own, tables, _Oracle(), own.all)(drawn)
+    true = np.array([timed(labels).cycles for labels in drawn])
+    assert np.abs(np.array(said) / true - 1).max() < 0.02
+
+
+class _Oracle(Trees):
+    """Says of a labelled graph that was simulated what it took."""
+
+    def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
+        assert all(len(graph.stream) for graph in graphs)
+        return np.array([graph.stream.sum() for graph in graphs])
+
+
+def test_the_learned_search_finds_the_truth_with_few_evaluations(timed: Evaluator) -> None:
+    own = timed.problem
+    objective = Objective(
+        lambda several: [float(timed(each).cycles) for each in several], 1 << 8, own.segments
+    )
+    search("exhaustive", objective, [], np.random.default_rng(0))
+    fresh = evaluator()
+    starts: list[Labelling] = [own.none, own.all, own.greedy]
+    model, policy = shipped_models()
+    found = learned_search(own, fresh, model, policy, starts, np.random.default_rng(1), Plan())
+    assert fresh(found).cycles == objective.least
+    assert fresh.count <= 25
+    again = evaluator()
+    model, policy = shipped_models()
+    assert found == learned_search(
+        own, again, model, policy, starts, np.random.default_rng(1), Plan()
+    )
+    assert [each.labels for each in again.known()] == [each.labels for each in fresh.known()]

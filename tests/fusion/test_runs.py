@@ -1,0 +1,242 @@
+"""`tilewright tune --fusion` and what is built of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tuning
+from fusion.run import decide
+from networks import artefact
+from search import read
+from tests.cli.conftest import Place
+from tests.fusion.nets import write
+from tuning.building import BuildOptions, build_artefact
+from tuning.checks import check
+from tuning.events import Event, Note, WorkloadsAdded
+from tuning.options import OptionsError
+from tuning.picks import PickError
+
+RUN: dict[str, Any] = {"target": "vta-pynq", "tuner": "random", "trials": 4, "batch": 4}
+MODES = ("none", "all", "greedy", "learned")
+
+
+def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -> dict[str, Any]:
+    options = tuning.parse_options(model=str(model), out=str(out), fusion=mode, **RUN)
+    emit = (heard if heard is not None else []).append
+    return dict(tuning.tune_network(options, emit, decide=decide))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network, tuned in each mode."""
+    place = tmp_path_factory.mktemp("fusion")
+    model = write(place)
+    for mode in MODES:
+        tuned(model, place / mode, mode)
+    return place
+
+
+pytestmark = pytest.mark.slow(seconds=20)
+
+
+def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> None:
+    said = {mode: json.loads((folders / mode / "summary.json").read_text()) for mode in MODES}
+    for mode, summary in said.items():
+        fusion = summary["fusion"]
+        assert list(fusion) == [
+            "mode", "decisions", "cycles", "dram_bytes", "evaluations", "tuned"
+        ]  # fmt: skip
+        assert fusion["mode"] == mode
+        assert mode in fusion["cycles"]
+        assert fusion["cycles"].keys() == fusion["dram_bytes"].keys()
+        assert fusion["evaluations"] >= 1
+        names = [row["name"] for row in fusion["decisions"]]
+        assert len(names) == len(set(names)) == 8
+    learned = said["learned"]["fusion"]
+    assert set(learned["cycles"]) == set(MODES)
+    assert learned["cycles"]["learned"] == min(learned["cycles"].values())
+    for mode in MODES[:3]:  # of equal schedules the same
+        assert said[mode]["fusion"]["cycles"][mode] == learned["cycles"][mode]
+    assert not any(row["fused"] for row in said["none"]["fusion"]["decisions"])
+    assert all(row["fused"] for row in said["all"]["fusion"]["decisions"])
+    gains = [row["cycles_saved"] for row in learned["decisions"] if row["fused"]]
+    assert all(gain is None or gain >= 0 for gain in gains)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_built_is_what_was_decided_and_computes_the_same(
+    folders: Path, mode: str, tmp_path: Path
+) -> None:
+    options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=folders / mode)
+    built = build_artefact(options)
+    summary = json.loads((folders / mode / "summary.json").read_text())
+    assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
+    loaded = artefact.load(tmp_path / "art")
+    assert [each.wrong for each in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
+    x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    (ours,) = loaded.infer({"input": x}).values()
+    plain = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "plain", trials=0)
+    build_artefact(plain)
+    (theirs,) = artefact.load(tmp_path / "plain").infer({"input": x}).values()
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_repeated_run_makes_no_trial_and_says_the_same(folders: Path, tmp_path: Path) -> None:
+    model, out = write(tmp_path), tmp_path / "out"
+    heard: list[Event] = []
+    first = tuned(model, out, "learned", heard)
+    assert (
+        sum(len(each.workloads) for each in heard if isinstance(each, WorkloadsAdded))
+        == (first["fusion"]["tuned"])
+    )
+    left = {name: (out / name).read_bytes() for name in ("ledger.jsonl", "fusion.json")}
+    again = tuned(model, out, "learned")
+    assert again["fusion"] == first["fusion"]
+    assert {name: (out / name).read_bytes() for name in left} == left
+    assert left["fusion.json"] == (folders / "learned" / "fusion.json").read_bytes()
+
+
+def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    model, out, many = write(tmp_path), tmp_path / "out", 0
+
+    def cut(event: Event) -> None:
+        nonlocal many
+        many += isinstance(event, WorkloadsAdded)
+        if many and type(event).__name__ == "WorkloadTuned":
+            raise Stop
+
+    options = tuning.parse_options(model=str(model), out=str(out), fusion="learned", **RUN)
+    with pytest.raises(Stop):
+        tuning.tune_network(options, cut, decide=decide)
+    assert not (out / "fusion.json").exists()
+    trials = len(read(out / "ledger.jsonl").records)
+    tuned(model, out, "learned")
+    kept = (folders / "learned" / "ledger.jsonl").read_bytes()
+    assert (out / "ledger.jsonl").read_bytes() == kept
+    assert 0 < trials < len(read(out / "ledger.jsonl").records)
+
+
+def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Path) -> None:
+    model, out = write(tmp_path), tmp_path / "out"
+    options = tuning.parse_options(model=str(model), out=str(out), **RUN)
+    summary = tuning.tune_network(options)
+    assert "fusion" not in summary
+    whole = (folders / "learned" / "ledger.jsonl").read_bytes()
+    assert whole.startswith((out / "ledger.jsonl").read_bytes())
+    for name in ("schedules.json", "trials.parquet"):
+        assert (out / name).read_bytes() == (folders / "learned" / name).read_bytes()
+    tuned(model, out, "all")
+    assert (out / "fusion.json").exists()
+    tuning.tune_network(options)
+    assert not (out / "fusion.json").exists()
+
+
+def test_a_network_without_decisions_says_so(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.full((16, 16, 1, 1), 0.1, np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, 4, 4]) for name in "xy")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "g", [x], [y], [weight]
+    )
+    onnx.save(
+        helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)]),
+        tmp_path / "one.onnx",
+    )
+    heard: list[Event] = []
+    said = tuned(tmp_path / "one.onnx", tmp_path / "out", "learned", heard)["fusion"]
+    assert said["decisions"] == []
+    assert len(set(said["cycles"].values())) == 1
+    notes = [each.text for each in heard if isinstance(each, Note)]
+    assert any("nothing in it may be fused or not" in text for text in notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workload": "dense:n=1,c=16,o=16", "fusion": "all"}, "--fusion all --workload"),
+        ({"model": "resnet18", "layers": ("conv1",), "fusion": "all"}, "--fusion all --layers"),
+        ({"model": "resnet18", "epilogue": "plain", "fusion": "none"}, "--epilogue plain"),
+        ({"model": "resnet18", "fusion": "some"}, "--fusion some"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
+        tuning.parse_options(**values)
+
+
+def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path) -> None:
+    options = tuning.parse_options(
+        model="digits_cnn", target="cpu", fusion="all", out=str(tmp_path / "out")
+    )
+    with pytest.raises(OptionsError, match="nothing to fuse; choose a VTA, or leave out --fusion"):
+        check(options)
+
+
+def test_a_library_call_without_who_decides_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"give fusion\.run\.decide"):
+        tuning.tune(model="digits_cnn", fusion="all", out=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda held: held["labels"].append({"name": "pool x", "kind": "pool", "fused": True}),
+         "fuses 'pool x', which this network does not offer"),
+        (lambda held: held.pop("labels"), "does not say what is fused"),
+        (lambda held: held["schedules"].clear(), "lacks"),
+        (lambda held: held["labels"][0].update(fused="yes"), "does not say what is fused"),
+        (lambda held: held["target"]["spec"].update(bus_bits=128), "another machine"),
+    ],
+)  # fmt: skip
+def test_a_changed_file_is_refused(
+    folders: Path, tmp_path: Path, change: Any, message: str
+) -> None:
+    held = json.loads((folders / "all" / "fusion.json").read_text())
+    change(held)
+    (tmp_path / "fusion.json").write_text(json.dumps(held))
+    options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=tmp_path)
+    with pytest.raises(PickError, match=message):
+        build_artefact(options)
+
+
+@pytest.mark.slow(seconds=60)
+def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
+    folders: Path, guest: Place
+) -> None:
+    write(guest.folder)
+    words = ("tune", "pooled.onnx", "--tuner", "random", "--trials", "4", "--batch", "4", "--out",
+             "out", "--fusion", "learned")  # fmt: skip
+    for turn in range(2):
+        done = guest.run(*words)
+        assert done.returncode == 0, done.stderr
+        assert "of 8 decisions fused, learned: the whole network takes" in done.stdout
+        left = (guest.folder / "out" / "fusion.json").read_bytes()
+        assert left == (folders / "learned" / "fusion.json").read_bytes()
+        bare = json.loads((folders / "learned" / "summary.json").read_text())
+        summary = guest.json("out/summary.json")
+        assert summary["fusion"] == bare["fusion"]
+        _check_mlflow(guest.folder, summary, begun=turn == 0)
+
+
+def _check_mlflow(place: Path, summary: dict[str, Any], begun: bool) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{place}/home/mlflow/mlflow.db")
+    run = client.get_run(summary["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["fusion"] == "learned"
+    cycles = summary["fusion"]["cycles"]["learned"]
+    assert run.data.metrics["fusion/learned_cycles"] == cycles
+    if begun:
+        best = client.get_metric_history(run.info.run_id, "fusion/best_cycles")
+        assert best[-1].value == cycles
+        assert best[0].step == 1

@@ -1,0 +1,68 @@
+"""What runs together: what a summary says of it, and what a run gives to whoever decides it (the
+room `fusion/`, which this one does not know)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from targets.base import Target
+from targets.files import Json
+from tuning.events import Listener
+from tuning.network import Subgraph
+from tuning.options import TuningOptions
+from tuning.outcome import TunedWorkload
+
+
+class Decision(TypedDict):
+    """One thing that may be fused, and whether it is. What the network saves by it, all else as it
+    was decided: negative where it costs; null where the other way was not tuned."""
+
+    name: str
+    kind: str
+    fused: bool
+    cycles_saved: int | None
+    dram_bytes_saved: int | None
+
+
+class FusionSummary(TypedDict):
+    """What `summary.json` says of fusion. `cycles` and `dram_bytes` are those of whole networks, by
+    the names of labellings that were evaluated; `evaluations` counts the labelled graphs that were
+    simulated until it was decided, `tuned` the workloads that were tuned for it beside the usual
+    ones."""
+
+    mode: str
+    decisions: list[Decision]
+    cycles: dict[str, int]
+    dram_bytes: dict[str, int]
+    evaluations: int
+    tuned: int
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided: what the summary says, and the file that `tilewright build` reads."""
+
+    summary: FusionSummary
+    file: dict[str, Json]
+
+
+TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
+"""Tunes further workloads as those of the network were."""
+
+
+@dataclass(frozen=True)
+class ToDecide:
+    """A run whose workloads are tuned; `more` tunes what else it takes."""
+
+    options: TuningOptions
+    target: Target
+    network: str
+    tuned: Sequence[TunedWorkload]
+    more: TuneMore
+    emit: Listener
+
+
+Decide = Callable[[ToDecide], Decided]
+"""Decides what is fused. Raises a `TilewrightError`."""
