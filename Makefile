@@ -26,7 +26,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune check test attack fuzz lint lock clean
+.PHONY: help setup setup-dev tune check test attack fuzz docs lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -50,6 +50,10 @@ attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/re
 
 fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
+
+docs: setup-dev ## Build the site into build/site, without a warning and without the network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 lint: setup-dev ## Ruff, mypy and the arrows between the rooms
 	@$(BIN)/ruff check .
