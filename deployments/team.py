@@ -34,8 +34,8 @@ POOL = ROLE = "tilewright"
 DATABASES = ("prefect", "mlflow")
 START_SECONDS = 120.0
 PROGRAMS = Path("/usr/lib/postgresql")
-AGAIN = 'while :; do "$@"; sleep 1; done'
-"""For a shell: a command, again whenever it ends."""
+AGAIN = 'trap "over=1" INT TERM; until [ "$over" ]; do "$@"; [ "$over" ] || sleep 1; done'
+"""For a shell: a command, again whenever it ends; the shell outlives it."""
 QUIET = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -251,10 +251,8 @@ def _mlflow(team: Team) -> ServerProcess:
 
 
 def _worker(team: Team, number: int) -> ServerProcess:
-    """One run at a time, with a cache of its own; all write below one folder."""
+    """One run at a time. All share one cache of finished stages, and write below one folder."""
     name = f"worker-{number}"
-    home = team.folder / "homes" / name
-    home.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process",
         "--name", name, "--limit", "1",
@@ -263,8 +261,8 @@ def _worker(team: Team, number: int) -> ServerProcess:
         **PATIENT,
         "PREFECT_API_URL": f"{team.prefect}/api",
         "MLFLOW_TRACKING_URI": team.mlflow,
-        "PREFECT_HOME": str(home / "prefect"),
-        "TILEWRIGHT_HOME": str(home),
+        "PREFECT_HOME": str(team.folder / name),
+        "TILEWRIGHT_HOME": str(team.folder / "home"),
         "TILEWRIGHT_OUTPUT_ROOT": str(team.folder / "tuned"),
         **_login(team, "PREFECT_API_AUTH_STRING"),
     }
