@@ -60,16 +60,15 @@ def _unrun() -> list[Block]:
 )
 def test_what_is_not_run_names_what_there_is(block: Block) -> None:
     """Commands and options of ours, targets of the Makefile, modules, files of the repository."""
+    makefile = (ROOT / "Makefile").read_text()
     for command in block.commands:
         words = shlex.split(command)
         program = Path(words[0]).name
         if program == "tilewright":
             _check_options(words[1:])
         elif program == "make" and "-C" not in words:
-            done = subprocess.run(
-                ["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True
-            )
-            assert "No rule to make target" not in done.stderr, done.stderr
+            targets = [word for word in words[1:] if "=" not in word]
+            assert all(re.search(rf"^{name}:", makefile, re.MULTILINE) for name in targets)
         elif words[:2] == ["python", "-m"] and words[2] != "venv":
             assert find_spec(words[2]) is not None, words[2]
         for word in words[1:]:
