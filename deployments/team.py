@@ -101,7 +101,8 @@ class Team:
 
 def main() -> None:
     """Until Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in signal.SIGTERM, signal.SIGINT:  # the latter also where a script started this
+        signal.signal(number, signal.default_int_handler)
     try:
         team = _asked()
         ports = (team.prefect_port, team.mlflow_port, team.database_port)

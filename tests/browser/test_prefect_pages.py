@@ -62,6 +62,7 @@ def test_a_deployment_takes_a_good_value_and_no_bad_one(
     page.get_by_role("button", name="Submit").click()
     refused = page.get_by_text("'options.trials'. Failure reason: 0 is less than the minimum of 1")
     expect(refused.first).to_be_visible()
+    trials.evaluate("field => field.scrollIntoView({block: 'center'})")
     picture("prefect-form")
     assert site.runs_of(deployment, "COMPLETED", "FAILED", "RUNNING") == []
     trials.fill("4")
