@@ -53,6 +53,11 @@ def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
     expect(page.get_by_text("champion").first).to_be_visible()
     expect(page.get_by_text("learned by tuner ml2tuner").first).to_be_visible()
     picture("mlflow-model")
+    page.get_by_text("Version 1", exact=True).first.click()
+    expect(page.get_by_text("Schema").first).to_be_visible()
+    expect(page.get_by_text("Source Run").or_(page.get_by_text("Source run")).first).to_be_visible()
+    page.get_by_text("Inputs (").first.click()
+    expect(page.get_by_text("log2_", exact=False).first).to_be_visible()
 
 
 def _without_assistant(page: Page) -> None:
