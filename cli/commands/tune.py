@@ -123,11 +123,11 @@ def tune(
     runner: Annotated[
         str,
         typer.Option(
-            help="Who lowers and measures: this machine, or the workers of a Dask --cluster.  "
-            "[default: local, or dask with --cluster]",
+            help="Who lowers and measures: this machine, or the workers of a Dask cluster, which "
+            "--cluster implies.",
             metavar="local|dask",
         ),
-    ] = "",
+    ] = DEFAULTS.runner,
     cluster: Annotated[
         str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
     ] = DEFAULTS.cluster,
@@ -151,7 +151,7 @@ def tune(
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
-        runner=runner or ("dask" if cluster else "local"), cluster=cluster,
+        runner="dask" if cluster else runner, cluster=cluster,
     )  # fmt: skip
     _run(options, bare)
 

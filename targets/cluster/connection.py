@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from targets.errors import TilewrightError
@@ -128,23 +130,22 @@ class Cluster:
         return found
 
     def _result(self, future: Future, resource: str, free: list[str] | None) -> Any:
-        from distributed.client import FutureCancelledError
-
+        # Dask's own way to wait for a time is a race that ends in an `UnboundLocalError`.
+        waiting = asyncio.run_coroutine_threadsafe(_value(future), self.client.loop.asyncio_loop)
         seen = time.monotonic()
-        while True:
-            try:
-                return future.result(timeout=LOOK_SECONDS)
-            except FutureCancelledError:
-                raise ClusterError(f"the scheduler at {self.address} was lost; {_GONE}") from None
-            except TimeoutError:
-                if future.done():  # by now: what these functions raise is no time-out
-                    continue
+        try:
+            while not wait([waiting], LOOK_SECONDS).done:
                 if self._looks_alive(resource):
                     seen = time.monotonic()
                     if free is not None and not set(free) & set(self._free()):
-                        raise _Stranded from None
+                        raise _Stranded
                 elif time.monotonic() - seen > WORKER_SECONDS:
-                    raise ClusterError(self._nobody(resource)) from None
+                    raise ClusterError(self._nobody(resource))
+            return waiting.result()
+        except CancelledError:
+            raise ClusterError(f"the scheduler at {self.address} was lost; {_GONE}") from None
+        finally:
+            waiting.cancel()
 
     def _looks_alive(self, resource: str) -> bool:
         try:
@@ -169,6 +170,13 @@ class Cluster:
                 f"the scheduler at {self.address} does not answer ({error}); {_GONE}"
             ) from None
         return dict(about["workers"])
+
+
+async def _value(future: Future) -> Any:
+    try:
+        return await future
+    except asyncio.CancelledError as error:  # in no thread's way
+        raise CancelledError(str(error)) from None
 
 
 _connecting = threading.Lock()
