@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 POLICY_VIOLATION = 1008
 """WebSocket: closed for want of the secret."""
 NO_SECRET = "these pages are for who started them; log in with the link that was printed then"
+TELL_NOBODY = "connect-src 'self' data: blob:; form-action 'self'"
+"""Pages ask their own server and no other: Prefect's would ask a service of analytics, whatever
+the server is set to."""
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tilewright</title>
 <body style="font: 1rem/1.6 sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem">
@@ -189,7 +192,11 @@ async def _send_closed(send: Send, message: Message) -> None:
 
 def _with_defaults(headers: Headers) -> Headers:
     there = {name.lower() for name, _ in headers}
-    wanted = _headers({"X-Content-Type-Options": "nosniff", "X-Frame-Options": "SAMEORIGIN"})
+    wanted = _headers({
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "SAMEORIGIN",
+        "Content-Security-Policy": TELL_NOBODY,
+    })  # fmt: skip
     return [*headers, *((name, value) for name, value in wanted if name not in there)]
 
 

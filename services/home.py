@@ -161,6 +161,9 @@ def _settings(home: Home) -> dict[str, str]:
         "DO_NOT_TRACK": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # links that runs store open these pages, which draw a run's graph; nobody is sold anything
+        "PREFECT_SERVER_UI_V2_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": str(home.root / "prefect"),
         **own_settings(),
         "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect_storage),

@@ -228,6 +228,15 @@ def test_what_a_form_can_send_is_no_json(pages: Pages, server: str, kind: str | 
             assert client.post(route, content=content, headers=headers).status_code == 415
 
 
+@pytest.mark.parametrize("server", ["prefect", "mlflow"])
+def test_pages_may_ask_no_other_machine(pages: Pages, server: str) -> None:
+    """`tests/browser` sees a browser keep to it."""
+    with pages.client(server, **pages.credentials.headers) as client:
+        policy = client.get("/").headers["content-security-policy"]
+    assert "connect-src 'self' " in policy
+    assert "http" not in policy
+
+
 def test_servers_open_to_others_know_their_names() -> None:
     import socket
 
