@@ -10,7 +10,9 @@ from services.logins import without_login
 
 TRAINING_PAGES = "?workflowType=machine_learning"
 """MLflow opens on pages for language models unless told otherwise."""
-PREFECT_PAGES = "PREFECT_UI_URL"
+PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
+"""Variables that name the pages, where a browser gets to them by another address than programs. The
+second is ours."""
 
 
 def flow_run_url(flow_run_id: str) -> str:
@@ -43,5 +45,5 @@ def _prefect_pages() -> str:
 
 
 def _mlflow_pages() -> str:
-    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    tracking = os.environ.get(MLFLOW_PAGES) or os.environ.get("MLFLOW_TRACKING_URI", "")
     return without_login(tracking if tracking.startswith("http") else page_address(MLFLOW))

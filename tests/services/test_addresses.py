@@ -18,7 +18,7 @@ DEFAULTS = {PREFECT: f"http://{LOOPBACK}:4200", MLFLOW: f"http://{LOOPBACK}:5000
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    for name in ("PREFECT_UI_URL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+    for name in ("PREFECT_UI_URL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_UI_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     return Home(tmp_path)
@@ -75,6 +75,8 @@ def test_servers_that_the_user_names_are_linked_to(
     assert urls.flow_run_url("f") == "http://prefect.example:4200/runs/flow-run/f"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example/")
     assert urls.mlflow_run_url("1", "r").startswith("https://mlflow.example/#/experiments/1/")
+    monkeypatch.setenv("MLFLOW_UI_URL", "https://pages.example")  # a browser's way to them
+    assert urls.mlflow_run_url("1", "r").startswith("https://pages.example/#/experiments/1/")
 
 
 def test_the_list_of_runs_is_that_of_training(home: Home) -> None:

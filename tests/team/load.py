@@ -1,0 +1,52 @@
+"""Small flows that ask much of the servers, in a process of its own: `python load.py FLOWS TASKS`.
+
+Prints how many tasks each flow has seen end, and the run in MLflow that has a metric for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from services.home import use_home
+
+use_home()
+
+import mlflow  # noqa: E402
+from mlflow.entities import Metric  # noqa: E402
+from prefect import flow, task  # noqa: E402
+
+CLIENT = mlflow.MlflowClient()
+
+
+@task(persist_result=False)
+def square(number: int, run: str) -> int:
+    """A task that tells MLflow something, as a round does."""
+    CLIENT.log_batch(run, metrics=[Metric("square", float(number * number), 0, number)])
+    return number * number
+
+
+@flow(name="load", persist_result=False)
+def load(tasks: int, run: str) -> int:
+    """Tasks one after the other, as the stages of a round are."""
+    return sum(square(number, run) >= 0 for number in range(tasks))
+
+
+def one(tasks: int) -> dict[str, Any]:
+    """A flow with a run of its own."""
+    run = CLIENT.create_run(CLIENT.get_experiment_by_name("load").experiment_id).info.run_id
+    done = load(tasks, run)
+    CLIENT.set_terminated(run)
+    return {"run": run, "done": done}
+
+
+def main(flows: int, tasks: int) -> None:
+    """So many flows at once, each with so many tasks."""
+    with ThreadPoolExecutor(flows) as pool:
+        print(json.dumps(list(pool.map(one, [tasks] * flows))))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
