@@ -72,7 +72,16 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
 # -- several workers ---------------------------------------------------------------------------
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+OF_OWN_TARGETS = ("browser", "team")
+"""Marks of tests that want what few machines have; `make browser-test` and `make team-test`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unasked = [mark for mark in OF_OWN_TARGETS if mark not in str(config.getoption("markexpr"))]
+    left = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     seconds: defaultdict[Path, float] = defaultdict(float)

@@ -1,0 +1,157 @@
+"""Both servers with runs on them, and a browser: `make browser-test` alone starts this."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+from tests.cli.conftest import Place
+from tests.cli.test_servers import post, printed_links, read_until
+from tests.sharing import free_port
+
+CHROMIUM = "/usr/bin/chromium"
+PICTURES = Path(__file__).parents[2] / "docs" / "images" / "pages"
+LIMIT_MILLISECONDS = 30_000
+RUN_SECONDS = 300
+COLOURS = 96
+
+
+@dataclass
+class Site:
+    """Prefect's and MLflow's pages on runs of `digits_cnn`, by two tuners, and a comparison."""
+
+    place: Place
+    links: dict[str, str]
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def address(self, server: str) -> str:
+        parts = urlsplit(self.links[server])
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def ask(self, path: str, asked: object) -> Any:
+        """Of Prefect's API."""
+        api = f"{self.address('Prefect')}/api"
+        return post(f"{api}/{path}", asked, self.place.login(api).credentials.headers)
+
+    def deployment(self) -> Any:
+        """The one that `serve` has registered."""
+        deadline = time.monotonic() + LIMIT_MILLISECONDS / 1000
+        while not (found := self.ask("deployments/filter", {})):
+            assert time.monotonic() < deadline, "no deployment was registered"
+            time.sleep(0.2)
+        return found[0]
+
+    def runs_of(self, deployment: str, *states: str) -> list[Any]:
+        """Its runs in these states."""
+        asked = {
+            "flow_runs": {"state": {"type": {"any_": list(states)}}},
+            "deployments": {"id": {"any_": [deployment]}},
+        }
+        found: list[Any] = self.ask("flow_runs/filter", asked)
+        return found
+
+    def ended(self, deployment: str) -> Any:
+        """Its run, once there is one that has ended."""
+        deadline = time.monotonic() + RUN_SECONDS
+        while not (found := self.runs_of(deployment, "COMPLETED", "FAILED", "CRASHED")):
+            assert time.monotonic() < deadline, "the run did not end"
+            time.sleep(1)
+        return found[0]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    place = Place(tmp_path_factory.mktemp("browser"))
+    ports = ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
+    pages = place.start("ui", *ports)
+    serving: list[subprocess.Popen[str]] = []
+    try:
+        site = Site(place, printed_links(read_until(pages, "Ctrl-C")))
+        for tuner in "default", "random":
+            command = ("digits_cnn", "--tuner", tuner, "--trials", "8", "--out", tuner)
+            done = place.run("tune", *command)
+            assert done.returncode == 0, done.stderr
+            site.runs[tuner] = place.json(f"{tuner}/summary.json")
+        done = place.run(
+            "compare", "--tuners", "ml2tuner,random", "--network", "digits_cnn", "--workloads", "2",
+            "--space", "template", "--trials", "24", "--batch", "8", "--seeds", "0", "--jobs", "1",
+            "--out", "compared",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        serving.append(
+            place.start(
+                "serve", "digits_cnn", "--trials", "8", "--cron", "0 2 * * *", "--out", "served"
+            )
+        )
+        read_until(serving[0], "serving")
+        yield site
+    finally:
+        for process in [*serving, pages]:
+            os.kill(process.pid, signal.SIGINT)
+            process.communicate(timeout=120)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    assert shutil.which(CHROMIUM), "no chromium: make browser-test installs it"
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def elsewhere() -> list[str]:
+    """What a page asked of other machines, and was not kept from."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, site: Site, elsewhere: list[str]) -> Iterator[Page]:
+    """A page of a browser that has opened the link which `ui` printed."""
+    expect.set_options(timeout=LIMIT_MILLISECONDS)
+    page = browser.new_page(viewport={"width": 1200, "height": 760})
+    page.set_default_timeout(LIMIT_MILLISECONDS)
+
+    def judge(request: Request) -> None:
+        if not re.match(r"(http://127\.0\.0\.1:|data:|blob:)", request.url):
+            elsewhere.append(request.url)
+
+    page.on("requestfinished", judge)
+    page.on("requestfailed", lambda request: request.failure == "csp" or judge(request))
+    page.goto(site.links["Prefect"])
+    yield page
+    page.close()
+    assert elsewhere == [], "a page asks other machines"
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest, page: Page, tmp_path: Path) -> Callable[[str], None]:
+    """`picture(name)`: what is visible now, for the docs if pytest has `--update-golden`."""
+    update = request.config.getoption("--update-golden")
+    folder = PICTURES if update else tmp_path
+
+    def take(name: str) -> None:
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(400)  # for what slides and fades
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = Image.open(BytesIO(page.screenshot())).convert("RGB")
+        assert len(shown.getcolors(1 << 24) or ()) > 16, "an empty page"
+        shown.quantize(COLOURS).save(folder / f"{name}.png", optimize=True)
+        assert update or (PICTURES / f"{name}.png").exists(), f"docs lack {name}.png"
+
+    return take

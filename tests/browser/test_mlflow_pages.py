@@ -1,0 +1,68 @@
+"""MLflow's pages as a user sees them: the table of runs, two compared, a registered model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Site
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
+Picture = Callable[[str], None]
+KIND = "workflowType=machine_learning"
+
+
+def test_the_table_of_runs(site: Site, page: Page, picture: Picture) -> None:
+    page.goto(site.links["MLflow"])
+    page.goto(f"{site.address('MLflow')}/#/experiments/1/runs?{KIND}&viewStateShareKey=tilewright")
+    _without_assistant(page)
+    for tuner, summary in site.runs.items():
+        expect(page.get_by_text(f"digits_cnn on vta-pynq, {tuner}").first).to_be_visible()
+        tuned = str(summary["total"]["tuned_cycles"])
+        expect(page.get_by_text(tuned, exact=True).first).to_be_visible()
+    for column in "tuned_cycles", "untuned_cycles", "network":
+        expect(page.get_by_text(column, exact=True).first).to_be_visible()
+    picture("mlflow-runs")
+
+
+def test_two_runs_compared(site: Site, page: Page, picture: Picture) -> None:
+    runs = [summary["mlflow_run_id"] for summary in site.runs.values()]
+    asked = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps(['1']))}"
+    page.goto(f"{site.address('MLflow')}/#/compare-runs?{asked}&{KIND}")
+    _without_assistant(page)
+    expect(page.get_by_text("Comparing 2 Runs from 1 Experiment")).to_be_visible()
+    expect(page.get_by_text("Parallel Coordinates Plot")).to_be_visible()
+    expect(page.locator("svg text", has_text="tuner").first).to_be_visible()
+    picture("mlflow-compare")
+    for summary in site.runs.values():
+        tuned = page.get_by_text(str(summary["total"]["tuned_cycles"]), exact=True)
+        tuned.first.scroll_into_view_if_needed()
+        expect(tuned.first).to_be_visible()
+
+
+def test_a_registered_model(site: Site, page: Page, picture: Picture) -> None:
+    page.goto(f"{site.address('MLflow')}/#/models?{KIND}")
+    _without_assistant(page)
+    name = page.get_by_role("link", name="tilewright.vta-pynq.template").first
+    expect(name).to_be_visible()
+    name.click()
+    expect(page.get_by_text("champion").first).to_be_visible()
+    expect(page.get_by_text("learned by tuner ml2tuner").first).to_be_visible()
+    picture("mlflow-model")
+    page.get_by_text("Version 1", exact=True).first.click()
+    expect(page.get_by_text("Schema").first).to_be_visible()
+    expect(page.get_by_text("Source Run").or_(page.get_by_text("Source run")).first).to_be_visible()
+    page.get_by_text("Inputs (").first.click()
+    expect(page.get_by_text("log2_", exact=False).first).to_be_visible()
+
+
+def _without_assistant(page: Page) -> None:
+    """MLflow opens a panel for a language model that nobody here has."""
+    close = page.locator("[data-component-id='mlflow.assistant.chat_panel.close']")
+    news = page.get_by_role("dialog")  # about the pages themselves, whenever it likes
+    page.add_locator_handler(news, lambda: page.keyboard.press("Escape"))
+    close.click()
