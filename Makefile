@@ -26,7 +26,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune check test attack fuzz lint lock clean
+.PHONY: help setup setup-dev tune check test attack fuzz docs browser-test team-test lint lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -50,6 +50,18 @@ attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/re
 
 fuzz: setup-dev ## Fuzz what strangers may send, for longer than the suite does (FUZZ_EXAMPLES=)
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -s tests/reliability/test_fuzz.py
+
+docs: setup-dev ## Build the site into build/site, without a warning and without the network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+browser-test: setup setup-dev ## See both servers' pages in Debian's Chromium (PICTURES=1 renews those of the docs)
+	$(call debian,/usr/bin/chromium,chromium)
+	@$(BIN)/python -m pytest -m browser tests/browser $(if $(PICTURES),--update-golden)
+
+team-test: setup setup-dev ## Two workers on Debian's PostgreSQL, which is killed meanwhile; prints figures
+	$(call debian,$(wildcard /usr/lib/postgresql/*/bin/initdb),postgresql)
+	@$(BIN)/python -m pytest -s -m team tests/team
 
 lint: setup-dev ## Ruff, mypy and the arrows between the rooms
 	@$(BIN)/ruff check .
@@ -87,6 +99,13 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
 	$(call pip_install,--require-hashes -r requirements.lock)
 	$(call pip_install,--no-build-isolation -e .)
 	@touch $@
+
+# Installs a package of Debian's, where the program that it has is missing.
+define debian
+	@test -n "$(1)" && test -x "$(firstword $(1))" || { \
+		test "$$(id -u)" = 0 || { echo "error: $(2) is missing; sudo apt-get install $(2)"; exit 2; }; \
+		apt-get update --quiet && apt-get install --yes --no-install-recommends $(2); }
+endef
 
 # Whenever their sources changed, so that no two processes compile the same kernels at once.
 $(VENV)/.compiled: $(VENV)/.installed $(shell find targets -name '*.py')

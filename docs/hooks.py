@@ -1,0 +1,92 @@
+"""What mkdocs does for the site beside its configuration (`mkdocs.yml`).
+
+Texts at the top of the repository are pages of the site, too: their links are turned to where they
+are there. On their own they read in any viewer of a repository.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+TEXTS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "examples.md",
+}
+"""Files of the repository by the page each is."""
+LATER = ("operating.md", "cluster.md")
+"""Pages that are left out of the list while they do not exist."""
+_LINK = re.compile(r"\]\((?!\w+:|#|//)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave out what is yet to be written."""
+    missing = {name for name in LATER if not (Path(config.docs_dir) / name).exists()}
+    config.nav = _without(config.nav or [], missing)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the texts from outside of `docs/`."""
+    for source, page in TEXTS.items():
+        text = turned((ROOT / source).read_text(), source)
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links of pages in `docs/` that lead out of it."""
+    own = page.file.abs_src_path
+    if own is None or not Path(own).is_relative_to(ROOT / "docs"):
+        return markdown
+    return turned(markdown, str(Path(own).relative_to(ROOT)))
+
+
+def turned(text: str, source: str) -> str:
+    """The text of a file of the repository, with its links as on the site.
+
+    A link to what the site has no page for stays, and mkdocs complains of it.
+    """
+    depth = (TEXTS.get(source) or source.removeprefix("docs/")).count("/")
+
+    def link(found: re.Match[str]) -> str:
+        path, anchor = found[1], found[2] or ""
+        target = (ROOT / source).parent.joinpath(path).resolve()
+        page = _page(target)
+        if page is None:
+            return found[0]
+        return f"]({'../' * depth}{page}{anchor})"
+
+    return _LINK.sub(link, text)
+
+
+def _page(target: Path) -> str | None:
+    """The page of a file, or of a folder's overview."""
+    if not target.is_relative_to(ROOT):
+        return None
+    name = target.relative_to(ROOT).as_posix()
+    if name in TEXTS:
+        return TEXTS[name]
+    if not name.startswith("docs/"):
+        return None
+    inside = name.removeprefix("docs/")
+    return f"{inside}/README.md" if target.is_dir() else inside
+
+
+def _without(nav: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    """A list of pages, each or a list of them by its title, without those of these names."""
+    kept = []
+    for each in nav:
+        ((title, page),) = each.items()
+        if isinstance(page, list):
+            kept.append({title: _without(page, names)})
+        elif page not in names:
+            kept.append(each)
+    return kept
