@@ -18,6 +18,7 @@ REASONS = {
     "names files of yours",
     "needs PyTorch",
     "needs a board",
+    "needs a cluster of your own",
     "needs a server of your own",
     "needs the network",
     "part of a program",

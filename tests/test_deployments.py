@@ -84,6 +84,11 @@ def test_pages_are_on_loopback_and_the_database_is_nowhere(compose: Any) -> None
         assert services[name]["networks"] == ["inside"]
 
 
+def test_no_image_has_the_secret_of_a_home() -> None:
+    left_out = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {".venv", ".tilewright", "**/.tilewright"} <= set(left_out)
+
+
 @pytest.mark.slow(seconds=4)
 def test_the_servers_have_the_options_they_are_started_with(compose: Any) -> None:
     import click
