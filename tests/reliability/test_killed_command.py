@@ -61,7 +61,8 @@ def test_a_command_killed_again_and_again_ends_like_one_that_was_not(
     runs, steps = mlflow(place)
     assert runs == {"FINISHED": 1 + WORKLOADS}
     assert [step for step in steps if step[3] > 1] == []
-    assert sum(key == "trials" for _, key, _, _ in steps) == WORKLOADS * TRIALS // BATCH
+    rounds = TRIALS // BATCH  # of each workload, and of the network
+    assert sum(key == "trials" for _, key, _, _ in steps) == (1 + WORKLOADS) * rounds
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert sorted(name for name in names if not name.startswith((".", "ledger.jsonl."))) == [
         "convergence.png", "ledger.jsonl", "run.json", "schedules.json", "summary.json",
