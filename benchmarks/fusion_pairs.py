@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +121,13 @@ def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
             kept.append(row)
             better.append(saved > 0)
     tables = Tables(problem, figures)
+    blank = Tables(problem, Figures(problem, Evaluator(problem, evaluator.schedules)))
+    graphs = [tables.of(labels) for labels in dict.fromkeys(labellings)]
+    # A model is also asked about layers of which nothing but the estimate is known.
+    graphs += [
+        replace(blank.of(labels), stream=tables.of(labels).stream)
+        for labels in dict.fromkeys(labellings[: len(named(problem)) + DRAWN])
+    ]
     rows = np.array(kept, np.int64)
     units = Features(np.concatenate([before.matrix[rows], after.matrix[rows]]), before.columns)
-    return Examples(
-        tuple(tables.of(labels) for labels in dict.fromkeys(labellings)), units,
-        np.array(better * 2, np.bool_),
-    )  # fmt: skip
+    return Examples(tuple(graphs), units, np.array(better * 2, np.bool_))

@@ -11,10 +11,9 @@ from fusion.evaluator import Evaluation, Evaluator, Heard
 from fusion.learned.search import learned_search
 from fusion.learned.shipped import shipped_models
 from fusion.problem import Labelling, Problem
-from fusion.schedules import Schedules
+from fusion.schedules import NoSchedule, Schedules
 from targets.built import Pick
 from targets.capabilities import blocks_of
-from targets.errors import WorkloadError
 from targets.files import Json
 from targets.titles import shape
 from targets.workload import Workload
@@ -30,10 +29,10 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     """What is fused, by the mode that was asked for. Raises `FusionError` for a target that runs no
     programs of ours, and what quantising and tuning raise."""
     problem = problem_of(asked)
-    schedules = Schedules(blocks_of(asked.target), lambda some: _tuned(asked, problem, some))
+    schedules = Schedules(blocks_of(asked.target), lambda some: _tuned(asked, some))
     for each in asked.tuned:
-        if each.chosen is not None:
-            schedules.add(each.workload, _pick(each))
+        if (pick := _pick(each)) is not None:
+            schedules.add(each.workload, pick)
     evaluator = Evaluator(problem, schedules, heard)
     if not len(problem):
         asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
@@ -59,38 +58,64 @@ def problem_of(asked: ToDecide) -> Problem:
 
 def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[str, Labelling]:
     """The labellings that have a name, all evaluated: the one that was asked for, those that cost
-    no trial beside it, and for a search all that it has to beat. Raises what tuning raises."""
+    no trial beside it, and for a search all that it has to beat; each without what has no schedule.
+    Raises `NoSchedule` where a layer has none that nothing was fused into, and what tuning
+    raises."""
     mode = asked.options.fusion
     named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     if mode == "learned":
+        named = {name: fitting(evaluator, labels) for name, labels in named.items()}
         model, policy = shipped_models(asked.options.seed)
         rng = np.random.default_rng([asked.options.seed, 0])
         found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
         return named | {"learned": found}
-    evaluator(named[mode])
-    return {name: labels for name, labels in named.items() if not evaluator.missing(labels)}
+    named[mode] = fitting(evaluator, named[mode])
+    free = [name for name, labels in named.items() if not evaluator.missing(labels)]
+    return {name: named[name] for name in free if _runs(evaluator, named[name])}
 
 
-def _tuned(asked: ToDecide, problem: Problem, workloads: Sequence[Workload]) -> list[Pick]:
+def fitting(evaluator: Evaluator, labels: Labelling) -> Labelling:
+    """A labelling without what makes layers that no schedule runs. Raises `NoSchedule` where a
+    layer has none that nothing was fused into, and what tuning raises."""
+    problem = evaluator.problem
+    while True:
+        try:
+            evaluator(labels)
+            return labels
+        except NoSchedule as error:
+            alone = tuple((k,) for k in range(len(problem)))
+            for places in (*problem.groups, *alone, *problem.segments):
+                apart = tuple(label and k not in places for k, label in enumerate(labels))
+                if apart != labels and error.workload not in problem.workloads(apart):
+                    labels = apart
+                    break
+            else:
+                raise
+
+
+def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
+    try:
+        evaluator(labels)
+    except NoSchedule:
+        return False
+    return True
+
+
+def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
     """Schedules of workloads that the network does not have as it is."""
-    asked.emit(
-        Note(f"{asked.network}: {len(workloads)} more workloads, of operators fused otherwise")
-    )
-    tuned = asked.more([_subgraph(problem, workload) for workload in workloads])
-    return [_pick(each) for each in tuned]
+    many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
+    asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
+    return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
 
 
-def _subgraph(problem: Problem, workload: Workload) -> Subgraph:
+def _subgraph(workload: Workload) -> Subgraph:
     """A workload of some labelling. Nobody knows how often it will be called."""
     return Subgraph(workload, 1, (f"fused {shape(workload)}",), workload.macs)
 
 
-def _pick(tuned: TunedWorkload) -> Pick:
-    if tuned.chosen is None:
-        raise WorkloadError(
-            f"{tuned.workload}: none of the schedules that were tried runs; tune with more --trials"
-        )
-    return Pick(tuned.chosen.space, tuned.chosen.config)
+def _pick(tuned: TunedWorkload) -> Pick | None:
+    chosen = tuned.chosen
+    return None if chosen is None else Pick(chosen.space, chosen.config)
 
 
 def _summary(
@@ -118,7 +143,7 @@ def decisions_of(problem: Problem, evaluator: Evaluator, labels: Labelling) -> l
     for place, choice in enumerate(problem.offered):
         other = problem.flipped(labels, [place])
         saved: tuple[int | None, int | None] = None, None
-        if not evaluator.missing(other):
+        if not evaluator.missing(other) and _runs(evaluator, other):
             there = evaluator(other)
             sign = 1 if labels[place] else -1
             saved = (

@@ -3,11 +3,11 @@ under what decides it; its curves in MLflow."""
 
 from __future__ import annotations
 
-from typing import cast
+import json
 
 from fusion import run
 from fusion.evaluator import Evaluation
-from targets.files import Json, as_int, as_list, as_object, as_text
+from targets.files import Json, as_int, as_list, as_object, as_text, read_json
 from tasks import tracking
 from tasks.stage import Done, Key, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
@@ -34,7 +34,7 @@ def read_decided(manifest: Manifest) -> Decided:
 
 
 def _read(values: dict[str, Json]) -> Decided:
-    said = as_object(values["summary"])
+    said = as_object(read_json(as_text(values["summary"])))
     rows = [as_object(each) for each in as_list(said["decisions"])]
     return Decided(
         {
@@ -45,7 +45,7 @@ def _read(values: dict[str, Json]) -> Decided:
             "evaluations": as_int(said["evaluations"]),
             "tuned": as_int(said["tuned"]),
         },
-        as_object(values["file"]),
+        as_object(read_json(as_text(values["file"]))),
     )
 
 
@@ -64,8 +64,8 @@ def _decide_fusion(cache: CacheUse, network: str, key: Key, decided: Decided | N
 
     def work() -> tuple[dict[str, Json], dict[str, str]]:
         assert decided is not None, "what the cache has is not decided again"
-        summary = cast(Json, decided.summary)
-        return {"summary": summary, "file": decided.file}, {}
+        # As texts: the cache keeps no order of keys, and what a folder gets has one.
+        return {"summary": json.dumps(decided.summary), "file": json.dumps(decided.file)}, {}
 
     return reuse_or_do(cache, key, work)
 

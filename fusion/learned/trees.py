@@ -15,7 +15,7 @@ from models.fitted import WrongFeatures
 from models.trees import XGBoost
 from targets.features import Features
 
-_LEARN = {"rounds": 120.0, "max_depth": 6.0, "eta": 0.1, "min_child_weight": 2.0}
+_LEARN = {"rounds": 100.0, "max_depth": 5.0, "eta": 0.12, "min_child_weight": 2.0}
 _CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.0}
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from fusion.evaluator import Evaluator, FusionError
 from fusion.problem import Problem
-from fusion.schedules import Schedules
+from fusion.run import fitting
+from fusion.schedules import NoSchedule, Schedules
 from networks.artefact.build import layer_graph
 from targets.capabilities import Blocks, Builds, capability
 from targets.registry import make_target
@@ -54,6 +55,26 @@ def test_workloads_are_tuned_when_they_are_first_needed() -> None:
     more = timed.missing(timed.problem.all)
     timed(timed.problem.all)
     assert timed.schedules.tuned == len(missing) + len(more)
+
+
+def test_what_no_schedule_runs_is_not_fused() -> None:
+    """Where siblings as one layer have no schedule, all that fits is all but them."""
+    timed = evaluator()
+    own = timed.problem
+    apart = tuple(label and choice.kind != "siblings" for choice, label in
+                  zip(own.offered, own.all, strict=True))  # fmt: skip
+    (joined,) = set(own.workloads(own.all)) - set(own.workloads(apart))
+    able = timed.schedules.tune
+    timed.schedules.tune = lambda some: [
+        None if each == joined else able([each])[0] for each in some
+    ]
+    with pytest.raises(NoSchedule, match="none of the schedules that were tried runs"):
+        timed(own.all)
+    found = fitting(timed, own.all)
+    assert timed(found).cycles > 0
+    assert joined not in own.workloads(found)
+    assert all(label for choice, label in zip(own.offered, found, strict=True)
+               if choice.kind == "pool")  # fmt: skip
 
 
 def test_what_is_offered_and_what_has_to_do_with_it() -> None:
