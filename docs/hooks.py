@@ -21,16 +21,7 @@ TEXTS = {
     "examples/README.md": "examples.md",
 }
 """Files of the repository by the page each is."""
-LATER = ("operating.md", "cluster.md")
-"""Pages that are left out of the list while they do not exist."""
 _LINK = re.compile(r"\]\((?!\w+:|#|//)([^)#\s]*)(#[^)\s]*)?\)")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out what is yet to be written."""
-    missing = {name for name in LATER if not (Path(config.docs_dir) / name).exists()}
-    config.nav = _without(config.nav or [], missing)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -78,15 +69,3 @@ def _page(target: Path) -> str | None:
         return None
     inside = name.removeprefix("docs/")
     return f"{inside}/README.md" if target.is_dir() else inside
-
-
-def _without(nav: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
-    """A list of pages, each or a list of them by its title, without those of these names."""
-    kept = []
-    for each in nav:
-        ((title, page),) = each.items()
-        if isinstance(page, list):
-            kept.append({title: _without(page, names)})
-        elif page not in names:
-            kept.append(each)
-    return kept
