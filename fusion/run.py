@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fusion.drawn import rows_of
 from fusion.evaluator import Evaluation, Evaluator, Heard
 from fusion.learned.search import learned_search
 from fusion.learned.shipped import shipped_models
@@ -191,4 +192,5 @@ def file_of(asked: ToDecide, problem: Problem, chosen: Evaluation) -> dict[str, 
             for each in problem.refused
         ],
         "schedules": list(rows.values()),
+        "layers": list[Json](rows_of(problem, chosen)),
     }

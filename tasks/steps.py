@@ -12,6 +12,7 @@ import numpy as np
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
+from reports.fusion import with_page
 from search import ExplorerState, Round, Session, Setting
 from search.fresh import Fresh
 from targets.base import Target
@@ -121,6 +122,7 @@ class TrackedNetwork:
         self.emit(StageBegan("decide_fusion"))
         done = fusion.decide_fusion(self.cache, asked, self._imported.key, self.run_id)
         decided = fusion.read_decided(_took(done, self.emit))
+        decided = with_page(decided, asked.network, asked.target.name)
         tracking.log_results(self.run_id, fusion.figures(decided))
         return decided
 

@@ -28,6 +28,7 @@ RUN = "run.json"
 SUMMARY = "summary.json"
 SCHEDULES = "schedules.json"
 FUSION = "fusion.json"
+FUSION_PAGE = "fusion.html"
 TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 LEDGER = "ledger.jsonl"
@@ -82,7 +83,7 @@ def below_root(folder: Path, root: str) -> Path:
 def check_files(folder: Path) -> None:
     """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
     where a run writes one."""
-    for name in (RUN, SUMMARY, SCHEDULES, FUSION, TRIALS, CONVERGENCE):
+    for name in (RUN, SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE):
         check_own(folder / name)
     ledger, command = folder / LEDGER, held_by_command(folder)
     check_own(command)
@@ -93,7 +94,7 @@ def check_files(folder: Path) -> None:
 def forget_results(folder: Path) -> None:
     """Remove what an earlier run left, all but the ledger; first of all what says that the run is
     complete. Raises `UnsafeFile` and `OSError`."""
-    for name in (SUMMARY, SCHEDULES, FUSION, TRIALS, CONVERGENCE, RUN):
+    for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN):
         remove(folder / name)
 
 

@@ -42,10 +42,12 @@ class FusionSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided: what the summary says, and the file that `tilewright build` reads."""
+    """What was decided: what the summary says, the file that `tilewright build` reads, and a page
+    for people, empty where nobody drew it."""
 
     summary: FusionSummary
     file: dict[str, Json]
+    page: bytes = b""
 
 
 TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]

@@ -20,7 +20,15 @@ from targets.capabilities import HasSpecification, Verifies, capability
 from targets.files import Json, remove, write_atomically
 from targets.registry import kind_of
 from tuning.dealing import StopGain
-from tuning.folders import CONVERGENCE, FUSION, LEDGER, SCHEDULES, SUMMARY, TRIALS
+from tuning.folders import (
+    CONVERGENCE,
+    FUSION,
+    FUSION_PAGE,
+    LEDGER,
+    SCHEDULES,
+    SUMMARY,
+    TRIALS,
+)
 from tuning.fusing import Decided, FusionSummary
 from tuning.options import OptionValue, TuningOptions
 from tuning.outcome import ScheduleRow, TunedWorkload, WorkloadRow
@@ -175,6 +183,10 @@ def write_outputs(
         files[FUSION] = _pretty(about | decided.file)
     else:
         remove(folder / FUSION)
+    if decided is not None and decided.page:
+        files[FUSION_PAGE] = decided.page
+    else:
+        remove(folder / FUSION_PAGE)
     files[SUMMARY] = _pretty(summary)
     for name, data in files.items():
         write_atomically(folder / name, data)

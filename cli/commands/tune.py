@@ -225,8 +225,12 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
         if not options.fusion:
             return tune_network(options, heard, network_convergence)
         from fusion.run import decide
+        from reports.fusion import with_page
 
-        return tune_network(options, heard, network_convergence, decide)
+        return tune_network(
+            options, heard, network_convergence,
+            lambda asked: with_page(decide(asked), asked.network, asked.target.name),
+        )  # fmt: skip
 
 
 def _prepare(options: TuningOptions) -> None:

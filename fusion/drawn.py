@@ -1,0 +1,65 @@
+"""A labelled network as pages draw it: layers in order, who reads whose results, what was decided
+about each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fusion.problem import Problem
+from targets.files import Json
+from targets.titles import shape
+
+if TYPE_CHECKING:
+    from fusion.evaluator import Evaluation
+    from networks.integer.graph import IntegerGraph
+    from targets.layer import Layer
+
+
+def rows_of(problem: Problem, chosen: Evaluation) -> list[dict[str, Json]]:
+    """A row a layer, in the order they run: its name, its workload's title, its cycles by itself,
+    the rows of the layers whose results it reads (`reads`), and the places of the labels that made
+    it what it is (`labels`)."""
+    graph = problem.labelled(chosen.labels)
+    layers = graph.layers
+    labels = _labels(problem, layers)
+    return [
+        {
+            "name": layer.name,
+            "title": shape(layer.workload),
+            "cycles": cost.cycles,
+            "reads": list[Json](_reads(graph, layer)),
+            "labels": list[Json](labels[row]),
+        }
+        for row, (layer, cost) in enumerate(zip(layers, chosen.layers, strict=True))
+    ]
+
+
+def _labels(problem: Problem, layers: Sequence[Layer]) -> list[list[int]]:
+    """By row the labels that are shown there: with the layer that has the operators in question."""
+    base = {layer.output: layer for layer in problem.graph.layers}
+    found: list[list[int]] = [[] for _ in layers]
+    for place, choice in enumerate(problem.offered):
+        operators = set(base[choice.layers[-1]].names)
+        for row, layer in enumerate(layers):
+            if operators <= set(layer.names):
+                found[row].append(place)
+                break
+    return found
+
+
+def _reads(graph: IntegerGraph, layer: Layer) -> list[int]:
+    """The rows of the layers that write what a layer reads."""
+    writers = {each.output: row for row, each in enumerate(graph.layers)}
+    read = [name for name in (layer.data, layer.residual, layer.weight_from) if name]
+    return sorted({row for name in read for row in _writers(graph, name, writers, set())})
+
+
+def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
+    """The layers that write a tensor, or the parts of it, or what it is a part of."""
+    if name in writers or name in seen:
+        return {writers[name]} if name in writers else set()
+    seen.add(name)
+    parts = [each.part for each in graph.slices if each.whole == name]
+    wholes = [each.whole for each in graph.slices if each.part == name]
+    return {row for each in parts or wholes for row in _writers(graph, each, writers, seen)}
