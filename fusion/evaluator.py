@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusion.problem import Labelling, Problem
 from fusion.schedules import Schedules
@@ -41,7 +41,7 @@ Heard = Callable[[Evaluation, int], None]
 
 
 class Evaluator:
-    """Times labelled networks, each distinct one once. `count` of them were simulated; `heard` is
+    """Times labelled networks, each distinct graph once. `count` of them were simulated; `heard` is
     told of each, with how many there were. `alone` are the workloads seen so far, each with its
     schedule and what it takes. Raises `FusionError` for a target that runs no programs of ours."""
 
@@ -59,20 +59,31 @@ class Evaluator:
         self.alone: dict[Workload, tuple[Pick, LayerCost]] = {}
         self._timer = times.stream_timer()
         self._known: dict[Labelling, Evaluation] = {}
+        self._same: dict[tuple[object, ...], Evaluation] = {}
 
     def __call__(self, labels: Labelling) -> Evaluation:
         """Of one labelling, whose workloads are tuned if they are not. Raises `WorkloadError` for
         what no board could load, and what tuning raises."""
         found = self._known.get(labels)
+        layers = self._layers(labels) if found is None else ()
+        if found is None and layers in self._same:
+            found = self._known[labels] = replace(self._same[layers], labels=labels)
         if found is None:
-            self.count += 1
             found = self.again(labels)
-            self._known[labels] = found
+            self.count += 1
+            self._known[labels] = self._same[layers] = found
             each = zip(found.workloads, found.picks, found.layers, strict=True)
             self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
             if self.heard is not None:
                 self.heard(found, self.count)
         return found
+
+    def _layers(self, labels: Labelling) -> tuple[object, ...]:
+        """What tells one labelled graph from another: one of siblings alone makes no other."""
+        return tuple(
+            (layer.names, layer.data, layer.output, layer.workload)
+            for layer in self.problem.labelled(labels).layers
+        )
 
     def again(self, labels: Labelling) -> Evaluation:
         """The same, simulated whether it was before or not. Raises as to call it."""

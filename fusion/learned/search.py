@@ -33,6 +33,10 @@ class Plan:
     method: str = "evolutionary"
 
 
+_LOOKED_AT = 32
+"""Labellings a round that may turn out to make graphs which were simulated before."""
+
+
 class Surrogate:
     """What a model says of labellings: of one labelling as it is, and of others what each segment
     changes in it. So a segment's labels are priced once."""
@@ -111,7 +115,10 @@ def learned_search(
         new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
                if evaluator.seen(each) is None]  # fmt: skip
         before = evaluator(best).cost
-        for labels in new[: plan.confirmed]:
+        simulated = evaluator.count
+        for labels in new[:_LOOKED_AT]:
+            if evaluator.count - simulated >= plan.confirmed:
+                break
             found = _tried(evaluator, labels)
             if found is not None and found.cost < evaluator(best).cost:
                 best = labels

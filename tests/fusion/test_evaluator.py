@@ -45,6 +45,17 @@ def test_each_labelling_is_simulated_once_and_heard_of() -> None:
     assert timed.count == 2
 
 
+def test_a_sibling_alone_makes_no_other_graph() -> None:
+    timed = evaluator()
+    own = timed.problem
+    ((one, other),) = own.groups
+    neither = own.flipped(own.all, [one, other])
+    alone = own.flipped(own.all, [other])
+    assert timed(neither).cycles == timed(alone).cycles
+    assert timed(alone).labels == alone
+    assert timed.count == 1
+
+
 def test_workloads_are_tuned_when_they_are_first_needed() -> None:
     timed = evaluator()
     missing = timed.missing(timed.problem.none)
