@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tuning
 from fusion.run import decide
 from networks import artefact
+from reports.fusion import fusion_page
 from search import read
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
@@ -68,6 +69,28 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
     assert all(row["fused"] for row in said["all"]["fusion"]["decisions"])
     gains = [row["cycles_saved"] for row in learned["decisions"] if row["fused"]]
     assert all(gain is None or gain >= 0 for gain in gains)
+
+
+@pytest.mark.parametrize("mode", ["none", "learned"])
+def test_the_page_draws_all_layers_and_whose_results_they_read(folders: Path, mode: str) -> None:
+    file = json.loads((folders / mode / "fusion.json").read_text())
+    said = json.loads((folders / mode / "summary.json").read_text())["fusion"]
+    rows = file["layers"]
+    own = {row["name"]: k for k, row in enumerate(rows)}
+    assert rows[0]["reads"] == []
+    assert all(each < k for k, row in enumerate(rows) for each in row["reads"])
+    shortcut = own["stem"] if mode == "learned" else own["pool"]
+    inner = own["a"] if mode == "learned" else own["a.activation"]
+    assert rows[own["b"]]["reads"] == [shortcut, inner]
+    shown = sorted(place for row in rows for place in row["labels"])
+    assert shown == list(range(len(said["decisions"])))
+    page = fusion_page("pooled", "vta-pynq", said, file).decode()
+    assert page.count('<div class="layer">') == len(rows)
+    assert page.count("<path ") == sum(len(row["reads"]) for row in rows)
+    fused = sum(row["fused"] for row in said["decisions"])
+    assert page.count('class="chip fused"') == fused
+    assert page.count('class="chip"') == len(said["decisions"]) - fused
+    assert "saves" in page or not fused
 
 
 @pytest.mark.parametrize("mode", MODES)
