@@ -65,11 +65,12 @@ def graph_of_module(
     its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
 
     Operators with scales that shifts cannot represent are left to the CPU; `IntegerGraph.left`
-    says why. Raises `ImportFailedError` for a result that depends on no input.
+    says why. TVM joins and slices tensors: between two programs they are its own. Raises
+    `ImportFailedError` for a result that depends on no input.
     """
     tolerated = (QuantisationError,)
     return _Extraction(
-        name, flat, types, outputs, blocks, unfold, keep_float, tolerated, pool=pool
+        name, flat, types, outputs, blocks, unfold, keep_float, tolerated, pool=pool, in_place=False
     ).graph()
 
 
@@ -86,6 +87,7 @@ class _Extraction:
         tolerated: tuple[type[TilewrightError], ...] = (),
         *,
         pool: PoolRule | None = None,
+        in_place: bool = True,
     ) -> None:
         self._name = name
         self._flat = flat
@@ -97,7 +99,7 @@ class _Extraction:
         self._blocks = blocks
         self._pool = pool
         self._left: dict[str, str] = {}
-        self._tensors = Tensors(flat, blocks)
+        self._tensors = Tensors(flat, blocks if in_place else None)
         self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
 
     def graph(self) -> IntegerGraph:

@@ -35,7 +35,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow(seconds=20)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    start, run = BLOCKS
+    start, run, *_ = BLOCKS
     port = str(free_port())
     script = f"trap 'kill $(jobs -p)' EXIT\n{start}\n{run}".replace("8786", port)
     done = subprocess.run(

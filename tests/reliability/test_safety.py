@@ -32,7 +32,7 @@ def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
     marker = tmp_path / "executed"
     files = sorted(path for path in (place.folder / "home" / "cache").rglob("*") if path.is_file())
     roles = {path.suffix for path in files}
-    assert roles == {".json", ".npz", ".zip"}
+    assert roles == {".json", ".npz", ".png", ".zip"}
     assert len(files) > 60
     files.append(place.folder / "out" / "ledger.jsonl")
     for number, path in enumerate(files):
@@ -44,6 +44,8 @@ def test_every_edited_file_of_a_run_is_noticed_and_made_anew(
     assert not marker.exists()
     again = left(place)
     assert again.schedules == whole.schedules
+    pictures = [each / "out" / "convergence.png" for each in (place.folder, whole.place.folder)]
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
     assert sorted(again.ledger.split(b"\n")) == sorted(whole.ledger.split(b"\n"))
     store = Store(place.folder / "home" / "cache")
     made = [path for path in files[:-1] if path.suffix == ".json" and _whole_manifest(store, path)]
