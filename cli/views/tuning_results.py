@@ -15,7 +15,7 @@ from reports.run_table import sure_gain, sure_time
 from targets.capabilities import is_published
 from targets.titles import shape
 from targets.workload import parse_workload
-from tuning.folders import CONVERGENCE, SCHEDULES, SUMMARY, TRIALS
+from tuning.folders import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tuning.outcome import WorkloadRow, untuned_word
 from tuning.outputs import Summary
 from tuning.totals import Total, share_of
@@ -46,6 +46,7 @@ def show_results(
         + _fused(summary)
         + f"; {summary['wall_seconds']:.0f} s\n"
         f"results in {folder}: {SUMMARY}, {SCHEDULES}, {TRIALS}, {CONVERGENCE}"
+        + f", {FUSION_PAGE}" * ("fusion" in summary)
         + ("\n'tilewright ui' shows this run:" * bool(links)),
     )
     for name, address in links.items():
