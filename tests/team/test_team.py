@@ -160,7 +160,7 @@ import sys
 from services.home import use_home
 use_home()
 from prefect.types.entrypoint import EntrypointType
-from flows.tuning import tune_network
+from flows.nightly import tune_network
 for name in sys.argv[1:]:
     parameters = {"options": {"model": "digits_cnn", "trials": 16, "tuner": name, "out": name}}
     made = tune_network.to_deployment(
