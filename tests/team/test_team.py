@@ -284,6 +284,7 @@ def test_nothing_is_lost_under_load(team: Team) -> None:
 
 def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> None:
     assert team.deployments, "needs the deployments of the test before"
+    undisturbed = {tuner: _ledger(team, tuner) for tuner in team.deployments}
     for tuner in team.deployments:
         shutil.rmtree(team.folder / "tuned" / tuner)
     shutil.rmtree(team.folder / "home" / "cache")  # else they would have nothing to do
@@ -299,9 +300,19 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     assert int(postmaster.read_text().split()[0]) != killed
     assert not _ended(team, runs), "they had ended before"
     _complete(team, runs)
+    assert {tuner: _ledger(team, tuner) for tuner in runs} == undisturbed
     tasks = _tasks(team, runs)
-    assert set(tasks) == {"COMPLETED"}, tasks
-    print(f"both runs ended well, with all of their {tasks['COMPLETED']} tasks on record")
+    ended = tasks.pop("COMPLETED")
+    # Prefect's server may lose what it heard of a task's end while it could not write it down.
+    assert sum(tasks.values()) <= 2, tasks
+    print(
+        f"both runs ended well, the ends of {ended} of {ended + sum(tasks.values())} tasks on record"
+    )
+
+
+def _ledger(team: Team, tuner: str) -> list[bytes]:
+    """The lines of a run's ledger, in any order."""
+    return sorted((team.folder / "tuned" / tuner / "ledger.jsonl").read_bytes().split(b"\n"))
 
 
 def _tasks(team: Team, runs: Mapping[str, str]) -> dict[str, int]:
