@@ -305,9 +305,8 @@ def test_a_killed_postgresql_comes_back_and_the_runs_end_well(team: Team) -> Non
     ended = tasks.pop("COMPLETED")
     # Prefect's server may lose what it heard of a task's end while it could not write it down.
     assert sum(tasks.values()) <= 2, tasks
-    print(
-        f"both runs ended well, the ends of {ended} of {ended + sum(tasks.values())} tasks on record"
-    )
+    every = ended + sum(tasks.values())
+    print(f"both runs ended well, the ends of {ended} of {every} tasks on record")
 
 
 def _ledger(team: Team, tuner: str) -> list[bytes]:
