@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from codesign.options import CodesignOptions
-from search.lease import LeaseHeld, lease_of, writer
-from search.ledger import quarantine_of
+from search.lease import LeaseHeld, writer
 from targets.capabilities import HasSpecification, capability
 from targets.files import (
     Json,
@@ -32,8 +31,8 @@ from targets.files import (
     write_atomically,
 )
 from targets.registry import make_target
-from targets.safe_files import check_own, read_plain
-from tuning.folders import check_folder, held_by_command
+from targets.safe_files import read_plain
+from tuning.folders import check_files, check_folder, held_by_command
 from tuning.run_file import FolderTaken, origin_of
 
 RUN = "run.json"
@@ -75,7 +74,7 @@ def check_vacant(options: CodesignOptions) -> None:
     run and nothing says to start over."""
     folder = options.folder
     check_folder(folder)
-    check_files(folder)
+    check_files(folder, (RUN, *RESULTS), LEDGER)
     if command := writer(held_by_command(folder)) or writer(folder / LEDGER):
         raise LeaseHeld(
             f"{folder} is being written by {command}; wait for it to end, or choose another folder "
@@ -89,17 +88,6 @@ def check_own_run(options: CodesignOptions) -> None:
     held = None if options.fresh else _held(options.folder)
     if held is not None:
         _refuse_another(options, held)
-
-
-def check_files(folder: Path) -> None:
-    """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
-    where a run writes one."""
-    for name in (RUN, *RESULTS):
-        check_own(folder / name)
-    ledger, command = folder / LEDGER, held_by_command(folder)
-    check_own(command)
-    for path in (ledger, quarantine_of(ledger), lease_of(ledger), lease_of(command)):
-        check_own(path, in_place=True)
 
 
 def begin(options: CodesignOptions) -> None:

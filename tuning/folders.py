@@ -16,6 +16,7 @@ import json
 import stat
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from search.lease import lease_of, writer
@@ -80,14 +81,18 @@ def below_root(folder: Path, root: str) -> Path:
     return folder if limit == Path.cwd() else place
 
 
-def check_files(folder: Path) -> None:
+def check_files(
+    folder: Path,
+    results: Sequence[str] = (RUN, SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE),
+    ledger: str = LEDGER,
+) -> None:
     """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
-    where a run writes one."""
-    for name in (RUN, SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE):
+    where a run writes one: its `results` and its `ledger`, by name."""
+    for name in results:
         check_own(folder / name)
-    ledger, command = folder / LEDGER, held_by_command(folder)
+    trials, command = folder / ledger, held_by_command(folder)
     check_own(command)
-    for path in (ledger, quarantine_of(ledger), lease_of(ledger), lease_of(command)):
+    for path in (trials, quarantine_of(trials), lease_of(trials), lease_of(command)):
         check_own(path, in_place=True)
 
 
