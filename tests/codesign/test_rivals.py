@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from codesign.front import judged
 from codesign.hardware import Hardware
@@ -262,24 +263,29 @@ def test_every_knob_belongs_to_one_agent():
     np.testing.assert_array_equal(own, np.arange(len(points.cardinalities)))
 
 
-@pytest.mark.slow(seconds=8)
+@pytest.mark.slow(seconds=12)
 @pytest.mark.parametrize(
     "options", [{}, {"agents": 1}, {"critic": False}], ids=["three", "one", "no critic"]
 )
 def test_agents_learn_to_climb_what_random_moves_do_not(options):
     points = _points()
-    table = {"steps": 20, "starts": 64, "learning_rate": 3e-3, **options}
-    method = make_method("dcoc", table)
-    assert isinstance(method, Dcoc)
-    method.begin(points, 0)
     rng = np.random.default_rng(0)
 
     def height(places: np.ndarray) -> np.ndarray:
         return (places / points.cardinalities).mean(axis=1)
 
-    climbed = [_end(method.agent, points.random(64, rng), height) for _ in range(25)]
+    def ends(episodes: int, learning_rate: float) -> list[float]:
+        table = {"steps": 20, "starts": 64, "learning_rate": learning_rate, **options}
+        method = make_method("dcoc", table)
+        assert isinstance(method, Dcoc)
+        method.begin(points, 0)
+        return [_end(method.agent, points.random(64, rng), height) for _ in range(episodes)]
+
+    # How fast one agent learns differs between processors, whose sums are in another order.
+    untaught, taught = ends(10, 1e-12), ends(30, 3e-3)[10:]
     chance = height(points.random(1000, rng)).mean()
-    assert np.mean(climbed[-3:]) > max(chance, np.mean(climbed[:3])) + 0.025
+    assert np.mean(taught) > max(chance, np.mean(untaught)) + 0.025
+    assert ttest_ind(taught, untaught, equal_var=False, alternative="greater").pvalue < 0.001
 
 
 def _end(agent: Agent, start: np.ndarray, height) -> float:
