@@ -4,13 +4,16 @@
     python -m benchmarks.fusion --json built/fusion.json            # hours; goes on with FILE
     python -m benchmarks.fusion --json FILE --show                  # the summary only
 
-Of each network on each target: cycles and bytes moved where nothing is fused, all that may be,
-what estimates say (greedy), what TVM's FuseOps would, what the policy says without a search, and
-what the learned search finds. All workloads are tuned alike, with `--trials` each, whoever asks for
-them. Models learned from the other networks of the list and those of `--training`, on this target
-and those before it; never from the network itself on any target. Searches that ask the simulator
-itself, and random draws, have `--budget` labelled graphs each, and count until they come as near as
-0.1 % to the best that anybody found.
+Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
+but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
+search, and what the learned search finds. All workloads are tuned alike, with `--trials` each,
+whoever asks for them. Models learned from the other networks of the list and those of `--training`,
+on this target and those before it; never from the network itself on any target. Searches that ask
+the simulator itself, and random draws, have `--budget` labelled graphs each, and count until they
+come as near as 0.1 % to the best that anybody found.
+
+No labelled network takes less than its layers' bounds together: `bound` is the least of those of
+the labellings that have a name. Others have their own.
 
 The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
 through exhaustively. Cycles are those of all streams by the cycle simulator.
@@ -28,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fusion_figures import summary
-from benchmarks.fusion_pairs import Counted, named, pair
+from benchmarks.fusion_pairs import Counted, bound, named, pair
 from benchmarks.fusion_training import made, trained
 from fusion.evaluator import Evaluator
 from fusion.figures import Figures
@@ -111,6 +114,7 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
+        "bound": min(bound(problem, each) for each in labels.values()),
         "learned": {}, "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]

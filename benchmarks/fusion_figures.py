@@ -18,12 +18,14 @@ def summary(rows: Sequence[Row]) -> str:
         cycles = row["cycles"]
         shown = ", ".join(
             f"{name} {cycles[name] / cycles['all'] - 1:+.2%}"
-            for name in ("none", "tvm", "greedy", "learned")
+            for name in ("none", "tvm", "no shortcuts", "greedy", "learned")
+            if name in cycles
         )
         moved = row["dram_bytes"]["learned"] / row["dram_bytes"]["all"] - 1
         lines.append(
             f"{row['network']:14} {row['target']:9} {row['decisions']:3} decisions; all fused "
             f"{cycles['all']:,} cycles; against that: {shown} ({moved:+.1%} bytes)"
+            + (f", bound {row['bound'] / cycles['all'] - 1:+.2%}" if "bound" in row else "")
         )
         for kind, told in row["learned"].items():
             lines.append(

@@ -19,7 +19,7 @@ from fusion.tables import Tables
 from fusion.units import unit_features, units_of, with_unit
 from targets.base import Target
 from targets.built import Pick
-from targets.capabilities import blocks_of
+from targets.capabilities import Bound, blocks_of, capability
 from targets.features import Features
 from targets.files import write_atomically
 from targets.registry import make_target
@@ -56,7 +56,7 @@ class KeptSchedules(Schedules):
         for number, workload in enumerate(workloads):
             (pick,) = tuned_picks([workload], self._target, self._trials)
             found.append(pick)
-            steps = ", ".join(map(str, workload.epilogue))
+            steps = workload.epilogue_text
             self._rows.append([str(workload), steps, pick.space, list(pick.config)])
             if number % KEEP_EVERY == KEEP_EVERY - 1 or number == len(workloads) - 1:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,17 @@ def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator
 
 def named(problem: Problem) -> dict[str, Labelling]:
     """The labellings that have a name."""
-    return {"none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm}
+    return {
+        "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
+        "no shortcuts": problem.no_shortcuts,
+    }  # fmt: skip
+
+
+def bound(problem: Problem, labels: Labelling) -> int:
+    """Cycles that no schedule of its layers beats, together. The target must know its bounds."""
+    known = capability(problem.target, Bound)
+    assert known is not None
+    return sum(int(known.bound(workload).cost) for workload in problem.workloads(labels))
 
 
 def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:

@@ -130,7 +130,7 @@ def _layer_row(networks: list[str], each: ProvenLayer, whole: float) -> LayerRow
     layer = each.layer
     return {
         "workload": str(layer.workload),
-        "epilogue": ", ".join(map(str, layer.workload.epilogue)),
+        "epilogue": layer.workload.epilogue_text,
         "names": {
             name: [operator for network, operator in layer.names if network == name]
             for name, count in zip(networks, layer.counts, strict=True)

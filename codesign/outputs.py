@@ -192,7 +192,7 @@ def trials_frame(problem: Problem, lab: Lab) -> pd.DataFrame:
                 **_knobs(problem, design),
                 "area": design.area,
                 "workload": str(each.workload),
-                "epilogue": ", ".join(map(str, each.workload.epilogue)),
+                "epilogue": each.workload.epilogue_text,
                 "layers": _names(design, each.workload),
                 "schedule": json.dumps(schedule),
                 "status": found.status,

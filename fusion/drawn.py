@@ -51,8 +51,7 @@ def _labels(problem: Problem, layers: Sequence[Layer]) -> list[list[int]]:
 def _reads(graph: IntegerGraph, layer: Layer) -> list[int]:
     """The rows of the layers that write what a layer reads."""
     writers = {each.output: row for row, each in enumerate(graph.layers)}
-    read = [name for name in (layer.data, layer.residual, layer.weight_from) if name]
-    return sorted({row for name in read for row in _writers(graph, name, writers, set())})
+    return sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
 
 
 def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:

@@ -97,10 +97,12 @@ class Figures:
 
 
 def _bytes(w: Workload) -> tuple[int, int, int]:
-    """Of data, weights and output, an element a byte."""
+    """Of data, weights and output, an element a byte; a shortcut's data and weights, too."""
+    data = w.batch * w.in_channels * w.height * w.width
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    beside = (0, 0) if w.of_shortcut is None else _bytes(w.of_shortcut)[:2]
     return (
-        w.batch * w.in_channels * w.height * w.width,
-        0 if w.operator == "max_pool" else weights,
+        data + beside[0],
+        0 if w.operator == "max_pool" else weights + beside[1],
         w.batch * w.out_channels * w.out_height * w.out_width,
     )

@@ -61,6 +61,11 @@ class Problem:
         return (True,) * len(self)
 
     @property
+    def no_shortcuts(self) -> Labelling:
+        """All is fused that may be, but shortcuts stay layers."""
+        return tuple(choice.kind != "shortcut" for choice in self.offered)
+
+    @property
     def tvm(self) -> Labelling:
         """What TVM's FuseOps would fuse."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)

@@ -38,8 +38,19 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     if not len(problem):
         asked.emit(Note(f"{asked.network}: nothing in it may be fused or not; all modes are equal"))
     named = labellings(problem, evaluator, asked)
+    return decided(asked, problem, evaluator, named, evaluator.count)
+
+
+def decided(
+    asked: ToDecide,
+    problem: Problem,
+    evaluator: Evaluator,
+    named: dict[str, Labelling],
+    spent: int,
+) -> Decided:
+    """What was decided, of labellings that have a name and are evaluated, that of the mode asked
+    for among them; it took `spent` labelled graphs."""
     chosen = evaluator(named[asked.options.fusion])
-    spent = evaluator.count
     return Decided(
         _summary(asked, problem, evaluator, named, spent), file_of(asked, problem, chosen)
     )
@@ -170,7 +181,7 @@ def file_of(asked: ToDecide, problem: Problem, chosen: Evaluation) -> dict[str, 
             {
                 "id": workload.id,
                 "workload": str(workload),
-                "epilogue": ", ".join(map(str, workload.epilogue)),
+                "epilogue": workload.epilogue_text,
                 "names": [],
                 "space": pick.space,
                 "config": list(pick.config),

@@ -97,7 +97,7 @@ def _edges(
     place = {layer.output: k for k, layer in enumerate(graph.layers)}
     kinds: dict[tuple[int, int], list[float]] = {}
     for k, layer in enumerate(graph.layers):
-        for name in (layer.data, layer.residual, layer.weight_from):
+        for name in layer.reads:
             if name in place:
                 kinds.setdefault((place[name], k), [0.0, 0.0])[0] = 1.0
         if not firsts[k]:

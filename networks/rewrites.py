@@ -13,7 +13,7 @@ from dataclasses import replace
 from targets.capabilities import Blocks
 from targets.errors import WorkloadError
 from targets.unfold import Unfold
-from targets.workload import Workload
+from targets.workload import Shortcut, Workload
 
 Cost = Callable[[Workload, Unfold | None], float]
 """What a layer takes as it is written, padded to whole blocks; infinite where it cannot run."""
@@ -31,6 +31,7 @@ def padded(workload: Workload, blocks: Blocks) -> Workload:
             batch=batch,
             in_channels=_up(w.in_channels, blocks.in_channels),
             out_channels=_up(w.out_channels, blocks.out_channels),
+            shortcut=_padded_shortcut(w.shortcut, blocks),
         )
     group_in, group_out = w.in_channels // w.groups, w.out_channels // w.groups
     groups = _up(w.groups, groups_together(w, blocks))
@@ -38,6 +39,12 @@ def padded(workload: Workload, blocks: Blocks) -> Workload:
         w, batch=batch, groups=groups, in_channels=groups * group_in,
         out_channels=groups * group_out,
     )  # fmt: skip
+
+
+def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> Shortcut | None:
+    if shortcut is None:
+        return None
+    return replace(shortcut, in_channels=_up(shortcut.in_channels, blocks.in_channels))
 
 
 def groups_together(workload: Workload, blocks: Blocks) -> int:

@@ -44,7 +44,7 @@ def workload_note(
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
     what = f"{of}, {count} {plural(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
-    epilogue = ", ".join(map(str, workload.epilogue))
+    epilogue = workload.epilogue_text
     return paragraphs(
         what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), listed(links)
     )

@@ -38,6 +38,17 @@ def channel_axis(shape: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class LayerShortcut:
+    """The tensor that a workload's shortcut reads, by name, and its numbers: `weight` (o, c, 1, 1)
+    int8, `bias` and `shifts` (o,) int32 as a layer has them."""
+
+    data: str
+    weight: NDArray[np.int8]
+    bias: NDArray[np.int32] | None = None
+    shifts: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One call of a workload. Tensors are named by what holds them between layers.
 
@@ -48,7 +59,8 @@ class Layer:
     blocks is its own. `shifts` (o,) int32 are the amounts of a `shr_channel`. `weight` is None for
     pools and where `weight_from` names an activation (rows, channels) that is packed as the weights
     of a dense layer. `unfold` is set where `data` names a tensor that is rearranged when it is
-    packed: `workload` and `weight` are those of the rearranged image then.
+    packed: `workload` and `weight` are those of the rearranged image then. `shortcut` is set where
+    the workload has one.
     """
 
     name: str
@@ -63,5 +75,12 @@ class Layer:
     bias: NDArray[np.int32] | None = None
     shifts: NDArray[np.int32] | None = None
     unfold: Unfold | None = None
+    shortcut: LayerShortcut | None = None
     macs: int = 0
     """Multiply-accumulates that the source model does here."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The activations that it reads."""
+        beside = None if self.shortcut is None else self.shortcut.data
+        return tuple(n for n in (self.data, self.residual, self.weight_from, beside) if n)

@@ -21,16 +21,34 @@ def reference(
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
     (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
-    `residual` (n, o, oh, ow).
+    `residual` (n, o, oh, ow); those of a shortcut with `shortcut_` before their names.
 
     Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
     `out_bits`.
     """
     w = workload
     total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
+    if w.of_shortcut is not None:
+        own = of_shortcut(tensors)
+        total = total + _behind(w.of_shortcut, _sums(w.of_shortcut, own), own, acc_bits)
     total = _wrap(total, acc_bits)
     if w.pool is not None:
         total = _maxima(w.pool, total)
+    return _wrap(_behind(w, total, tensors, acc_bits), out_bits)
+
+
+def of_shortcut(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The tensors of a shortcut alone, named and shaped as those of a workload: data (n, c, h, w),
+    weight (o, c, 1, 1), bias and shifts (o,)."""
+    prefix = "shortcut_"
+    return {k.removeprefix(prefix): each for k, each in tensors.items() if k.startswith(prefix)}
+
+
+def _behind(
+    w: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]], acc_bits: int
+) -> Integers:
+    """What the epilogue makes of sums (n, o, oh, ow)."""
+    total = _wrap(total, acc_bits)
     for op in w.epilogue:
         if op.kind == "bias":
             total = total + tensors["bias"][None, :, None, None]
@@ -49,7 +67,7 @@ def reference(
         else:
             total = np.minimum(total, op.value) if op.kind == "min" else np.maximum(total, op.value)
         total = _wrap(total, acc_bits)
-    return _wrap(total, out_bits)
+    return total
 
 
 def _sums(w: Workload, tensors: Mapping[str, NDArray[Any]]) -> Integers:

@@ -79,6 +79,29 @@ class Pool:
         return f"mk={_pair(*kernel)},ms={_pair(*stride)},mp={pads}"
 
 
+BEHIND_SHORTCUT = "|"
+"""Ends a shortcut's epilogue in a text, and begins that of the sums."""
+CLIPPED_TO_INT8 = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max", -128))
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """A 1×1 convolution of an image of its own into the sums of another convolution. Its sums pass
+    its own epilogue, which reads nothing but a value a channel, before the other's are added."""
+
+    in_channels: int
+    height: int
+    width: int
+    stride_h: int = 1
+    stride_w: int = 1
+    epilogue: tuple[EpilogueOp, ...] = CLIPPED_TO_INT8
+
+    def __str__(self) -> str:
+        """As it stands in a workload's text."""
+        image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
+        return f"xc={self.in_channels},xi={_pair(*image)},xs={_pair(*stride)}"
+
+
 @dataclass(frozen=True)
 class Workload:
     """An operator with static shapes. Sizes in elements, NCHW/OIHW.
@@ -88,8 +111,9 @@ class Workload:
     `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A `batch_matmul` multiplies
     `batch` pairs of matrices, `height` × `in_channels` by `in_channels` × `out_channels`. A
     `max_pool` takes the maximum of each window of a channel; pixels in the padding do not count. Of
-    a `conv2d` with a `pool` the sums are pooled first; the epilogue is of what is left. Raises
-    `WorkloadError` for sizes that make no sense.
+    a `conv2d` with a `pool` the sums are pooled first; the epilogue is of what is left. Those of
+    one with a `shortcut` begin with what that leaves. Raises `WorkloadError` for sizes that make no
+    sense.
     """
 
     operator: Operator
@@ -112,6 +136,7 @@ class Workload:
     epilogue: tuple[EpilogueOp, ...] = field(default=DEFAULT_EPILOGUE)
     pool: Pool | None = None
     dtype: DType = "int8"
+    shortcut: Shortcut | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -143,6 +168,23 @@ class Workload:
             )
         if self.out_height < 1 or self.out_width < 1:
             raise WorkloadError("the pool's window is larger than its padded image")
+        if self.shortcut is not None:
+            self._check_shortcut(self.shortcut)
+
+    def _check_shortcut(self, shortcut: Shortcut) -> None:
+        """Raises `WorkloadError` for one that does not fit the convolution it is added to."""
+        if self.operator != "conv2d" or self.pool is not None or self.groups != 1:
+            raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
+        if self.dtype != "int8":
+            raise WorkloadError("a shortcut (xc) is of integers")
+        if any(op.kind in ("add", "residual") for op in shortcut.epilogue):
+            raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
+        own = self.of_shortcut
+        if own is not None and (own.out_height, own.out_width) != (self.out_height, self.out_width):
+            raise WorkloadError(
+                f"its shortcut gives {own.out_height}×{own.out_width} pixels, and it "
+                f"{self.out_height}×{self.out_width}"
+            )
 
     def _check_pool(self, pool: Pool) -> None:
         """Raises `WorkloadError` for a pool behind anything but a convolution."""
@@ -194,14 +236,27 @@ class Workload:
         )
 
     @property
+    def of_shortcut(self) -> Workload | None:
+        """The convolution of the shortcut by itself, if there is one."""
+        s = self.shortcut
+        if s is None:
+            return None
+        return Workload(
+            "conv2d", self.batch, s.in_channels, s.height, s.width, self.out_channels,
+            stride_h=s.stride_h, stride_w=s.stride_w, epilogue=s.epilogue,
+        )  # fmt: skip
+
+    @property
     def macs(self) -> int:
-        """Multiply-accumulates of the unpadded operator; a maximum is none."""
+        """Multiply-accumulates of the unpadded operator, its shortcut's among them; a maximum is
+        none."""
         if self.operator == "max_pool":
             return 0
-        return (
+        own = (
             self.batch * self.out_channels * self.sums_height * self.sums_width
             * (self.in_channels // self.groups) * self.kernel_h * self.kernel_w
         )  # fmt: skip
+        return own if self.of_shortcut is None else own + self.of_shortcut.macs
 
     @property
     def id(self) -> str:
@@ -210,12 +265,15 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads: with a `pool` where there is one; int8 goes without saying."""
+        """What `from_json` reads: with a `pool` and a `shortcut` where there are any; int8 goes
+        without saying."""
         values = asdict(self)
         if self.pool is None:
             del values["pool"]
         if self.dtype == "int8":
             del values["dtype"]
+        if self.shortcut is None:
+            del values["shortcut"]
         return values
 
     @staticmethod
@@ -224,11 +282,30 @@ class Workload:
         it makes no sense."""
         epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
         pool = Pool(**values["pool"]) if values.get("pool") is not None else None
-        return Workload(**{**values, "epilogue": epilogue, "pool": pool})
+        shortcut = None
+        if values.get("shortcut") is not None:
+            own = tuple(EpilogueOp(**step) for step in values["shortcut"]["epilogue"])
+            shortcut = Shortcut(**{**values["shortcut"], "epilogue": own})
+        return Workload(**{**values, "epilogue": epilogue, "pool": pool, "shortcut": shortcut})
+
+    @property
+    def epilogue_text(self) -> str:
+        """The text that `with_epilogue` reads; a shortcut's comes first."""
+        own = ", ".join(map(str, self.epilogue))
+        if self.shortcut is None:
+            return own
+        return f"{', '.join(map(str, self.shortcut.epilogue))} {BEHIND_SHORTCUT} {own}"
 
     def with_epilogue(self, text: str) -> Workload:
-        """The same operator with the epilogue of `parse_epilogue`. Raises `WorkloadError`."""
-        return replace(self, epilogue=parse_epilogue(text))
+        """The same operator with the epilogue of `parse_epilogue`; that of a shortcut may come
+        first, with `|` behind it. Raises `WorkloadError`."""
+        first, found, second = text.partition(BEHIND_SHORTCUT)
+        if not found:
+            return replace(self, epilogue=parse_epilogue(text))
+        if self.shortcut is None:
+            raise WorkloadError(f"'{text}' has an epilogue of a shortcut, and {self} has none (xc)")
+        shortcut = replace(self.shortcut, epilogue=parse_epilogue(first))
+        return replace(self, epilogue=parse_epilogue(second), shortcut=shortcut)
 
     def __str__(self) -> str:
         """The text `parse_workload` reads; the epilogue is not part of it."""
@@ -255,7 +332,8 @@ class Workload:
             text += f",d={_pair(self.dilation_h, self.dilation_w)}"
         grouped = self.groups > 1 and self.operator != "max_pool"
         text += f",g={self.groups}" if grouped else ""
-        return (text if self.pool is None else f"{text},{self.pool}") + kind
+        text += "" if self.pool is None else f",{self.pool}"
+        return text + ("" if self.shortcut is None else f",{self.shortcut}") + kind
 
 
 def _check_windows(windows: Workload | Pool) -> None:
@@ -267,7 +345,7 @@ def _check_windows(windows: Workload | Pool) -> None:
 
 
 _KEYS: Mapping[str, tuple[str, str]] = {
-    "conv2d": ("c h w o k", "n s p d g mk ms mp"),
+    "conv2d": ("c h w o k", "n s p d g mk ms mp xc xi xs"),
     "dense": ("c o", "n"),
     "max_pool": ("c h w k", "n s p d"),
     "batch_matmul": ("h c o", "n"),
@@ -291,7 +369,10 @@ def canonical(workload: Workload) -> Workload:
     """
     if workload.dtype != "int8":
         return workload
-    return replace(workload, epilogue=tuple(map(_usual, workload.epilogue)))
+    shortcut = workload.shortcut
+    if shortcut is not None:
+        shortcut = replace(shortcut, epilogue=tuple(map(_usual, shortcut.epilogue)))
+    return replace(workload, epilogue=tuple(map(_usual, workload.epilogue)), shortcut=shortcut)
 
 
 def _usual(op: EpilogueOp) -> EpilogueOp:
@@ -316,9 +397,9 @@ def _pads(top: int, left: int, bottom: int, right: int) -> str:
 def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
     right; `d` dilation, `g` groups; `mk`, `ms`, `mp` window, stride and padding of a max-pool of
-    its sums), `dense:n=1,c=512,o=1000`, `batch_matmul:n=3,h=64,c=64,o=64` or
-    `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`; with `dtype=float32` in floating point. Raises
-    `WorkloadError`."""
+    its sums; `xc`, `xi`, `xs` channels, image and stride of a shortcut), `dense:n=1,c=512,o=1000`,
+    `batch_matmul:n=3,h=64,c=64,o=64` or `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`; with
+    `dtype=float32` in floating point. Raises `WorkloadError`."""
     operator, _, body = text.partition(":")
     if operator not in _KEYS:
         raise WorkloadError(f"'{text}' must begin with one of {', '.join(_KEYS)}, and a colon")
@@ -355,11 +436,13 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
 
     if {"ms", "mp"} & set(values) and "mk" not in values:
         raise WorkloadError(f"'{text}' pools its sums (ms, mp) and lacks mk, the window")
+    if {"xc", "xi", "xs"} & set(values) and not {"xc", "xi"} <= set(values):
+        raise WorkloadError(f"'{text}' has a shortcut and lacks xc, its channels, or xi, its image")
     kernel, stride, dilation = two("k", 1), two("s", 1), two("d", 1)
     top, left, bottom, right = four("p")
     pool = operator == "max_pool"
     plain = () if pool or dtype != "int8" else DEFAULT_EPILOGUE
-    return Workload(
+    found = Workload(
         operator=cast(Operator, operator),
         batch=one("n", 1),
         in_channels=one("c", 1),
@@ -377,10 +460,12 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         dilation_h=dilation[0],
         dilation_w=dilation[1],
         groups=one("c" if pool else "g", 1),
-        epilogue=plain if epilogue is None else parse_epilogue(epilogue),
+        epilogue=plain,
         pool=Pool(*two("mk", 1), *two("ms", 1), *four("mp")) if "mk" in values else None,
         dtype=dtype,
+        shortcut=Shortcut(one("xc", 1), *two("xi", 1), *two("xs", 1)) if "xc" in values else None,
     )
+    return found if epilogue is None else found.with_epilogue(epilogue)
 
 
 _NAMED = {

@@ -169,7 +169,7 @@ class TunedWorkload:
         row: ScheduleRow = {
             "id": self.workload.id,
             "workload": str(self.workload),
-            "epilogue": ", ".join(str(op) for op in self.workload.epilogue),
+            "epilogue": self.workload.epilogue_text,
             "names": list(self.names),
             "source": chosen.source if chosen else None,
             "space": chosen.space if chosen else None,

@@ -74,7 +74,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
         raise PickError(
             f"{path} is of {printable(as_text(found['network']))} and lacks {len(missing)} of the "
             f"{whole} workloads that are built, first {missing[0]} (epilogue "
-            f"{', '.join(map(str, missing[0].epilogue)) or 'none'}); tune this network with its "
+            f"{missing[0].epilogue_text or 'none'}); tune this network with its "
             f"real epilogues{_hint(missing)}, or build with --trials"
         )
     return [known[workload] for workload in workloads]
@@ -138,7 +138,14 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     """Workloads that are equal in this can be run by the same schedules. A float network, as it is
     tuned, does not say at which scale a residual comes or how large a bias is."""
     whole = padded(workload, blocks)
-    return replace(whole, epilogue=tuple(EpilogueOp(op.kind) for op in whole.epilogue))
+    if whole.shortcut is not None:
+        own = replace(whole.shortcut, epilogue=_kinds(whole.shortcut.epilogue))
+        whole = replace(whole, shortcut=own)
+    return replace(whole, epilogue=_kinds(whole.epilogue))
+
+
+def _kinds(epilogue: tuple[EpilogueOp, ...]) -> tuple[EpilogueOp, ...]:
+    return tuple(EpilogueOp(op.kind) for op in epilogue)
 
 
 def _hint(missing: Sequence[Workload]) -> str:

@@ -154,7 +154,7 @@ def write_run(
             {
                 "id": each.workload.id,
                 "workload": str(each.workload),
-                "epilogue": ", ".join(map(str, each.workload.epilogue)),
+                "epilogue": each.workload.epilogue_text,
                 "names": list(each.names),
             }
             for each in subgraphs

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes, say_remarks
-from tuning.options import DEFAULTS
+from tuning.options import DEFAULTS, TuningOptions
+
+if TYPE_CHECKING:
+    from targets.base import Target as Hardware
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +31,13 @@ def inspect(
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out operators that only follow another.")
     ] = False,
+    fusion: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw here, as a page, which operators would run together, with schedules "
+            "that are estimated best, and what each decision saves."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
@@ -37,13 +48,17 @@ def inspect(
     from tuning.checks import check_source
     from tuning.options import parse_options
 
-    options = parse_options(model=model, epilogue=epilogue, max_waste=max_waste)
+    options = parse_options(
+        model=model, target=target, epilogue=epilogue, max_waste=max_waste,
+        input_shapes=read_input_shapes(shape),
+    )  # fmt: skip
     check_source(model)
     hardware = make_target(target)
     say_remarks(target)
     network = load(model, read_input_shapes(shape) or None, sandbox=True)
     accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
     report = network.report_on(accelerator)
+    drawn = "" if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
         return
@@ -52,6 +67,24 @@ def inspect(
 
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)
+    if drawn:
+        Terminal().print(drawn)
+
+
+def _draw_fusion(page: Path, hardware: Hardware, name: str, options: TuningOptions) -> str:
+    """Write the page; what to say of it."""
+    from fusion.foreseen import foresee
+    from reports.fusion import with_page
+    from targets.files import write_atomically
+
+    drawn = with_page(foresee(options, hardware, name), name, hardware.name)
+    write_atomically(page, drawn.page)
+    said = drawn.summary
+    fused = sum(each["fused"] for each in said["decisions"])
+    return (
+        f"{page}: {fused} of {len(said['decisions'])} decisions fused by estimates, "
+        f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"
+    )
 
 
 def zoo(

@@ -131,7 +131,7 @@ def named(workloads: Sequence[Workload]) -> Named:
 
 
 def _epilogue(workload: Workload) -> str:
-    return ", ".join(map(str, workload.epilogue))
+    return workload.epilogue_text
 
 
 @lru_cache(maxsize=1)

@@ -155,6 +155,7 @@ def _manifest(
                 "output": layer.output,
                 "residual": layer.residual,
                 "weight_from": layer.weight_from,
+                "shortcut": None if layer.shortcut is None else layer.shortcut.data,
                 **row,
             }
         )

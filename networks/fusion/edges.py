@@ -46,7 +46,7 @@ def unused(graph: IntegerGraph, name: str) -> str:
 def _read(step: Step) -> tuple[str, ...]:
     if isinstance(step, CpuIsland):
         return step.inputs
-    return tuple(name for name in (step.data, step.residual, step.weight_from) if name)
+    return step.reads
 
 
 def _written(step: Step) -> tuple[str, ...]:

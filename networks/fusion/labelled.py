@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from networks.fusion import activations, pools, siblings
+from networks.fusion import activations, pools, shortcuts, siblings
 from networks.fusion.choices import Choices, Kind
 from networks.integer.graph import IntegerGraph
 
@@ -12,8 +12,12 @@ from networks.integer.graph import IntegerGraph
 def choices(graph: IntegerGraph) -> Choices:
     """What of a network may be fused: of one that was extracted without pools in convolutions."""
     pooled, no_pools = pools.offered(graph)
+    summed, no_shortcuts = shortcuts.offered(graph)
     beside, no_siblings = siblings.offered(graph)
-    return Choices((*activations.offered(graph), *pooled, *beside), (*no_pools, *no_siblings))
+    return Choices(
+        (*activations.offered(graph), *pooled, *summed, *beside),
+        (*no_pools, *no_shortcuts, *no_siblings),
+    )
 
 
 def fused(
@@ -33,13 +37,15 @@ def fused(
             if choice.kind == kind and bool(own) == label
         ]
 
-    # A pool takes the clips before it along, so that they are behind it if they are apart.
+    # A pool takes the clips before it along, so that they are behind it if they are apart. Those of
+    # a shortcut are before the sum.
     behind = {
-        choice.layers[0]: choice.layers[-1]
+        choice.layers[0]: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)
-        if choice.kind == "pool" and own
+        if choice.kind in ("pool", "shortcut") and own
     }
     graph = pools.merged(graph, labelled("pool", True))
+    graph = shortcuts.merged(graph, labelled("shortcut", True))
     cut = [behind.get(output, output) for output in labelled("activation", False)]
-    graph = activations.apart(graph, cut)
+    graph = activations.apart(graph, [output for output in cut if output is not None])
     return siblings.joined(graph, labelled("siblings", True))

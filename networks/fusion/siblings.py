@@ -79,6 +79,7 @@ def _can_join(layer: Layer) -> bool:
         layer.weight is not None
         and layer.unfold is None
         and layer.residual is None
+        and layer.shortcut is None
         and layer.workload.groups == 1
         and kinds <= {"bias", "offset", "shr", "shr_channel", "min", "max"}
     )
@@ -90,7 +91,7 @@ def _why_alone(layer: Layer) -> str:
         return "it has no weights of its own"
     if layer.unfold is not None:
         return "what it reads is rearranged for it alone"
-    if layer.residual is not None:
+    if layer.residual is not None or layer.shortcut is not None:
         return "something is added to its sums"
     if layer.workload.groups > 1:
         return "its channels are apart"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError
 from networks.integer.graph import CpuIsland, IntegerGraph
-from targets.layer import Layer, channel_axis
+from targets.layer import Layer, LayerShortcut, channel_axis
 from targets.reference import reference
 from targets.slices import lay_out
 
@@ -126,11 +126,27 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         tensors["shr_channel"] = layer.shifts
     if layer.residual is not None:
         tensors["residual"] = _as_image(values[layer.residual], output_shape(layer))
+    if layer.shortcut is not None:
+        tensors |= of_shortcut(layer, layer.shortcut, values)
     out = reference(layer.workload, tensors).astype(np.int8)
     if is_image(layer, data):
         return out
     rows = math.prod(data.shape[:-1]) if layer.workload.operator == "conv2d" else len(out)
     return out.transpose(2, 3, 0, 1).reshape(-1, out.shape[1])[:rows]
+
+
+def of_shortcut(
+    layer: Layer, shortcut: LayerShortcut, values: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What a layer's shortcut works on, as `targets.reference` names it: data (n, c, h, w), weight
+    (o, c, 1, 1), bias and shifts (o,)."""
+    own = layer.workload.of_shortcut
+    assert own is not None
+    shape = (own.batch, own.in_channels, own.height, own.width)
+    tensors = {"data": _as_image(values[shortcut.data], shape), "weight": shortcut.weight}
+    given = {"bias": shortcut.bias, "shr_channel": shortcut.shifts}
+    tensors |= {name: array for name, array in given.items() if array is not None}
+    return {f"shortcut_{name}": array for name, array in tensors.items()}
 
 
 def packed(layer: Layer, data: Array, block: int) -> Array:
@@ -155,9 +171,14 @@ def output_shape(layer: Layer) -> tuple[int, int, int, int]:
 
 def is_image(layer: Layer, data: Array) -> bool:
     """Whether a layer reads `data` of any shape as an image, and writes one."""
+    return is_image_of(layer, data.shape)
+
+
+def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
+    """The same of data of that shape."""
     w = layer.workload
     return w.operator != "dense" and (
-        layer.unfold is not None or data.shape == (w.batch, w.in_channels, w.height, w.width)
+        layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width)
     )
 
 

@@ -82,9 +82,7 @@ def written(
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
     """The values that layers read and do not write, in the order they are read."""
     own = {layer.output for layer in layers}
-    read = [
-        name for layer in layers for name in (layer.data, layer.residual, layer.weight_from) if name
-    ]
+    read = [name for layer in layers for name in layer.reads]
     return tuple(dict.fromkeys(name for name in read if name not in own))
 
 

@@ -13,7 +13,7 @@ ROW = 58
 """Height of a layer in the picture, in pixels."""
 MARGIN = 150
 """Width of the room for lines between layers."""
-_KINDS = {"activation": "clip", "pool": "max-pool", "siblings": "sibling"}
+_KINDS = {"activation": "clip", "pool": "max-pool", "shortcut": "shortcut", "siblings": "sibling"}
 
 
 @dataclass(frozen=True)

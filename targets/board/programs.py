@@ -17,7 +17,8 @@ from targets.board import EXPECTED, INPUT
 from targets.built import LayerGraph
 from targets.errors import WorkloadError
 from targets.files import digest
-from targets.layer import Layer, Value
+from targets.layer import Layer, LayerShortcut, Value
+from targets.reference import of_shortcut
 from targets.vta.board.build import linked
 from targets.vta.board.forms import data_packing, output_packing
 from targets.vta.board.image import image_files
@@ -116,6 +117,18 @@ def _layer(workload: Workload, tensors: Tensors) -> Layer:
         weight=None if weight is None else weight.astype(np.int8),
         bias=None if bias is None else bias.astype(np.int32),
         shifts=None if shifts is None else shifts.astype(np.int32),
+        shortcut=_shortcut(of_shortcut(tensors)),
+    )  # fmt: skip
+
+
+def _shortcut(tensors: Tensors) -> LayerShortcut | None:
+    if not tensors:
+        return None
+    bias, shifts = tensors.get("bias"), tensors.get("shr_channel")
+    return LayerShortcut(
+        "shortcut_data", tensors["weight"].astype(np.int8),
+        None if bias is None else bias.astype(np.int32),
+        None if shifts is None else shifts.astype(np.int32),
     )  # fmt: skip
 
 
@@ -126,5 +139,8 @@ def _graph(workload: Workload) -> LayerGraph:
     if w.operator == "dense":
         given, made = given[:2], made[:2]
     shapes = {"data": given, "output": made, "residual": made}
+    if w.shortcut is not None:
+        image = w.shortcut.height, w.shortcut.width
+        shapes["shortcut_data"] = w.batch, w.shortcut.in_channels, *image
     values = {name: Value(name, shape, exponent=0) for name, shape in shapes.items()}
     return LayerGraph((), values, ("output",), {}, {})

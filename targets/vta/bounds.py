@@ -20,8 +20,8 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
     One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
     and loads accumulators, a beat a cycle. Maxima of pooled sums take two cycles each. Read are the
-    pixels that some output needs, weights, bias and residual once; written the output once; both in
-    packed blocks.
+    pixels that some output needs, weights, bias and residual once, a shortcut's too; written the
+    output once; both in packed blocks.
     """
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
@@ -34,9 +34,14 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
         sums = g.batches * g.groups * g.co * rows * cols
         other = _pooled_cycles(workload, workload.pool, g, sums, rows, cols)
     pixels = g.batches * g.groups * g.ci * needed_pixels(workload) * m.inp_bytes
+    parameters = _parameter_bytes(g)
+    if workload.of_shortcut is not None:
+        other += outputs * g.beside_ci + _shortcut_cycles(workload.of_shortcut, outputs, m)
+        parameters -= g.res_bytes
+        pixels += g.batches * g.beside_ci * needed_pixels(workload.of_shortcut) * m.inp_bytes
     return {
         "compute": sums * g.ci * g.kh * g.kw + other,
-        "read": (pixels + _parameter_bytes(g)) // m.bus_bytes,
+        "read": (pixels + parameters) // m.bus_bytes,
         "write": outputs * m.out_bytes // m.bus_bytes,
     }
 
@@ -100,6 +105,15 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
     return tensor + outputs * (plain + ("bias" in kinds) + (0 if first else 3))
 
 
+def _shortcut_cycles(shortcut: Workload, outputs: int, m: Machine) -> int:
+    """Cycles of what follows a shortcut's sums, for so many accumulators, besides the first value
+    of these: a bias takes one at least, or is loaded."""
+    kinds = [op.kind for op in shortcut.epilogue]
+    plain = sum(kind != "bias" for kind in kinds) + kinds.count("shr_channel")
+    bias = min(outputs, outputs * m.acc_bytes // m.bus_bytes) if "bias" in kinds else 0
+    return outputs * plain + bias
+
+
 def shifted_residuals(workload: Workload) -> int:
     """Residuals that take a second iteration: the identity cannot hold their power of two."""
     return sum(op.kind == "residual" and op.value > IDENTITY_BITS for op in workload.epilogue)
@@ -112,24 +126,31 @@ def _parameter_bytes(g: Geometry) -> int:
 def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
     """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
 
-    Compulsory are the input pixels some output needs, the weights, bias and residual once, and the
-    output once. The element widths are the machine's; blocks that are only padding do not count.
+    Compulsory are the input pixels some output needs, the weights, bias and residual once, those of
+    a shortcut too, and the output once. The element widths are the machine's; blocks that are only
+    padding do not count.
     """
     w, m = workload, spec.machine
+    bits = _operand_bits(w, m) + w.batch * w.out_channels * w.out_height * w.out_width * m.inp_bits
+    if w.of_shortcut is not None:
+        bits += _operand_bits(w.of_shortcut, m)
+    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
+
+
+def _operand_bits(w: Workload, m: Machine) -> int:
+    """What is read at least, a shortcut's operands excepted."""
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     if w.operator == "max_pool":
         weights = 0  # the identity is the machine's need, not the layer's
     outputs = w.batch * w.out_channels * w.out_height * w.out_width
     kinds = [op.kind for op in w.epilogue]
-    bits = (
+    return (
         w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
         + weights * m.wgt_bits
-        + outputs * m.inp_bits
         + len(channel_vectors(w)) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
         + ("residual" in kinds) * outputs * m.inp_bits
     )
-    return max(-(-w.macs // spec.macs_per_cycle), -(-bits // (8 * m.bus_bytes)))
 
 
 def needed_pixels(workload: Workload) -> int:

@@ -26,6 +26,7 @@ from targets.workload import parse_workload
 PRESET = "vta-pynq"
 WORKLOAD = "conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1"
 POOLED = WORKLOAD + ",mk=3,ms=2,mp=1"
+SUMMED = WORKLOAD + ",xc=16,xi=8"
 POOL = "max_pool:n=1,c=32,h=8,w=8,k=3,s=2,p=1"
 LISTING = """\
 0 LOAD UOP  dram=0x400 y=1 x=1 stride=1
@@ -63,6 +64,7 @@ def time_schedules() -> None:
     target = VtaTarget(spec, "template")
     target.baseline(workload)
     target.baseline(parse_workload(POOLED))
+    target.baseline(parse_workload(SUMMED))
     target.bound(parse_workload(POOL))
     target.baseline(parse_workload(POOL))
     target.enumerate(parse_workload("dense:n=1,c=16,o=16"))

@@ -35,24 +35,45 @@ def pooled_residual_net() -> onnx.ModelProto:
     return net.model(net.dense(x, "fc", 10))
 
 
-def write(folder: Path) -> Path:
-    """The network as a file."""
-    path = folder / "pooled.onnx"
-    onnx.save(pooled_residual_net(), path)
+def projecting_net() -> onnx.ModelProto:
+    """Two blocks whose shortcuts are convolutions of 1×1, with channels that fill no block."""
+    net = Builder("projecting", (1, 3, 16, 16), 0, True)
+
+    def conv(x: str, name: str, channels: int, kernel: int, stride: int = 1) -> str:
+        own = net.conv(x, name, channels, kernel, stride, kernel // 2)
+        return net.batch_norm(own, f"{name}.bn")
+
+    x = net.relu(conv(net.input, "stem", 16, 3), "stem.relu")
+    for name, channels, stride in (("one", 24, 1), ("two", 40, 2)):
+        inner = net.relu(conv(x, f"{name}.a", 16, 3, stride), f"{name}.a.relu")
+        beside = conv(x, f"{name}.beside", channels, 1, stride)
+        both = net.add(conv(inner, f"{name}.b", channels, 1), beside, f"{name}.add")
+        x = net.relu(both, f"{name}.relu")
+    x = net.flatten(net.global_average_pool(x, "global"), "flatten")
+    return net.model(net.dense(x, "fc", 10))
+
+
+NETS = {"pooled": pooled_residual_net, "projecting": projecting_net}
+
+
+def write(folder: Path, net: str = "pooled") -> Path:
+    """One of the networks as a file."""
+    path = folder / f"{net}.onnx"
+    onnx.save(NETS[net](), path)
     return path
 
 
 @cache
-def problem(target: str = "vta-pynq") -> Problem:
-    """The network on a target."""
+def problem(target: str = "vta-pynq", net: str = "pooled") -> Problem:
+    """One of the networks on a target."""
     made = make_target(target)
-    model = quantise(pooled_residual_net()).model
-    return Problem(integer_graph(model, blocks_of(made), name="pooled"), made)
+    model = quantise(NETS[net]()).model
+    return Problem(integer_graph(model, blocks_of(made), name=net), made)
 
 
-def evaluator(target: str = "vta-pynq") -> Evaluator:
+def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
     """One that knows nothing, with the schedules that are estimated best."""
-    own = problem(target)
+    own = problem(target, net)
 
     def tune(workloads: object) -> object:
         return tuned_picks(workloads, own.target, 0)  # type: ignore[arg-type]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fusion.evaluator import Evaluator, FusionError
+from fusion.figures import LAYER, Figures
 from fusion.problem import Problem
 from fusion.run import fitting
 from fusion.schedules import NoSchedule, Schedules
 from networks.artefact.build import layer_graph
 from targets.capabilities import Blocks, Builds, capability
 from targets.registry import make_target
-from tests.fusion.nets import evaluator, problem
+from tests.fusion.nets import NETS, evaluator, problem
 
 
+@pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("target", ["vta-pynq", "large"])
-def test_what_is_timed_is_what_is_built(target: str) -> None:
-    own, timed = problem(target), evaluator(target)
+def test_what_is_timed_is_what_is_built(target: str, net: str) -> None:
+    own, timed = problem(target, net), evaluator(target, net)
     builds = capability(own.target, Builds)
     assert builds is not None
     rng = np.random.default_rng(0)
@@ -96,6 +100,48 @@ def test_what_is_offered_and_what_has_to_do_with_it() -> None:
     assert [len(places) for places in own.groups] == [2]
     assert own.tvm == tuple(kind == "activation" for kind in kinds)
     assert sorted(place for places in own.segments for place in places) == list(range(8))
+
+
+def test_shortcuts_are_decided_like_pools() -> None:
+    own, timed = problem(net="projecting"), evaluator(net="projecting")
+    places = [k for k, choice in enumerate(own.offered) if choice.kind == "shortcut"]
+    assert [own.offered[k].name for k in places] == ["one.beside", "two.beside"]
+    assert not any(own.tvm[k] or own.no_shortcuts[k] for k in places)
+    assert all(own.all[k] for k in places)
+    apart, together = timed(own.no_shortcuts), timed(own.all)
+    assert len(apart.layers) == len(together.layers) + len(places)
+    for place in places:  # by the estimates of what changes
+        other = own.flipped(own.greedy, [place])
+        here, there = own.estimate(own.greedy), own.estimate(other)
+        assert here is not None
+        assert there is not None
+        assert here <= there
+
+
+def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:
+    timed = evaluator(net="projecting")
+    own = timed.problem
+    first = next(w for w in own.workloads(own.all) if w.shortcut is not None)
+    able = timed.schedules.tune
+    timed.schedules.tune = lambda some: [None if w == first else able([w])[0] for w in some]
+    found = fitting(timed, own.all)
+    left = [choice.name for choice, label in zip(own.offered, found, strict=True) if not label]
+    assert left == ["one.beside"]
+    assert timed(found).cycles > 0
+
+
+def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:
+    timed = evaluator(net="projecting")
+    own = timed.problem
+    summed = next(w for w in own.workloads(own.all) if w.shortcut is not None)
+    figures = Figures(own, timed)
+    alone = replace(summed, shortcut=None)
+    beside = summed.of_shortcut
+    assert beside is not None
+    for name in ("data", "weight"):
+        column = LAYER.index(f"log2 {name} bytes")
+        sizes = [2 ** figures.of(w).row[column] for w in (summed, alone, beside)]
+        assert sizes[0] == pytest.approx(sizes[1] + sizes[2])
 
 
 def test_a_target_that_builds_nothing_is_refused() -> None:

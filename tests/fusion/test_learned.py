@@ -23,7 +23,7 @@ from fusion.method import Objective, search
 from fusion.problem import Labelling
 from fusion.tables import GraphTable, Tables
 from fusion.units import units_of, with_unit
-from tests.fusion.nets import evaluator
+from tests.fusion.nets import NETS, evaluator
 
 KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]
 
@@ -168,19 +168,23 @@ class _Oracle(Trees):
         return np.array([graph.stream.sum() for graph in graphs])
 
 
-def test_the_learned_search_finds_the_truth_with_few_evaluations(timed: Evaluator) -> None:
+@pytest.mark.parametrize("net", NETS)
+def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> None:
+    timed = evaluator(net=net)
     own = timed.problem
     objective = Objective(
-        lambda several: [float(timed(each).cycles) for each in several], 1 << 8, own.segments
+        lambda several: [float(timed(each).cycles) for each in several],
+        1 << len(own),
+        own.segments,
     )
     search("exhaustive", objective, [], np.random.default_rng(0))
-    fresh = evaluator()
+    fresh = evaluator(net=net)
     starts: list[Labelling] = [own.none, own.all, own.greedy]
     model, policy = shipped_models()
     found = learned_search(own, fresh, model, policy, starts, np.random.default_rng(1), Plan())
     assert fresh(found).cycles == objective.least
     assert fresh.count <= 25
-    again = evaluator()
+    again = evaluator(net=net)
     model, policy = shipped_models()
     assert found == learned_search(
         own, again, model, policy, starts, np.random.default_rng(1), Plan()

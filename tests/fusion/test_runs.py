@@ -111,6 +111,26 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Path) -> None:
+    model = write(tmp_path, "projecting")
+    tuned(model, tmp_path / "out", "all")
+    held = json.loads((tmp_path / "out" / "fusion.json").read_text())
+    summed = [row for row in held["schedules"] if "|" in row["epilogue"]]
+    assert [row["names"] for row in summed] == [["one.b"], ["two.b"]]
+    said = json.loads((tmp_path / "out" / "summary.json").read_text())["fusion"]
+    assert "beside" in fusion_page("projecting", "vta-pynq", said, held).decode()
+    sides = []
+    for name, folder in (("all", tmp_path / "out"), ("plain", None)):
+        build_artefact(BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0))
+        loaded = artefact.load(tmp_path / name)
+        assert not any(each.wrong for each in loaded.verify())
+        x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+        sides.append(next(iter(loaded.infer({"input": x}).values())))
+    np.testing.assert_array_equal(*sides)
+    layers = json.loads((tmp_path / "all" / "manifest.json").read_text())["layers"]
+    assert [row["name"] for row in layers if row["shortcut"] is not None] == ["one.b", "two.b"]
+
+
 def test_a_repeated_run_makes_no_trial_and_says_the_same(folders: Path, tmp_path: Path) -> None:
     model, out = write(tmp_path), tmp_path / "out"
     heard: list[Event] = []
@@ -263,3 +283,20 @@ def _check_mlflow(place: Path, summary: dict[str, Any], begun: bool) -> None:
         best = client.get_metric_history(run.info.run_id, "fusion/best_cycles")
         assert best[-1].value == cycles
         assert best[0].step == 1
+
+
+def test_inspect_draws_what_would_run_together(place: Place) -> None:
+    model = write(place.folder)
+    done = place.run("inspect", str(model), "--fusion", "drawn.html")
+    assert done.returncode == 0, done.stderr
+    page = (place.folder / "drawn.html").read_text()
+    assert "drawn.html: 8 of 8 decisions fused by estimates" in " ".join(done.stdout.split())
+    assert page.count('class="chip fused"') == 8
+    assert "not known" not in page  # of an estimate each decision has its saving
+
+
+def test_a_target_without_programs_has_nothing_to_draw(place: Place) -> None:
+    done = place.run("inspect", "digits_cnn", "--target", "cpu", "--fusion", "drawn.html")
+    assert done.returncode != 0
+    assert "cpu runs no programs of ours" in " ".join(done.stderr.split())
+    assert not (place.folder / "drawn.html").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +24,31 @@ from networks.integer.reference import run
 from networks.quantise import quantise
 from networks.zoo.builder import Builder
 from targets.capabilities import Blocks, blocks_of
+from targets.layer import Layer
 from targets.registry import kind_of, make_target
+from targets.workload import EpilogueOp
 from tuning.picks import tuned_picks
 
 
 def branching_net() -> onnx.ModelProto:
     """A stem with a pool; four branches, of which three are siblings and one splits again; their
-    concatenation, which a convolution and a global average read."""
+    concatenation, which a convolution reads; two blocks with projection shortcuts."""
     net = Builder("branching", (1, 3, 20, 20), 0, True)
 
     def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
         own = net.conv(x, name, channels, kernel, pad=kernel // 2)
         return net.relu(net.batch_norm(own, f"{name}.bn"), f"{name}.relu")
+
+    def block(x: str, name: str, channels: int, kernel: int, stride: int) -> str:
+        """With a projection shortcut, whose result is cut like others' if it has a stride."""
+        own = net.conv(x, f"{name}.inner", 24, 1, stride)
+        own = net.relu(net.batch_norm(own, f"{name}.inner.bn"), f"{name}.inner.relu")
+        own = net.batch_norm(
+            net.conv(own, f"{name}.outer", channels, kernel, pad=kernel // 2), f"{name}.outer.bn"
+        )
+        beside = net.batch_norm(net.conv(x, f"{name}.beside", channels, 1, stride), f"{name}.bn")
+        beside = net.relu(beside, f"{name}.beside.relu") if stride > 1 else beside
+        return net.relu(net.add(own, beside, f"{name}.add"), f"{name}.relu")
 
     x = net.max_pool(conv(net.input, "stem", 32, 3), "pool", kernel=3, stride=2, pad=1)
     one = conv(x, "one", 16)
@@ -43,7 +57,9 @@ def branching_net() -> onnx.ModelProto:
     three = net.concat([conv(three, "three.a", 16, 3), conv(three, "three.b", 16, 3)], "three")
     four = conv(net.average_pool(x, "average", 3, 1, pad=1), "four", 16)
     x = net.concat([one, two, three, four], "joined")
-    x = conv(net.max_pool(conv(x, "last", 48), "shrink", kernel=2, stride=2), "end", 32)
+    x = net.max_pool(conv(x, "last", 48), "shrink", kernel=2, stride=2)
+    x = block(block(x, "wide", 40, 1, 2), "square", 40, 3, 1)
+    x = conv(x, "end", 32)
     x = net.flatten(net.global_average_pool(x, "global"), "flatten")
     return net.model(net.dense(x, "fc", 10))
 
@@ -66,15 +82,15 @@ def test_what_is_offered_and_what_is_not() -> None:
     assert not graph.islands
     assert len(graph.slices) == 6
     kinds = Counter(choice.kind for choice in found.offered)
-    assert kinds == {"activation": 10, "pool": 2, "siblings": 5}
+    assert kinds == {"activation": 15, "pool": 2, "shortcut": 2, "siblings": 7}
     groups = Counter(choice.group for choice in found.offered if choice.kind == "siblings")
-    assert sorted(groups.values()) == [2, 3]
+    assert sorted(groups.values()) == [2, 2, 3]
     reasons = {each.name: each.reason for each in found.refused}
     assert "average" in reasons
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.booleans(), min_size=17, max_size=17))
+@given(st.lists(st.booleans(), min_size=26, max_size=26))
 def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     graph, found = _base()
     inputs, expected = _expected()
@@ -112,6 +128,100 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
     assert [check.wrong for check in loaded.verify()] == [0] * len(network.layers)
 
 
+def test_a_shortcut_goes_to_the_last_convolution_of_its_block() -> None:
+    graph, found = _base()
+    only = fused(graph, [choice.kind == "shortcut" for choice in found.offered], found)
+    summed = {layer.name: layer for layer in only.layers if layer.shortcut is not None}
+    assert list(summed) == ["wide.outer", "square.outer"]
+    assert {"wide.beside", "wide.outer"} <= set(summed["wide.outer"].names)
+    assert not any(layer.name.endswith("beside") for layer in only.layers)
+    assert all(layer.residual is None for layer in summed.values())
+    residual = next(layer for layer in graph.layers if layer.name == "wide.outer")
+    scale = next(op.value for op in residual.workload.epilogue if op.kind == "residual")
+    own = summed["wide.outer"].workload.shortcut
+    assert own is not None
+    assert [op.value for op in own.epilogue if op.kind == "shl"] == [scale] * (scale > 0)
+    assert ("max", 0) in [(op.kind, op.value) for op in own.epilogue]  # its relu comes along
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    scale=st.integers(0, 10),
+    stride=st.integers(1, 3),
+    kernel=st.sampled_from([1, 3]),
+    channels=st.tuples(*[st.integers(1, 40)] * 3),
+    seed=st.integers(0, 99),
+)
+def test_a_block_computes_the_same_with_its_shortcut_summed(
+    scale: int, stride: int, kernel: int, channels: tuple[int, int, int], seed: int
+) -> None:
+    """The residual counts in 2^scale times the sums' unit."""
+    (given, inner, out), g = channels, Graph(seed)
+    x = g.quantise(g.input("x", (1, 16, 7, 8)), -5)
+    x = g.quantise(g.conv(x, "stem", (given, 16, 1, 1), (-5, -7)), -5)
+    strides, pads = (stride, stride), (kernel // 2,) * 4
+    a = g.conv(x, "a", (inner, given, 1, 1), (-5, -7), strides=strides)
+    b = g.quantise(g.op("Relu", "a.relu", [a]), -4)
+    b = g.conv(b, "b", (out, inner, kernel, kernel), (-4, -7), pads=pads)
+    beside = g.conv(x, "beside", (out, given, 1, 1), (-5, -6), strides=strides)
+    both = g.op("Add", "add", [b, g.quantise(beside, scale - 11)])
+    result = g.quantise(g.op("Relu", "relu", [both]), -3)
+    shape = (1, out, -(-7 // stride), -(-8 // stride))
+    graph = integer_graph(g.model((result, shape)), BLOCKS)
+    found = choices(graph)
+    together = fused(graph, [choice.kind == "shortcut" for choice in found.offered], found)
+    apart = fused(graph, [False] * len(found), found)
+    (layer,) = (layer for layer in together.layers if layer.shortcut is not None)
+    own = layer.workload.shortcut
+    assert own is not None
+    assert own.epilogue[-1:] == (EpilogueOp("shl", scale),) or scale == 0
+    assert len(apart.layers) == len(together.layers) + 1
+    inputs = random_inputs(graph, seed)
+    ours, theirs = (run(each, inputs, library.in_memory(each)) for each in (together, apart))
+    np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
+
+
+def test_shortcuts_that_cannot_be_summed_say_why() -> None:
+    """A shortcut of 3×3; one whose result is an output, too."""
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 8, 8)), -5)
+    wide = g.quantise(g.conv(x, "wide", (16, 16, 3, 3), (-5, -7), pads=(1, 1, 1, 1)), -4)
+    first = g.quantise(g.op("Add", "first", [g.conv(x, "a", (16, 16, 1, 1), (-5, -7)), wide]), -4)
+    kept = g.quantise(g.conv(first, "kept", (16, 16, 1, 1), (-4, -7)), -4)
+    last = g.op("Add", "last", [g.conv(first, "b", (16, 16, 1, 1), (-4, -7)), kept])
+    model = g.model((g.quantise(last, -4), (1, 16, 8, 8)), (kept, (1, 16, 8, 8)))
+    graph = integer_graph(model, BLOCKS)
+    found = choices(graph).refused
+    refused = {each.name: each.reason for each in found if each.kind == "shortcut"}
+    assert refused["wide"] == "wide is no 1×1 convolution"
+    assert refused["kept"] == "the result of kept is read by others, too"
+
+
+@pytest.mark.parametrize(
+    ("name", "epilogue", "says"),
+    [
+        ("wide.beside", "bias, >> 8, min 127", "wide.beside is not cut to eight bits"),
+        ("wide.beside", "bias, >> 8", "wide.beside is not cut to eight bits"),
+        ("wide.outer", "bias, << 1, residual 8, >> 8, min 127, max 0",
+         "the sums of wide.outer are shifted or cut before it is added"),
+    ],
+)  # fmt: skip
+def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str, says: str) -> None:
+    graph, _ = _base()
+    steps = tuple(
+        replace(step, workload=step.workload.with_epilogue(epilogue))
+        if isinstance(step, Layer) and step.name == name
+        else step
+        for step in graph.steps
+    )
+    found = choices(replace(graph, steps=steps))
+    assert [choice.name for choice in found.offered if choice.kind == "shortcut"] == [
+        "square.beside"
+    ]
+    (reason,) = (each.reason for each in found.refused if each.kind == "shortcut")
+    assert reason.endswith(says)
+
+
 def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
     """Half a block of channels in front of others; a batch of images; a tensor twice."""
 
@@ -136,5 +246,5 @@ def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
 
 def test_another_number_of_labels_is_refused() -> None:
     graph, found = _base()
-    with pytest.raises(ValueError, match="3 labels for 17 choices"):
+    with pytest.raises(ValueError, match="3 labels for 26 choices"):
         fused(graph, [True] * 3, found)

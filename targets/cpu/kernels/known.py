@@ -23,9 +23,10 @@ KERNELS: tuple[Kernel, ...] = (
 def kernel_for(workload: Workload) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
     for kernel in KERNELS:
-        if workload.pool is None and kernel.serves(workload):
+        alone = workload.pool is None and workload.shortcut is None
+        if alone and kernel.serves(workload):
             return kernel
     raise WorkloadError(
         f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d (no "
-        "pool behind it), dense and batch_matmul; name another target for it"
+        "pool behind it, no shortcut), dense and batch_matmul; name another target for it"
     )

@@ -9,7 +9,8 @@ The fallback is what the stock compiler itself does without a log: AutoTVM takes
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
 That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
-pool a convolution's sums: those are compared with our own schedule of lowest estimate.
+pool a convolution's sums, or begin them with a shortcut's: those are compared with our own schedule
+of lowest estimate.
 
 The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
 one as an int32 tensor. So does an untuned schedule of a layer with a residual, and its source says
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
 from targets.files import as_int, as_list, as_object, as_text, read_json
-from targets.vta.estimates import CYCLES, SHARES, estimate_pooled, estimate_template
+from targets.vta.estimates import CYCLES, SHARES, estimate_template, estimator
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.geometry import tensor_operands
 from targets.vta.spec import VtaSpec
@@ -48,9 +49,9 @@ SAMPLED = 1 << 16
 
 @dataclass(frozen=True)
 class Baseline:
-    """A schedule of the template space, or of pooled sums' own: knob values, and where it comes
-    from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the workload has an
-    int8 residual."""
+    """A schedule of the template space, or of pooled sums' and shortcuts' own: knob values, and
+    where it comes from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the
+    workload has an int8 residual."""
 
     lowering: Lowering
     values: NDArray[np.int64]
@@ -61,8 +62,8 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
-    if workload.pool is not None:
-        return _pooled(workload, spec)
+    if workload.pool is not None or workload.shortcut is not None:
+        return _estimated(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
@@ -83,8 +84,8 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
 def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The schedule without a log: the first entry of every knob; where that does not lower, the
     smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
-    if workload.pool is not None:
-        return _smallest_pooled(workload, spec)
+    if workload.pool is not None or workload.shortcut is not None:
+        return _smallest(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
         lowering = Lowering.of(workload, spec, "template", stock)
@@ -111,7 +112,7 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
     return None
 
 
-def _pooled(workload: Workload, spec: VtaSpec) -> Baseline:
+def _estimated(workload: Workload, spec: VtaSpec) -> Baseline:
     """The schedule of lowest estimate, of some that are drawn, that has a program."""
     lowering = Lowering.of(workload, spec, "extended")
     space = lowering.space
@@ -119,7 +120,7 @@ def _pooled(workload: Workload, spec: VtaSpec) -> Baseline:
     if space.size > SAMPLED:
         flat = np.random.default_rng(0).choice(space.size, SAMPLED, replace=False)
     values = space.values(space.unravel(flat))
-    estimates = estimate_pooled(
+    estimates = estimator(workload, "extended")(
         lowering.geometry, lowering.machine, len(workload.epilogue), tensor_operands(workload),
         values,
     )  # fmt: skip
@@ -130,7 +131,7 @@ def _pooled(workload: Workload, spec: VtaSpec) -> Baseline:
     return Baseline(lowering, best, "estimate")
 
 
-def _smallest_pooled(workload: Workload, spec: VtaSpec) -> Baseline:
+def _smallest(workload: Workload, spec: VtaSpec) -> Baseline:
     """The smallest tiles in the first slots that do."""
     lowering = Lowering.of(workload, spec, "extended")
     knobs = lowering.space.knobs

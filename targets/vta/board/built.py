@@ -133,7 +133,7 @@ def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
                 "stream_cycles": in_stream[k],
                 "roofline_cycles": roofline_cycles(layer.workload, spec),
                 "workload": str(layer.workload),
-                "epilogue": ", ".join(map(str, layer.workload.epilogue)),
+                "epilogue": layer.workload.epilogue_text,
                 "space": program.space,
                 "config": list(program.config),
                 "knobs": lowering.space.describe(program.config),

@@ -66,9 +66,11 @@ def check_layers(
                 if buffer.kind == "activations":
                     noise = rng.integers(0, 256, buffer.bytes, np.uint8)
                     device.memory(at, 0, buffer.bytes)[:] = noise
-        geo = Lowering.of(layer.workload, program.spec, space_of(layer.space)).geometry
+        lowering = Lowering.of(layer.workload, program.spec, space_of(layer.space))
+        geo = lowering.geometry
         _fill_weights(device, program, layer, geo)
         tensors = _tensors(device, layer, geo, m)
+        tensors |= _tensors_of_shortcut(device, layer, lowering)
         tokens = _run(device, layer, tokens)
         expected = reference(layer.workload, m, tensors)
         got = _image(device, layer, "output", geo, m)
@@ -105,12 +107,39 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
     if w.operator != "max_pool":
         tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
     if "bias" in layer.places:
-        words = _raw(device, layer, "bias").view(f"<i{m.acc_bits // 8}").astype(np.int64)
-        packed = words.reshape(-1, m.batch, m.block_out)
-        tensors |= unpacked_vectors(w, m, geo, packed)
+        own = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
+        raw = _raw(device, layer, "bias")[:own]
+        tensors |= unpacked_vectors(w, m, geo, _blocks(raw, m))
     if "residual" in layer.places:
         tensors["residual"] = _image(device, layer, "residual", geo, m)
     return tensors
+
+
+def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> dict[str, Values]:
+    """What a layer's shortcut works on: its numbers lie behind the layer's own."""
+    own, beside, m, geo = (
+        layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
+    )  # fmt: skip
+    if own is None or beside is None:
+        return {}
+    alone = Checked(own, layer.space, layer.segment, 0, 0, {"data": layer.places["shortcut"]})
+    weights = (geo.beside_wgt_base - geo.wgt_base) * m.wgt_bytes
+    vectors = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
+    tensors = {
+        "data": _image(device, alone, "data", beside, m),
+        "weight": unpacked_weights(own, m, beside, _raw(device, layer, "weights")[weights:]),
+    }
+    if beside.bias_bytes:
+        tensors |= unpacked_vectors(
+            own, m, beside, _blocks(_raw(device, layer, "bias")[vectors:], m)
+        )
+    return {f"shortcut_{name}": values for name, values in tensors.items()}
+
+
+def _blocks(raw: NDArray[np.uint8], m: Machine) -> Values:
+    """Accumulator elements out of their bytes: (elements, batch, block_out)."""
+    words = raw.view(f"<i{m.acc_bits // 8}").astype(np.int64)
+    return words.reshape(-1, m.batch, m.block_out)
 
 
 def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:

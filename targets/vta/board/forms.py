@@ -81,6 +81,11 @@ def weights_packing(geo: Geometry, m: Machine) -> Packing:
     return Packing("weights", geo.co, geo.ci, 1, 1, m.block_in)
 
 
+def shortcut_packing(geo: Geometry, m: Machine) -> Packing:
+    """Of the image that a layer's shortcut reads."""
+    return Packing("image", geo.batches, geo.beside_ci, geo.beside_h, geo.beside_w, m.block_in)
+
+
 def _is_rows(shape: tuple[int, ...], rows: int, channels: int) -> bool:
     return shape[-1] == channels and prod(shape[:-1]) == rows
 

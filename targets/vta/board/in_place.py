@@ -47,7 +47,7 @@ def in_place(network: Network, legal: Legal | None = None) -> dict[int, Tensor]:
             output = layer.tensors["output"]
             if id(output) in taken:
                 continue
-            for role in ("residual", "data"):
+            for role in ("residual", "shortcut", "data"):
                 tensor = layer.tensors.get(role)
                 uses = sum(each is tensor for each in layer.tensors.values())
                 if (
@@ -68,7 +68,7 @@ def in_place(network: Network, legal: Legal | None = None) -> dict[int, Tensor]:
 
 
 def is_legal(layer: Placed, role: str) -> bool:
-    """Whether a layer's output may lie where its `role` ("data", "residual") does."""
+    """Whether a layer's output may lie where its `role` ("data", "residual", "shortcut") does."""
     program, m = layer.program, layer.program.lowering.machine
     element = element_bytes(m)
     names = [region.name for region in regions(program.lowering.geometry, m)]

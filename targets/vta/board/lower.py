@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
-from targets.layer import Layer, Value
-from targets.vta.board.forms import Packing, data_packing, output_packing, weights_packing
+from targets.layer import Layer, LayerShortcut, Value
+from targets.vta.board.forms import (
+    Packing,
+    data_packing,
+    output_packing,
+    shortcut_packing,
+    weights_packing,
+)
 from targets.vta.board.words import Words
 from targets.vta.isa import ACC, INP, OUT, UOP, WGT
 from targets.vta.lowering.batch import Lowering, SpaceName
@@ -52,6 +58,11 @@ class LayerProgram:
     uops: NDArray[np.uint8]
     weights: NDArray[np.uint8]
     bias: NDArray[np.uint8]
+
+    @property
+    def shortcut(self) -> Packing:
+        """How the image lies in memory that the layer's shortcut reads."""
+        return shortcut_packing(self.lowering.geometry, self.lowering.machine)
 
     @property
     def packed_weights(self) -> Packing:
@@ -109,7 +120,12 @@ def regions(geo: Geometry, m: Machine) -> list[Region]:
         Region("weights", WGT, geo.wgt_base, geo.wgt_bytes // m.wgt_bytes),
         Region("data", INP, geo.inp_base, geo.inp_bytes // m.inp_bytes),
         Region("bias", ACC, geo.bias_base, geo.bias_bytes // m.acc_bytes),
-        Region("residual", INP, geo.res_base, geo.res_bytes // m.inp_bytes),
+        Region(
+            "shortcut" if geo.beside_ci else "residual",
+            INP,
+            geo.res_base,
+            geo.res_bytes // m.inp_bytes,
+        ),
         Region("add", ACC, geo.add_base, geo.add_bytes // m.acc_bytes),
         Region("output", OUT, geo.out_base, geo.out_bytes // m.out_bytes),
     ]
@@ -122,10 +138,19 @@ def packed_constants(
     (bytes,) each. There are no weights where an activation takes their place."""
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
-    given = {"bias": layer.bias, "shr_channel": layer.shifts}
-    tensors = {kind: each.astype(np.int64) for kind, each in given.items() if each is not None}
-    bias = _as_bytes(packed_vectors(layer.workload, m, geo, tensors), m.acc_bits)
+    vectors = [packed_vectors(layer.workload, m, geo, _vectors(layer))]
+    shortcut, own, beside = layer.shortcut, layer.workload.of_shortcut, lowering.beside
+    if shortcut is not None and own is not None and beside is not None:
+        weight = {"weight": shortcut.weight.astype(np.int64)}
+        parts.append(_as_bytes(packed_weights(own, m, beside, weight), m.wgt_bits))
+        vectors.append(packed_vectors(own, m, beside, _vectors(shortcut)))
+    bias = _as_bytes(np.concatenate(vectors), m.acc_bits)
     return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
+
+
+def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
+    given = {"bias": of.bias, "shr_channel": of.shifts}
+    return {kind: each.astype(np.int64) for kind, each in given.items() if each is not None}
 
 
 def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:

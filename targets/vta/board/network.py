@@ -108,6 +108,8 @@ class _Maker:
         wanted = [("data", layer.data, program.data, layer.unfold)]
         if layer.residual is not None:
             wanted.append(("residual", layer.residual, program.output, None))
+        if layer.shortcut is not None:
+            wanted.append(("shortcut", layer.shortcut.data, program.shortcut, None))
         if layer.weight_from is not None:
             wanted.append(("weights", layer.weight_from, program.packed_weights, None))
         here = len(self.network.runs) - 1

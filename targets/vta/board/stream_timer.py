@@ -92,8 +92,8 @@ class VtaStreamTimer:
 
     def _program(self, layer: Layer, values: Mapping[str, Value], pick: Pick) -> LayerProgram:
         key = (
-            layer.name, layer.names, layer.workload, layer.data, layer.output, layer.residual,
-            layer.weight_from, values[layer.data].shape, values[layer.output].shape, pick,
+            layer.name, layer.names, layer.workload, layer.reads, layer.output,
+            values[layer.data].shape, values[layer.output].shape, pick,
         )  # fmt: skip
         found = self._programs.get(key)
         if found is None:

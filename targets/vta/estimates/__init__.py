@@ -13,6 +13,7 @@ from targets.vta.estimates.columns import CYCLES, ESTIMATES, SHARES
 from targets.vta.estimates.extended import estimate_extended
 from targets.vta.estimates.pool import estimate_pool
 from targets.vta.estimates.pooled import estimate_pooled
+from targets.vta.estimates.summed import estimate_summed
 from targets.vta.estimates.template import estimate_template
 from targets.vta.estimates.unchecked import estimate_unchecked
 from targets.vta.lowering.geometry import Geometry
@@ -33,6 +34,8 @@ def estimator(workload: Workload, space: str) -> Estimator:
     values, shape (n, knobs), that gives shape (n, columns)."""
     if workload.operator == "max_pool":
         return estimate_pool
+    if workload.shortcut is not None:
+        return estimate_summed
     return _OF_SPACE[space] if workload.pool is None else estimate_pooled
 
 
@@ -43,6 +46,7 @@ __all__ = [
     "estimate_extended",
     "estimate_pool",
     "estimate_pooled",
+    "estimate_summed",
     "estimate_template",
     "estimate_unchecked",
     "estimator",

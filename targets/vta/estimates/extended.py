@@ -20,10 +20,12 @@ Array = NDArray[np.float64]
 
 
 def estimate_extended(
-    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
-) -> Array:
+    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64],
+    others: int = 0,
+) -> Array:  # fmt: skip
     """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
-    tensors an `add` is loaded into the accumulators; a bias is there once."""
+    tensors an `add` is loaded into the accumulators; a bias is there once. A tile's reduction may
+    have to share the rings with another one, of so many (`others`) input blocks."""
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
@@ -31,14 +33,15 @@ def estimate_extended(
     row_tiles = 1 + np.ceil(np.maximum(geo.oh - first, 0) / th)
     col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
     nk = np.ceil(geo.ci / tci)
+    in_rings = nk + np.ceil(others / tci)
     places = geo.batches * row_tiles * col_tiles
     tiles = geo.groups * places * co_tiles
     taps = geo.kh * geo.kw
 
     # -- how often each tensor is loaded --------------------------------------------------------
     # Once, where the ring holds all that is walked through before it is read again.
-    inp_round = np.where(outside, places * nk, nk)
-    wgt_round = np.where(outside, nk, co_tiles * nk)
+    inp_round = np.where(outside, places * in_rings, in_rings)
+    wgt_round = np.where(outside, in_rings, co_tiles * in_rings)
     inp_held = (knob["inp_slots"] == RESIDENT) | (knob["inp_slots"] >= inp_round)
     wgt_held = (knob["wgt_slots"] == RESIDENT) | (knob["wgt_slots"] >= wgt_round)
     inp_times = np.where(inp_held, 1.0, co_tiles)

@@ -22,13 +22,21 @@ from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import (
     EPILOGUE_IMMEDIATE,
     Geometry,
+    beside_geometry,
     check_residual,
     epilogue_steps,
     geometry_of,
 )
-from targets.vta.lowering.lift import lift_of, lifted_epilogue, lifted_geometry
+from targets.vta.lowering.lift import (
+    lift_of,
+    lift_of_shortcut,
+    lifted_epilogue,
+    lifted_geometry,
+    lifted_shortcut,
+)
 from targets.vta.lowering.pool import check_pool, lower_pool, pool_space
 from targets.vta.lowering.pooled import check_pooled, lower_pooled, pooled_space
+from targets.vta.lowering.summed import check_summed, lower_summed
 from targets.vta.lowering.template import lower_template, template_space
 from targets.vta.lowering.unchecked import EVERY_GROUP, lower_unchecked, unchecked_space
 from targets.vta.lowering.waits import count_waits
@@ -37,7 +45,7 @@ from targets.vta.spec import Machine, VtaSpec
 from targets.workload import Workload
 
 SpaceName = Literal["template", "extended", "unchecked"]
-TEMPLATE, EXTENDED, UNCHECKED, POOL, POOLED = 0, 1, 2, 3, 4
+TEMPLATE, EXTENDED, UNCHECKED, POOL, POOLED, SUMMED = 0, 1, 2, 3, 4, 5
 _CODES: dict[SpaceName, int] = {"template": TEMPLATE, "extended": EXTENDED, "unchecked": UNCHECKED}
 _CHUNK = 64  # configs a thread takes at a time
 SCRATCH = 1 << 15  # instructions: a longer program is written twice
@@ -69,6 +77,7 @@ class Lowering:
             check_pool(workload)
         check_residual(workload, kind == "extended")
         check_pooled(workload, kind == "extended")
+        check_summed(workload, kind == "extended")
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
@@ -84,6 +93,12 @@ class Lowering:
             lift = lift_of(workload, spec.machine)
             geometry = lifted_geometry(geometry, lift)
             epilogue = lifted_epilogue(epilogue, lift)
+            if workload.shortcut is not None:
+                own, left = lift_of_shortcut(workload, spec.machine)
+                geometry = lifted_shortcut(geometry, own, left)
+                steps = geometry.beside_steps
+                first = lifted_epilogue(epilogue[:steps], own)
+                epilogue = np.concatenate([first, epilogue[steps:]])
         else:
             space = unchecked_space()
             if (epilogue[:, 0] != EPILOGUE_IMMEDIATE).any():
@@ -102,12 +117,20 @@ class Lowering:
         return as_record(self.geometry), as_record(self.machine), as_record(self.layout)
 
     @property
+    def beside(self) -> Geometry | None:
+        """The shortcut of a convolution by itself, in the memory that the two share."""
+        return beside_geometry(self.workload, self.machine, self.geometry)
+
+    @property
     def code(self) -> int:
-        """The space, or what a pool or pooled sums have in its place, as compiled code knows it."""
+        """The space, or what pools, pooled sums and shortcuts have in its place, as compiled code
+        knows it."""
         if self.workload.operator == "max_pool":
             return POOL
         if self.workload.pool is not None:
             return POOLED
+        if self.workload.shortcut is not None:
+            return SUMMED
         return _CODES[self.kind]
 
     def program(
@@ -232,6 +255,8 @@ def lower_one(
         return lower_pool(geo, m, lay, epilogue, values, out, uops, state)
     if kind == POOLED:
         return lower_pooled(geo, m, lay, epilogue, values, out, uops, state)
+    if kind == SUMMED:
+        return lower_summed(geo, m, lay, epilogue, values, out, uops, state)
     return lower_unchecked(geo, m, lay, epilogue, values, out, uops, state, EVERY_GROUP)
 
 

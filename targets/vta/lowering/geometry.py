@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,9 @@ class Geometry(NamedTuple):
 
     Where a convolution's sums are pooled, `oh` and `ow` are what the pool leaves of `sums_h` rows
     and `sums_w` columns; its window is 1×1 where there is none.
+
+    Of a convolution with a shortcut (`beside_…`, see `beside_geometry`) the shortcut's weights and
+    vectors lie behind its own, and the image that it reads where a residual would.
     """
 
     batches: int
@@ -82,7 +86,7 @@ class Geometry(NamedTuple):
     bias_bytes: int
     add_bytes: int
     out_bytes: int
-    res_base: int  # of the residual, in input elements
+    res_base: int  # of the residual, or of the shortcut's image, in input elements
     res_bytes: int
     identity_at: int  # place of the identity among the weights, -1: none
     sums_h: int
@@ -93,6 +97,17 @@ class Geometry(NamedTuple):
     pool_sw: int
     pool_top: int
     pool_left: int
+    beside_ci: int  # input blocks of the shortcut, 0: none
+    beside_h: int
+    beside_w: int
+    beside_sh: int
+    beside_sw: int
+    beside_wgt_base: int
+    beside_bias_base: int
+    beside_steps: int  # of its epilogue, in front of the other's
+    beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
+    beside_lowest: int  # the smallest that it suffices for
+    beside_left: int  # what that leaves in the sums: the other bias has so much less in memory
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:
@@ -133,6 +148,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
             f"{w}: a max-pool of sums pads at most 15 rows or columns; make it a layer of its own"
         )
     height, out_height = w.height, w.out_height
+    beside = None if w.of_shortcut is None else geometry_of(w.of_shortcut, machine)
     column = column and w.operator == "dense" and batches > 1
     if column:
         batches, height, out_height = 1, batches, batches
@@ -146,6 +162,10 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         "out": batches * groups * co * spatial_out * machine.out_bytes,
         "uop": machine.uop_bytes << machine.log_uop_depth,
     }
+    if beside is not None:
+        sizes["wgt"] += beside.wgt_bytes
+        sizes["bias"] += beside.bias_bytes
+        sizes["res"] = beside.inp_bytes
     element = {
         "inp": machine.inp_bytes, "wgt": machine.wgt_bytes, "bias": machine.acc_bytes,
         "add": machine.acc_bytes, "res": machine.inp_bytes, "out": machine.out_bytes,
@@ -173,14 +193,36 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         sums_h=out_height if column else w.sums_height, sums_w=w.sums_width,
         pool_kh=pool.kernel_h, pool_kw=pool.kernel_w, pool_sh=pool.stride_h,
         pool_sw=pool.stride_w, pool_top=pool.pad_top, pool_left=pool.pad_left,
+        beside_ci=0 if beside is None else beside.ci, beside_h=0 if beside is None else beside.h,
+        beside_w=0 if beside is None else beside.w, beside_sh=0 if beside is None else beside.sh,
+        beside_sw=0 if beside is None else beside.sw,
+        beside_wgt_base=base["wgt"] + groups * co * ci * taps,
+        beside_bias_base=base["bias"] + groups * co * len(channel_vectors(w)),
+        beside_steps=0 if w.shortcut is None else len(w.shortcut.epilogue),
+        beside_lift=0, beside_lowest=0, beside_left=0,
+    )  # fmt: skip
+
+
+def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geometry | None:
+    """The shortcut of a convolution by itself, in the memory that the two share; None for none."""
+    if workload.of_shortcut is None:
+        return None
+    return geometry_of(workload.of_shortcut, machine)._replace(
+        inp_base=geo.res_base, wgt_base=geo.beside_wgt_base, bias_base=geo.beside_bias_base,
+        out_base=geo.out_base, uop_base=geo.uop_base, insn_bytes_at=geo.insn_bytes_at,
+        bias_lift=geo.beside_lift, bias_lowest=geo.beside_lowest,
     )  # fmt: skip
 
 
 def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
-    """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3).
+    """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3), behind those of
+    a shortcut.
 
     A left shift is a right shift by a negative amount, as VTA encodes it.
     """
+    if workload.of_shortcut is not None:
+        own = replace(workload, shortcut=None)
+        return np.concatenate([epilogue_steps(workload.of_shortcut), epilogue_steps(own)])
     operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
                "shr_channel": EPILOGUE_BIAS}  # fmt: skip
     vectors = channel_vectors(workload)

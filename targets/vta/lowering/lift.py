@@ -3,11 +3,13 @@
 An accumulator that a tile leaves holds a clipped value, at most `high`. So its maximum with a bias
 that is lifted above `high` is that bias: one operation in the place of a reset and an addition.
 The lift is a multiple of 256 << shift: behind the right shift the clips' constants are lifted by
-what is left of it, and STORE keeps the low eight bits, in which it does not show.
+what is left of it, and STORE keeps the low eight bits, in which it does not show. Of a shortcut's
+bias it would show in the sums that are added; the bias of these takes it back.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +44,8 @@ NONE = Lift(0, 0, 0)
 def lift_of(workload: Workload, m: Machine) -> Lift:
     """The lift of a workload's bias: additions, a right shift, a clip on either side."""
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
+    if workload.shortcut is not None:
+        return NONE  # of the shortcut, whose sums come first
     if EpilogueOp("bias") not in ops or "add" in kinds or m.inp_bits != 8:
         return NONE
     at = next((i for i, kind in enumerate(kinds) if kind in ("shr", "shr_channel")), -1)
@@ -63,6 +67,22 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     return Lift(clips << least, clips, lowest)
 
 
+def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
+    """The lift of a shortcut's bias, and what it leaves in the sums; nothing where what an
+    accumulator holds is not cut to eight bits, or no bias takes it back before it is shifted."""
+    shortcut, kinds = workload.of_shortcut, [op.kind for op in workload.epilogue]
+    behind = workload.epilogue[-2:]
+    cut = sorted(op.kind for op in behind) == ["max", "min"]
+    cut = cut and all(-128 <= op.value <= 127 for op in behind)
+    back = "bias" in kinds and set(kinds[: kinds.index("bias")]) <= set(ADDITIONS)
+    if shortcut is None or not cut or not back:
+        return NONE, 0
+    steps = shortcut.epilogue
+    scale = steps[-1].value if steps and steps[-1].kind == "shl" else 0
+    lift = lift_of(replace(shortcut, epilogue=steps[: len(steps) - (scale > 0)]), m)
+    return lift, lift.clips << scale
+
+
 def _largest_sum(w: Workload, m: Machine) -> int:
     """What the products, a residual and offsets of an accumulator can sum up to."""
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
@@ -78,6 +98,11 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
     """The same with the bias lifted where it lies in memory."""
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest)
+
+
+def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
+    """The same with the shortcut's bias lifted, and what that leaves taken back."""
+    return geo._replace(beside_lift=lift.bias, beside_lowest=lift.lowest, beside_left=left)
 
 
 def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift) -> NDArray[np.int64]:

@@ -43,6 +43,7 @@ class Tiling(NamedTuple):
     co_tiles: int
     places: int  # tiles of pixels
     nk: int  # reduction steps a tile
+    first_step: int  # of these, the first that is of this convolution
     gather: bool  # a LOAD's row stride skips rows that no output reads
     ih: int  # input rows of a tile
     iw: int
@@ -115,7 +116,7 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     return Tiling(
         th, tw, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
-        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), gather,
+        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), 0, gather,
         th if gather else window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw),
     )  # fmt: skip
 

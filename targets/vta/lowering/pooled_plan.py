@@ -69,7 +69,7 @@ def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
     rows, cols = min(lines, geo.sums_h), min(line, geo.sums_w)
     return Tiling(
         lines, line, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
-        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), gather,
+        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), 0, gather,
         rows if gather else window(rows, geo.sh, geo.kh, geo.dh),
         window(cols, geo.sw, geo.kw, geo.dw),
     )  # fmt: skip

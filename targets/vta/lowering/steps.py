@@ -107,9 +107,10 @@ def find_slots(
     freed = wait_for_reader(program, needs, cursor.freed)
     used = tile.number * t.tco * plan.geo.ci * plan.geo.kh * plan.geo.kw
     wgt_at = used % plan.slots.wgt_places if slots.streamed else w_slot * slots.wgt_size
+    ci = (k - t.first_step) * t.tci
     step = Step(
-        k, k * t.tci, min(t.tci, plan.geo.ci - k * t.tci), tile.number * t.nk + k, i_slot, w_slot,
-        load_inp, load_wgt, used, wgt_at,
+        k, ci, min(t.tci, plan.geo.ci - ci), tile.number * t.nk + k, i_slot, w_slot, load_inp,
+        load_wgt, used, wgt_at,
     )  # fmt: skip
     cursor = Cursor(
         inp_next, wgt_next, i_slot + 1, w_slot + 1, freed, cursor.loaded, cursor.kernels,

@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import WorkloadError
+from targets.reference import of_shortcut
 from targets.reference import reference as integers
 from targets.vta.lowering.geometry import (
     IDENTITY_BITS,
     PAGE_BYTES,
     Geometry,
+    beside_geometry,
     channel_vectors,
     merged_groups,
 )
@@ -20,7 +22,7 @@ from targets.workload import EpilogueOp, Workload
 
 Tensors = dict[str, NDArray[np.int64]]
 """`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`
-(o,), `add` and `residual` (n, o, oh, ow)."""
+(o,), `add` and `residual` (n, o, oh, ow); of a shortcut likewise, with `shortcut_` before it."""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
@@ -47,6 +49,9 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
     if "residual" in kinds:
         shape = (w.batch, w.out_channels, w.out_height, w.out_width)
         tensors["residual"] = draw(machine.inp_bits, *shape)
+    if w.of_shortcut is not None:
+        own = random_tensors(w.of_shortcut, machine, seed + 1)
+        tensors |= {f"shortcut_{name}": values for name, values in own.items()}
     return tensors
 
 
@@ -82,6 +87,15 @@ def pack_image(
     if "residual" in tensors:
         residual = packed_image(tensors["residual"], m, geo, geo.co, m.block_out)
         put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
+    beside = beside_geometry(w, m, geo)
+    if beside is not None and w.of_shortcut is not None:
+        own = of_shortcut(tensors)
+        data = packed_image(own["data"], m, beside, beside.ci, m.block_in)
+        put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
+        weights = packed_weights(w.of_shortcut, m, beside, own)
+        put(beside.wgt_base, m.wgt_bytes, weights, m.wgt_bits)
+        vectors = packed_vectors(w.of_shortcut, m, beside, own)
+        put(beside.bias_base, m.acc_bytes, vectors, m.acc_bits)
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
     at = geo.uop_base * m.uop_bytes - PAGE_BYTES
     image[at : at + words.size] = words
@@ -179,6 +193,7 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
             )
         whole[0, : w.out_channels] = bias
         whole[0] += geo.bias_lift << shifts if len(kinds) > 1 else geo.bias_lift
+        whole[0] -= geo.beside_left
     return np.repeat(whole.reshape(-1, 1, m.block_out), m.batch, axis=1)
 
 
@@ -192,7 +207,7 @@ def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.
     if "bias" in found:
         shifts = found.get("shr_channel")
         above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
-        found["bias"] = found["bias"] - (geo.bias_lift << above)
+        found["bias"] = found["bias"] - (geo.bias_lift << above) + geo.beside_left
     return found
 
 

@@ -125,3 +125,5 @@ def test_each_convolution_has_its_kernel() -> None:
     assert not isinstance(kernel(1, 16), Depthwise | Grouped)
     with pytest.raises(WorkloadError, match="no kernel"):
         kernel_for(parse_workload("max_pool:n=1,c=16,h=8,w=8,k=2"))
+    with pytest.raises(WorkloadError, match="no kernel"):
+        kernel_for(parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=1,xc=32,xi=8"))

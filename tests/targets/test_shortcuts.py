@@ -1,0 +1,216 @@
+"""Convolutions with a shortcut in the same accumulators: right numbers on every shape, sound
+streams, a true bound, and what the two layers would give apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from targets.errors import WorkloadError
+from targets.reference import of_shortcut, reference
+from targets.titles import shape
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.summed_plan import beside_of
+from targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.vta.verify import mismatches
+from targets.workload import (
+    EpilogueOp,
+    Shortcut,
+    Workload,
+    canonical,
+    parse_epilogue,
+    parse_workload,
+)
+from tests.targets.test_lowering_numbers import SPECS, complaints
+from tests.targets.test_pooled_convolutions import accepted
+
+PYNQ = VtaSpec.load("vta-pynq")
+BEFORE = [
+    "bias, >> 8, min 127, max -128, << 3",
+    "bias, >> 8, min 127, max -128",
+    "bias 32, >> 9, max -128, min 127, << 10",
+    "bias, >> channel 6, min 127, max 0, << 1",
+    "+ 128, >> 8, min 127, max -128",
+    "",
+]
+BEHIND = [
+    "bias, >> 8, min 127, max 0",
+    "bias 32, >> 9, min 100, max -128",
+    "bias, >> channel 6, min 127, max 0",
+    "+ 128, >> 8, min 127, max 0",
+    "bias, >> 8, max 0",
+    "",
+]
+BLOCK = "conv2d:n=1,c=64,h=28,w=28,o=256,k=1,s=1,p=0,xc=128,xi=56,xs=2"
+
+
+@st.composite
+def summed(draw: st.DrawFn) -> Workload:
+    """Kernels and strides of the one, strides of the other, whose image may be larger than what
+    its strides read, odd sizes, batches."""
+    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
+    own = Workload(
+        "conv2d", draw(st.integers(1, 2)), draw(st.integers(1, 70)),
+        draw(st.integers(kernel[0], 14)), draw(st.integers(kernel[1], 14)),
+        draw(st.integers(1, 70)), *kernel,
+        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads,
+        epilogue=parse_epilogue(draw(st.sampled_from(BEHIND))),
+    )  # fmt: skip
+    steps = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    sizes = [
+        (out - 1) * step + 1 + draw(st.integers(0, step - 1))
+        for out, step in zip((own.out_height, own.out_width), steps, strict=True)
+    ]
+    epilogue = parse_epilogue(draw(st.sampled_from(BEFORE)))
+    return replace(own, shortcut=Shortcut(draw(st.integers(1, 70)), *sizes, *steps, epilogue))
+
+
+@settings(max_examples=150)
+@given(workload=summed(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.slow(seconds=4)
+def test_accepted_schedules_compute_the_integer_reference(
+    workload: Workload, spec: VtaSpec, seed: int
+) -> None:
+    lowering = Lowering.of(workload, spec, "extended")
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000) == 0
+    assert complaints(lowering, values[0]) == []
+
+
+@settings(max_examples=60)
+@given(workload=summed(), scale=st.integers(0, 10), seed=st.integers(0, 2**32 - 1))
+def test_the_sum_is_that_of_a_residual(workload: Workload, scale: int, seed: int) -> None:
+    assert workload.shortcut is not None
+    int8 = parse_epilogue("bias, >> 8, min 127, max -128")
+    shifted = (*int8, EpilogueOp("shl", scale))
+    together = replace(workload, shortcut=replace(workload.shortcut, epilogue=shifted))
+    tensors = random_tensors(together, PYNQ.machine, seed)
+    before = replace(together, shortcut=replace(workload.shortcut, epilogue=int8)).of_shortcut
+    assert before is not None
+    residual = reference(before, of_shortcut(tensors))
+    apart = replace(
+        workload, shortcut=None, epilogue=(EpilogueOp("residual", scale), *workload.epilogue)
+    )
+    expected = reference(apart, tensors | {"residual": residual})
+    np.testing.assert_array_equal(reference(together, tensors), expected)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_nothing_is_faster_than_the_bound(spec: VtaSpec) -> None:
+    target, workload = VtaTarget(spec), parse_workload(BLOCK, "bias, >> 8, min 127, max 0")
+    space = target.space(workload)
+    configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 1024))
+    _, measured = target.lower_and_measure(workload, configs)
+    cycles = measured.cycles[measured.cycles > 0]
+    assert len(cycles) > 8
+    assert cycles.min() >= (target.bound(workload).cycles or 0)
+    assert (
+        target.floor(workload, configs) <= np.where(measured.cycles > 0, measured.cycles, np.inf)
+    ).all()
+
+
+def test_estimates_order_schedules() -> None:
+    target = VtaTarget(PYNQ)
+    workload = parse_workload(BLOCK, "bias, >> 8, min 127, max 0")
+    space = target.space(workload)
+    configs = space.unravel(np.random.default_rng(1).integers(0, space.size, 2048))
+    _, measured = target.lower_and_measure(workload, configs)
+    valid = measured.cycles > 0
+    estimated = target.estimate(workload, configs[valid]).matrix[:, 0]
+    assert spearmanr(estimated, measured.cycles[valid]).statistic > 0.9
+
+
+def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
+    lifted = Lowering.of(_block("bias"), PYNQ, "extended")
+    plain = Lowering.of(_block("bias 32"), PYNQ, "extended")
+    assert lifted.geometry.beside_lift > 0 == plain.geometry.beside_lift
+    values = accepted(lifted, 0)
+    saved = [VtaTarget(PYNQ).lower_and_measure(each.workload, _configs(each, values))[1].cycles
+             for each in (lifted, plain)]  # fmt: skip
+    assert (saved[0] < saved[1]).all()
+
+
+@pytest.mark.parametrize("first", [">> 4", "min 90", "<< 2", "+ 3, max -700"])
+def test_a_bias_behind_a_shift_or_clip_takes_no_lift_back(first: str) -> None:
+    """What the shortcut left in the sums would be shifted, or cut, before that."""
+    workload = _block("bias").with_epilogue(
+        f"bias, >> 8, min 127, max 0 | {first}, bias, >> 6, min 127, max -128"
+    )
+    lowering = Lowering.of(workload, PYNQ, "extended")
+    assert lowering.geometry.beside_lift == 0
+    assert mismatches(lowering, accepted(lowering, 0)[0]) == 0
+
+
+def test_vectors_come_back_out_of_memory() -> None:
+    lowering = Lowering.of(_block("bias"), PYNQ, "extended")
+    w, m, geo = lowering.workload, PYNQ.machine, lowering.geometry
+    tensors = random_tensors(w, m, 3)
+    found = unpacked_vectors(w, m, geo, packed_vectors(w, m, geo, tensors))
+    np.testing.assert_array_equal(found["bias"], tensors["bias"])
+
+
+def test_the_shortcut_is_one_layer_to_lowering_and_to_memory() -> None:
+    lowering = Lowering.of(_block("bias"), PYNQ, "extended")
+    whole, compiled = lowering.beside, beside_of.py_func(lowering.geometry)
+    assert whole is not None
+    sizes = {"inp_bytes", "wgt_bytes", "bias_bytes", "add_bytes", "out_bytes", "res_bytes"}
+    unread = {"res_base", "add_base", *(f"beside_{part}" for part in ("wgt_base", "bias_base"))}
+    for name in set(whole._fields) - sizes - unread:
+        assert getattr(whole, name) == getattr(compiled, name), name
+
+
+def test_texts_and_json_round_trip() -> None:
+    workload = _block("bias")
+    assert Workload.from_json(workload.to_json()) == workload
+    assert str(parse_workload(str(workload))) == str(workload)
+    assert str(workload) == BLOCK
+    assert "+ 1×1/2 128" in shape(workload)
+    assert canonical(workload).shortcut != workload.shortcut
+    assert canonical(canonical(workload)) == canonical(workload)
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogue", "says"),
+    [
+        (BLOCK.replace("xs=2", "xs=1"), "", "its shortcut gives 56×56 pixels"),
+        (BLOCK + ",mk=2,ms=2", "", "without a pool"),
+        (BLOCK.replace("xc=128,", ""), "", "lacks xc"),
+        (BLOCK + ",dtype=float32", "", "of integers"),
+        (BLOCK, "residual 2, >> 8", "a tensor is added to its sums, and a shortcut"),
+        (BLOCK, "add, >> 8", "a tensor is added to its sums, and a shortcut"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, epilogue: str, says: str) -> None:
+    with pytest.raises(WorkloadError, match=says):
+        VtaTarget(PYNQ).space(parse_workload(text, epilogue))
+
+
+def test_other_spaces_have_no_shortcuts() -> None:
+    with pytest.raises(WorkloadError, match="only the extended space"):
+        VtaTarget(PYNQ, "template").space(parse_workload(BLOCK, ""))
+
+
+def _block(bias: str) -> Workload:
+    """With another immediate than the usual one."""
+    workload = parse_workload(BLOCK, "bias, >> 9, min 127, max 0")
+    assert workload.shortcut is not None
+    epilogue = parse_epilogue(f"{bias}, >> 9, min 127, max -128, << 3")
+    return replace(workload, shortcut=replace(workload.shortcut, epilogue=epilogue))
+
+
+def _configs(lowering: Lowering, values: np.ndarray) -> np.ndarray:
+    """Of knob values (n, 11) their indices."""
+    columns = [
+        [knob.values.index(int(value)) for value in column]
+        for knob, column in zip(lowering.space.knobs, values.T, strict=True)
+    ]
+    return np.array(columns, np.int32).T
