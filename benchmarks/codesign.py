@@ -14,7 +14,7 @@ are held against the best of them. A run goes on in one process, after the compi
 loaded; machines, designs and what targets remember are its own.
 
 Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by
-measurements; compiles; wall and CPU seconds, simulation included; the front.
+measurements and by CPU seconds; compiles; wall and CPU seconds, simulation included; the front.
 """
 
 from __future__ import annotations
@@ -164,10 +164,12 @@ def _problem(truth: Truth, networks: dict[str, Network]) -> Problem:
 
 
 class Lookout:
-    """Keeps `steps`: trials, the best latency, the hypervolume, whenever one of these changed."""
+    """Keeps `steps`: trials, the best latency, the hypervolume, and CPU seconds since it was made,
+    whenever latency or hypervolume changed."""
 
     def __init__(self, reference: tuple[float, float]) -> None:
         self.reference, self.steps = reference, list[list[float]]()
+        self._begin = time.process_time()
         self._layers: dict[int, dict[str, float]] = {}
         self._points: dict[int, tuple[float, float]] = {}
 
@@ -191,8 +193,8 @@ class Lookout:
     def _note(self, trial: int) -> None:
         points = np.array([*self._points.values()])
         found = [float(points[:, 1].min()), hypervolume(points, self.reference)]
-        if not self.steps or self.steps[-1][1:] != found:
-            self.steps.append([float(trial), *found])
+        if not self.steps or self.steps[-1][1:3] != found:
+            self.steps.append([float(trial), *found, time.process_time() - self._begin])
 
 
 if __name__ == "__main__":

@@ -79,15 +79,21 @@ def last(run: Run) -> tuple[float, float]:
     return (run["steps"][-1][1], run["steps"][-1][2]) if run["steps"] else (np.inf, 0.0)
 
 
+def spent(run: Run) -> tuple[float, float]:
+    """All trials and CPU seconds of a run."""
+    return run["spent"], run["cpu_seconds"]
+
+
 def until(run: Run, share: float = FINAL) -> float:
     """Trials after which the hypervolume is that share of the run's last."""
     goal = share * last(run)[1]
     return next((step[0] for step in run["steps"] if step[2] >= goal), float(run["spent"]))
 
 
-def reached(run: Run, latency: float) -> float:
-    """Trials after which the best latency is that one; infinite if it never is."""
-    return next((step[0] for step in run["steps"] if step[1] <= latency), np.inf)
+def reached(run: Run, latency: float) -> tuple[float, float]:
+    """Trials and CPU seconds after which the best latency is that one; infinite if it never is."""
+    step = next((step for step in run["steps"] if step[1] <= latency), None)
+    return (np.inf, np.inf) if step is None else (step[0], step[3])
 
 
 Pair = tuple[int, Run, Run]
@@ -107,15 +113,17 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
     def ratios(of: Callable[[Run, Run], float]) -> str:
         return interval(np.array([of(a, b) for _, a, b in pairs]), [seed for seed, _, _ in pairs])
 
-    there = sum(np.isfinite(reached(a, last(b)[0])) for _, a, b in pairs)
+    def until_there(a: Run, b: Run, cost: int) -> float:
+        return min(reached(a, last(b)[0])[cost], spent(a)[cost]) / reached(b, last(b)[0])[cost]
+
+    there = sum(np.isfinite(reached(a, last(b)[0])[0]) for _, a, b in pairs)
     return (
         f"  {entry:28} throughput {ratios(lambda a, b: last(b)[0] / last(a)[0])} x; hypervolume "
-        f"{ratios(lambda a, b: last(a)[1] / last(b)[1])} x; seconds "
-        f"{ratios(lambda a, b: a['seconds'] / b['seconds'])} x; compiles "
+        f"{ratios(lambda a, b: last(a)[1] / last(b)[1])} x; CPU seconds "
+        f"{ratios(lambda a, b: a['cpu_seconds'] / b['cpu_seconds'])} x; compiles "
         f"{ratios(lambda a, b: a['compiled'] / b['compiled'])} x; as fast in {there} of "
-        f"{len(pairs)}, after "
-        f"{ratios(lambda a, b: min(reached(a, last(b)[0]), a['spent']) / reached(b, last(b)[0]))} "
-        "x the trials"
+        f"{len(pairs)}, after {ratios(lambda a, b: until_there(a, b, 0))} x the trials and "
+        f"{ratios(lambda a, b: until_there(a, b, 1))} x the CPU seconds"
     )
 
 

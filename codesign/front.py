@@ -75,6 +75,19 @@ def hypervolume(points: Points, reference: tuple[float, float]) -> float:
     return float(volume)
 
 
+def added_hypervolume(
+    points: Points, new: Points, reference: tuple[float, float]
+) -> NDArray[np.float64]:
+    """By how much the `hypervolume` of points, shape (points, 2), would grow with each of the new
+    ones, shape (new, 2), by itself: shape (new,)."""
+    front = points[undominated(points)]
+    starts = np.concatenate([[-np.inf], front[:, 0]])
+    ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
+    heights = np.log(np.minimum(np.concatenate([[np.inf], front[:, 1]]), reference[1]))
+    widths = np.maximum(ends - np.maximum(starts, new[:, :1]), 0.0)
+    return np.asarray((widths * np.maximum(heights - np.log(new[:, 1:]), 0.0)).sum(axis=1))
+
+
 def best_within(problem: Problem, lab: Lab, area: float) -> Judged | None:
     """The fastest design of at most that area; None if none was measured whole."""
     fitting = [each for each in judged(lab) if each.design.area <= area]

@@ -18,6 +18,10 @@ from services.server_process import LOOPBACK
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
 """Beginnings of the variables that decide where records are kept."""
 
+ANSWER_SECONDS = 300
+"""For one answer of a server: where every core compiles, a client's usual five seconds are too few
+for Prefect to list its routes."""
+
 
 def free_port() -> int:
     """A port of this machine on which nobody listens now."""

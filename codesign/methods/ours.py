@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from codesign.front import hypervolume
+from codesign.front import added_hypervolume
 from codesign.inner import LayerTuning
 from codesign.lab import Lab
 from codesign.method import MethodOptions, generator
-from codesign.problem import Design, Problem
+from codesign.methods.machines import Machines, PerLayer
+from codesign.problem import Problem
 from codesign.screening import Screening
-from targets.base import Configs
 
 
 class TwoLevel:
@@ -56,47 +56,23 @@ class TwoLevel:
         _Search(problem, lab, seed, self.options).run()
 
 
-class _Machine:
-    """What is known of one: seconds a call of each layer as estimated and as measured, shape
-    (layers,), and how often each layer was tuned."""
-
-    def __init__(self, design: Design, estimated: NDArray[np.float64]) -> None:
-        self.design, self.estimated = design, estimated
-        self.measured = np.full(len(estimated), np.inf)
-        self.batches = np.zeros(len(estimated), np.int64)
-        self.tuning: LayerTuning | None = None
-        self.calls = np.array([layer.calls for layer in design.layers])
-
-    @property
-    def whole(self) -> bool:
-        """Whether every layer has a valid trial."""
-        return bool(np.isfinite(self.measured).all())
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether a layer had trials, and none was valid."""
-        return bool((np.isinf(self.measured) & (self.batches > 2)).any())
-
-    def latency(self, layers: NDArray[np.float64]) -> float:
-        """One inference of each network, from seconds a call, (layers,)."""
-        return float(self.design.seconds(layers).sum())
-
-
 class _Search:
     def __init__(self, problem: Problem, lab: Lab, seed: int, options: TwoLevel.Options) -> None:
         self.problem, self.lab, self.seed, self.options = problem, lab, seed, options
-        self.machines: dict[int, _Machine] = {}
-        self.bias = _Bias(problem.hardware.points)
+        self.machines = self._screened()
+        latest = self.machines.latencies(self.machines.estimated)
+        slowest = float(latest.max()) if len(latest) else 0.5
+        self.reference = problem.hardware.budget * 1.001, 2 * slowest
+        self.tuning: dict[int, LayerTuning] = {}
 
     def run(self) -> None:
-        self._screen()
         while (step := self._best_step()) is not None:
-            machine, layers = step
-            self._measure(machine, layers)
+            self._measure(*step)
 
     # -- machines ------------------------------------------------------------------------------
 
-    def _screen(self) -> None:
+    def _screened(self) -> Machines:
+        """Those that estimates say most for, of which every layer may run."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         found = Screening(self.problem, self.options.sample, self.seed)
@@ -107,117 +83,65 @@ class _Search:
             rows = found.rows
         else:
             rows = drawn[: self.options.screened].tolist()
-        for row in rows:
-            design = self.problem.design(row)
-            known = found.seconds(row) if self.options.estimates else design.bounds
-            if np.isfinite(known).all():
-                self.machines[row] = _Machine(design, known)
-        latest = [each.latency(each.estimated) for each in self.machines.values()]
-        self.reference = (self.problem.hardware.budget * 1.001, 2 * max(latest, default=1.0))
+        designs = map(self.problem.design, rows)
+        if self.options.estimates:
+            known = [(design, found.seconds(design.row)) for design in designs]
+        else:
+            known = [(design, design.bounds) for design in designs]
+        able = [(design, seconds) for design, seconds in known if np.isfinite(seconds).all()]
+        return Machines(able, self.problem.hardware.points)
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def _best_step(self) -> tuple[_Machine, list[int]] | None:
-        """The step that is expected to add most hypervolume a measurement, the first of equal
-        ones; None if none adds any."""
-        whole = [each for each in self.machines.values() if each.whole]
-        points = np.array([(m.design.area, m.latency(m.measured)) for m in whole]).reshape(-1, 2)
-        volume = hypervolume(points, self.reference)
-        best: tuple[float, _Machine, list[int]] | None = None
-        for machine in self.machines.values():
-            step = self._whole_step(machine) if machine.whole else self._first_step(machine)
-            if step is None:
-                continue
-            latency, count, layers = step
-            added = np.concatenate([points, [(machine.design.area, latency)]])
-            gain = (hypervolume(added, self.reference) - volume) / count
-            if gain > 1e-12 and (best is None or gain > best[0]):
-                best = gain, machine, layers
-        return None if best is None else best[1:]
-
-    def _first_step(self, machine: _Machine) -> tuple[float, int, list[int]] | None:
-        """For one that is not measured whole: what it promises, what the rest of it costs, and the
-        layers to measure now: those that take longest."""
-        if machine.hopeless:
+    def _best_step(self) -> tuple[int, list[int]] | None:
+        """Machine and layers to measure: the step that is expected to add most hypervolume a
+        measurement, the first of equal ones; None if none adds any."""
+        machines, options = self.machines, self.options
+        optimum = machines.optimum(options.correct and options.estimates)
+        likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
+        latencies, whole = machines.latencies(likely), machines.whole
+        front = np.stack([machines.areas, latencies], axis=1)[whole]
+        saved = self._savings(optimum)
+        latencies = latencies - saved.max(axis=1, initial=0.0)
+        counts = np.where(whole, 1, np.isinf(machines.measured).sum(axis=1))
+        promised = np.stack([machines.areas, latencies], axis=1)
+        gains = added_hypervolume(front, promised, self.reference) / (options.batch * counts)
+        gains[machines.hopeless] = 0.0
+        if gains.max(initial=0.0) <= 1e-12:
             return None
-        likely = self._likely(machine)
-        left = np.flatnonzero(np.isinf(machine.measured))
-        heavy = left[np.argsort(-(likely * machine.calls)[left], kind="stable")]
-        time = np.cumsum((likely * machine.calls)[heavy])
-        enough = int(np.searchsorted(time, self.options.part * time[-1])) + 1
-        return machine.latency(likely), self.options.batch * len(left), heavy[:enough].tolist()
+        row = int(np.argmax(gains))
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely[row])
 
-    def _whole_step(self, machine: _Machine) -> tuple[float, int, list[int]] | None:
-        """For one that is: the layer with which another batch is expected to save most."""
-        lowest = np.minimum(self._optimum(machine), machine.measured)
-        doubt = self.options.doubt * (machine.measured - machine.design.bounds)
-        saved = np.maximum(machine.measured - lowest, doubt) * machine.calls
-        saved *= self.options.halving ** (machine.batches - 1) * (1 - self.options.halving)
-        layer = int(np.argmax(saved))
-        if saved[layer] <= 0:
-            return None
-        return machine.latency(machine.measured) - saved[layer], self.options.batch, [layer]
+    def _first(self, row: int, likely: NDArray[np.float64]) -> list[int]:
+        """Of one that is not measured whole: the layers that are likely to take longest."""
+        left = np.flatnonzero(np.isinf(self.machines.measured[row]))
+        time = (likely * self.machines.calls[row])[left]
+        heavy = np.argsort(-time, kind="stable")
+        taken = np.cumsum(time[heavy])
+        enough = int(np.searchsorted(taken, self.options.part * taken[-1])) + 1
+        return [int(layer) for layer in left[heavy[:enough]]]
 
-    def _likely(self, machine: _Machine) -> NDArray[np.float64]:
-        """Seconds a call of each layer, shape (layers,): as measured, else as estimated and
-        corrected, and no less than its bound."""
-        return np.where(np.isfinite(machine.measured), machine.measured, self._optimum(machine))
-
-    def _optimum(self, machine: _Machine) -> NDArray[np.float64]:
-        corrected = machine.estimated
-        if self.options.correct and self.options.estimates:
-            corrected = corrected * np.exp(self.bias.of(machine))
-        return np.maximum(corrected, machine.design.bounds)
+    def _savings(self, optimum: PerLayer) -> PerLayer:
+        """Seconds of an inference that another batch of each layer is expected to save, on machines
+        that were measured whole; none on others."""
+        machines, options = self.machines, self.options
+        saved, whole = np.zeros_like(optimum), machines.whole
+        measured, lowest = machines.measured[whole], optimum[whole]
+        doubt = options.doubt * (measured - machines.bounds[whole])
+        each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
+        saved[whole] = np.where(machines.real[whole], each * left, 0.0)
+        return saved
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _measure(self, machine: _Machine, layers: list[int]) -> None:
-        if machine.tuning is None:
-            machine.tuning = LayerTuning(machine.design, self.lab, self.seed, self.options.tuner)
+    def _measure(self, row: int, layers: list[int]) -> None:
+        machines = self.machines
+        if row not in self.tuning:
+            self.tuning[row] = LayerTuning(
+                machines.designs[row], self.lab, self.seed, self.options.tuner
+            )
         for layer in layers:
-            machine.measured[layer] = machine.tuning.advance(layer, self.options.batch)
-            machine.batches[layer] += 1
-        self.bias.learn(machine, layers)
-
-
-class _Bias:
-    """What estimates of layers err by, log of measured over estimated: a mean over the machines
-    where a layer was measured, those most that are fewest steps away. Machines alike err alike: or
-    else one that was not measured would always promise more than its measured neighbour."""
-
-    NEAR = 0.7  # weight of what is one step of one knob further away
-    PRIOR = 0.3  # weight of all layers together, and there of no error
-
-    def __init__(self, points: Configs) -> None:
-        self._points = points.astype(np.int64)
-        self._seen: dict[tuple[str, str], dict[int, float]] = {}
-        self._found: dict[tuple[str, str], NDArray[np.float64]] = {}  # (points,) a layer
-        self._mean = 0.0
-
-    def learn(self, machine: _Machine, layers: list[int]) -> None:
-        for layer in layers:
-            if np.isfinite(machine.measured[layer]):
-                error = np.log(machine.measured[layer] / machine.estimated[layer])
-                name = machine.design.layers[layer].names[0]
-                self._seen.setdefault(name, {})[machine.design.row] = float(error)
-                self._found.pop(name, None)
-        every = [error for errors in self._seen.values() for error in errors.values()]
-        self._mean = sum(every) / (len(every) + self.PRIOR)
-
-    def of(self, machine: _Machine) -> NDArray[np.float64]:
-        """Of each layer of a machine, shape (layers,)."""
-        return np.array(
-            [self._of(layer.names[0], machine.design.row) for layer in machine.design.layers]
-        )
-
-    def _of(self, name: tuple[str, str], row: int) -> float:
-        if name not in self._seen:
-            return self._mean
-        if name not in self._found:
-            rows = np.array(list(self._seen[name]))
-            errors = np.array(list(self._seen[name].values()))
-            away = np.abs(self._points[:, None] - self._points[rows]).sum(axis=2)
-            near = self.NEAR**away
-            weighted = near @ errors + self.PRIOR * self._mean
-            self._found[name] = weighted / (near.sum(axis=1) + self.PRIOR)
-        return float(self._found[name][row])
+            machines.measured[row, layer] = self.tuning[row].advance(layer, self.options.batch)
+            machines.batches[row, layer] += 1
+        machines.learn(row, layers)

@@ -15,7 +15,7 @@ import yaml
 
 from tests import warm
 from tests.cli.conftest import Place
-from tests.sharing import prefect_beside
+from tests.sharing import ANSWER_SECONDS, prefect_beside
 
 pytestmark = pytest.mark.slow(seconds=7)
 
@@ -36,7 +36,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def api(place: Place) -> Iterator[httpx.Client]:
     assert place.server is not None
     headers = place.server.credentials.headers
-    with httpx.Client(base_url=place.server.api_url, headers=headers, timeout=60) as client:
+    with httpx.Client(
+        base_url=place.server.api_url, headers=headers, timeout=ANSWER_SECONDS
+    ) as client:
         yield client
 
 

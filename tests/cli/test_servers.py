@@ -20,7 +20,7 @@ import pytest
 from services.server_process import LOOPBACK, answers
 from tests.cli.conftest import Place
 from tests.processes import listening
-from tests.sharing import free_port
+from tests.sharing import ANSWER_SECONDS, free_port
 
 pytestmark = pytest.mark.slow(seconds=30)
 
@@ -32,7 +32,7 @@ def post(url: str, document: object, headers: Mapping[str, str]) -> Any:
     request = urllib.request.Request(
         url, json.dumps(document).encode(), {"Content-Type": "application/json"} | dict(headers)
     )
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
         return json.loads(reply.read())
 
 
@@ -83,7 +83,7 @@ def test_ui_shows_both_pages_on_loopback_until_ctrl_c(place: Place) -> None:
 
 def _open_in_a_browser(links: dict[str, str]) -> None:
     """One click opens both: pages, what they are made of, and what they ask for."""
-    with httpx.Client() as browser:
+    with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         opened = browser.get(links["Prefect"])
         assert opened.status_code == 303
         assert opened.headers["Location"] == "/"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codesign.front import front_of, hypervolume, judged, undominated
+from codesign.front import added_hypervolume, front_of, hypervolume, judged, undominated
 from codesign.problem import bound_of
 from tests.codesign.small import searched, small_problem
 
@@ -32,6 +32,16 @@ def test_hypervolume_is_the_area_that_is_dominated(points):
     table = np.array(points)
     dominated = [((table[:, 0] <= x + 1e-9) & (np.log(table[:, 1]) <= y)).any() for x, y in grid]
     assert hypervolume(table, (1.0, np.exp(2.0))) == pytest.approx(sum(dominated) * 0.01, abs=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 9)), max_size=8), POINTS)
+def test_a_point_adds_what_the_hypervolume_with_it_has_more(points, new):
+    front, reference = np.array(points).reshape(-1, 2), (0.8, 4.0)
+    added = added_hypervolume(front, np.array(new), reference)
+    volume = hypervolume(front, reference)
+    for gain, point in zip(added, new, strict=True):
+        whole = hypervolume(np.concatenate([front, [point]]), reference)
+        assert gain == pytest.approx(whole - volume, abs=1e-12)
 
 
 def test_a_point_outside_of_the_reference_counts_nothing():

@@ -281,10 +281,11 @@ def test_agents_learn_to_climb_what_random_moves_do_not(options):
         method.begin(points, 0)
         return [_end(method.agent, points.random(64, rng), height) for _ in range(episodes)]
 
-    # How fast one agent learns differs between processors, whose sums are in another order.
-    untaught, taught = ends(10, 1e-12), ends(30, 3e-3)[10:]
+    # Processors add in different orders: at three times this rate one agent learns on some of them,
+    # and forgets again on others.
+    untaught, taught = ends(10, 1e-12), ends(100, 1e-3)[70:]
     chance = height(points.random(1000, rng)).mean()
-    assert np.mean(taught) > max(chance, np.mean(untaught)) + 0.025
+    assert np.mean(taught) > max(chance, np.mean(untaught)) + 0.04
     assert ttest_ind(taught, untaught, equal_var=False, alternative="greater").pvalue < 0.001
 
 

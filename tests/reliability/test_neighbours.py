@@ -29,7 +29,7 @@ from tests.cli.test_servers import printed_links, read_until, stop
 from tests.processes import family, listening, servers
 from tests.reliability.commands import TUNE, wait_for
 from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
-from tests.sharing import free_port
+from tests.sharing import ANSWER_SECONDS, free_port
 
 pytestmark = pytest.mark.attack
 AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
@@ -75,7 +75,7 @@ def public() -> Iterator[Place]:
 def statuses(port: int, routes: list[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """The answers other than 401."""
     found = []
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     for method, route in routes:
         connection.request(method, route, b"{}", {"Content-Type": "application/json"})
         reply = connection.getresponse()
@@ -95,7 +95,7 @@ def start_a_run(port: int) -> list[int]:
         ("/api/flow_runs/", {"parameters": {"options": {"out": "/tmp/planted"}}}),
     ):
         for kind in "application/json", "text/plain":
-            connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
+            connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
             connection.request("POST", route, json.dumps(body), {"Content-Type": kind})
             answers.append(connection.getresponse().status)
             connection.close()
@@ -138,7 +138,8 @@ def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
     try:
         link = printed_links(read_until(pages, "Ctrl-C"))["Prefect"]
         secret = home_secret(Home(home))
-        schema = httpx.get(f"http://{LOOPBACK}:{prefect}/openapi.json", auth=("", secret)).json()
+        address = f"http://{LOOPBACK}:{prefect}/openapi.json"
+        schema = httpx.get(address, auth=("", secret), timeout=ANSWER_SECONDS).json()
         known = [(method.upper(), route.replace("{", "").replace("}", ""))
                  for route, methods in schema["paths"].items() for method in methods]  # fmt: skip
         assert len(known) > 150

@@ -25,7 +25,7 @@ from services.mlflow_database import provide_mlflow_database
 from services.mlflow_server import start_mlflow_server
 from services.prefect_server import Login, announced, announcing, login_at, start_prefect_pages
 from services.server_process import LOOPBACK
-from tests.sharing import free_port
+from tests.sharing import ANSWER_SECONDS, free_port
 
 pytestmark = [pytest.mark.slow(seconds=0.3), pytest.mark.attack]
 
@@ -53,7 +53,7 @@ class Pages:
 
     def client(self, server: str, **headers: str) -> httpx.Client:
         """Without the secret unless the headers have it."""
-        return httpx.Client(base_url=getattr(self, server), headers=headers, timeout=60)
+        return httpx.Client(base_url=getattr(self, server), headers=headers, timeout=ANSWER_SECONDS)
 
     @property
     def socket(self) -> str:
@@ -150,7 +150,7 @@ def test_a_link_logs_a_browser_in_and_leaves_no_trace(pages: Pages, server: str)
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%5C%5Cevil.example",
                                   "/%0d%0aX:%20y", "/http://evil.example"])  # fmt: skip
 def test_a_link_leads_nowhere_else(pages: Pages, server: str, path: str) -> None:
-    with httpx.Client() as browser:
+    with httpx.Client(timeout=ANSWER_SECONDS) as browser:
         address = f"{getattr(pages, server)}{path}?key={pages.credentials.key}"
         reply = browser.get(httpx.URL(address))
     assert reply.status_code == 303
@@ -257,7 +257,7 @@ def talk(url: str, first: object = None, subprotocol: str = "prefect", **options
         protocols = [Subprotocol(subprotocol)] if subprotocol else None
         try:
             async with websockets.connect(
-                url, subprotocols=protocols, proxy=None, open_timeout=30, **options
+                url, subprotocols=protocols, proxy=None, open_timeout=ANSWER_SECONDS, **options
             ) as socket:  # type: ignore[arg-type]
                 if first is not None:
                     await socket.send(json.dumps(first))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from services.server_process import LOOPBACK, ServerError, answers, listening_socket, start
-from tests.sharing import free_port
+from tests.sharing import ANSWER_SECONDS, free_port
 
 SERVER = [sys.executable, "-m", "http.server", "--bind", LOOPBACK]
 
@@ -79,9 +79,9 @@ def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) ->
     )
     process = start("pid", [sys.executable, "-c", code], health=url, log=tmp_path / "log")
     process.wait()
-    first = int(urllib.request.urlopen(url, timeout=30).read())
+    first = int(urllib.request.urlopen(url, timeout=ANSWER_SECONDS).read())
     os.kill(first, signal.SIGKILL)
     process.wait()
-    assert int(urllib.request.urlopen(url, timeout=30).read()) != first
+    assert int(urllib.request.urlopen(url, timeout=ANSWER_SECONDS).read()) != first
     process.stop()
     assert wait_until_gone(url)

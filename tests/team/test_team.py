@@ -30,7 +30,7 @@ import pytest
 
 from tests.cli.test_servers import post
 from tests.processes import Address, listening
-from tests.sharing import OURS, free_port
+from tests.sharing import ANSWER_SECONDS, OURS, free_port
 
 pytestmark = [pytest.mark.team, pytest.mark.slow(seconds=120)]
 ROOT = Path(__file__).parents[2]
@@ -263,7 +263,7 @@ def test_nothing_is_lost_under_load(team: Team) -> None:
         f"{team.mlflow}/api/2.0/mlflow/experiments/create", json.dumps({"name": "load"}).encode(),
         {"Content-Type": "application/json"},
     )  # fmt: skip
-    urllib.request.urlopen(request, timeout=60).close()
+    urllib.request.urlopen(request, timeout=ANSWER_SECONDS).close()
     runs, counted = _load(team)
     assert counted == [TASKS] * PROCESSES * FLOWS
     wanted = PROCESSES * FLOWS * TASKS
