@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import onnx
@@ -10,10 +12,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from codesign import folder
+from search import read
 from tests.cli.conftest import Place
 from tests.codesign.runs import TRIALS, words
 
 pytestmark = pytest.mark.slow(seconds=30)
+
+LONG = 160
+"""Measurements of a run that is killed in the middle."""
 
 
 def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -> None:
@@ -31,19 +37,39 @@ def test_a_run_shows_in_prefect_and_mlflow_and_equals_a_bare_one(guest: Place) -
     assert "mlflow_run_id" not in said["summary"]
     best = summary["best"]["name"]
     assert f"next: tilewright tune digits_cnn --target watched/specs/{best}.json" in done.stdout
-    _check_mlflow(guest.folder, summary["mlflow_run_id"])
+    _check_mlflow(guest.folder, summary["mlflow_run_id"], "random", TRIALS)
 
 
-def _check_mlflow(place: Path, run_id: str) -> None:
+def test_a_watched_run_that_is_killed_goes_on_to_the_same_front(guest: Place) -> None:
+    out, deadline = guest.folder / "killed", time.monotonic() + 300
+    long = ("--method", "ours")
+    started = guest.start(*words("killed", *long, trials=LONG))
+    while time.monotonic() < deadline and started.poll() is None:
+        if (ledger := out / folder.LEDGER).exists() and len(read(ledger).frame()) > 5:
+            break
+        time.sleep(0.002)
+    started.send_signal(signal.SIGKILL)
+    said, _ = started.communicate()
+    assert started.returncode == -signal.SIGKILL, said
+    assert 5 < len(read(ledger).frame()) < LONG
+    assert not (out / folder.FRONT).exists()
+    for again in ("killed",), ("undisturbed", "--bare"):
+        assert guest.run(*words(*again, *long, trials=LONG)).returncode == 0
+    assert guest.json("killed/front.json") == guest.json("undisturbed/front.json")
+    assert len(read(ledger).frame()) == LONG
+    _check_mlflow(guest.folder, guest.json("killed/summary.json")["mlflow_run_id"], "ours", LONG)
+
+
+def _check_mlflow(place: Path, run_id: str, method: str, trials: int) -> None:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{place}/home/mlflow/mlflow.db")
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["networks"] == "digits_cnn"
-    assert run.data.params["method"] == "random"
+    assert run.data.params["method"] == method
     steps = client.get_metric_history(run_id, "front/hypervolume")
-    assert [each.step for each in steps] == list(range(1, TRIALS + 1))
+    assert [each.step for each in steps] == list(range(1, trials + 1))
     assert [each.value for each in steps] == sorted(each.value for each in steps)
     latency = [
         each.value for each in client.get_metric_history(run_id, "latency/best_milliseconds")
