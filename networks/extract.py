@@ -24,9 +24,10 @@ from networks.accelerator import Accelerator, EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall
 from networks.rewrites import best_unfold, image_bytes, padded, waste
 from targets.capabilities import Blocks
+from targets.epilogue import EpilogueOp
 from targets.errors import WorkloadError
 from targets.unfold import Unfold
-from targets.workload import EpilogueOp, Workload, canonical
+from targets.workload import Workload, canonical
 
 
 @dataclass(frozen=True)

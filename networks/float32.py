@@ -2,7 +2,7 @@
 
     [bias] [residual]  [max 0]  [min upper]
 
-A kernel clips at whole numbers (`targets.workload.EpilogueOp` holds integers): a relu and a relu6
+A kernel clips at whole numbers (`targets.epilogue.EpilogueOp` holds integers): a relu and a relu6
 are its own, a clip at another bound follows it.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from networks.accelerator import EpilogueMode
 from networks.fused_calls import FusedCall, Step
-from targets.workload import EpilogueOp
+from targets.epilogue import EpilogueOp
 
 LARGEST_BOUND = (1 << 15) - 1
 

@@ -29,7 +29,7 @@ import math
 
 from networks.accelerator import EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall, Quantisation
-from targets.workload import DEFAULT_EPILOGUE, EpilogueOp
+from targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 
 FLOAT_SHIFT = 8
 MAX_SHIFT = 31

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from networks.accelerator import Accelerator
 from networks.rewrites import padded
+from targets.epilogue import NEAR_BIAS
 from targets.errors import WorkloadError
-from targets.workload import NEAR_BIAS, Pool, Workload, canonical
+from targets.workload import Pool, Workload, canonical
 
 _MONOTONE = {"bias", "offset", "shr", "shr_channel", "min", "max"}
 _CLIPS = {"min", "max"}

@@ -120,7 +120,7 @@ def build(examined: Examined, accelerator: Accelerator, decisions: list[Decision
 
 
 def epilogue_text(workload: Workload) -> str:
-    """The epilogue as `targets.workload.parse_epilogue` reads it."""
+    """The epilogue as `targets.epilogue.parse_epilogue` reads it."""
     return ", ".join(str(op) for op in workload.epilogue)
 
 

@@ -31,9 +31,10 @@ from search import ExplorerState, Problem, problem_of
 from search.explorer import ROLES
 from search.learning import CostModel
 from targets.base import Target
+from targets.epilogue import DEFAULT_EPILOGUE
 from targets.errors import TilewrightError, UnknownName
 from targets.files import Json, canonical, digest
-from targets.workload import DEFAULT_EPILOGUE, Workload
+from targets.workload import Workload
 from tasks.flavours import file_of
 
 ALIAS = "champion"

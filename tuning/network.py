@@ -15,10 +15,11 @@ from networks.errors import NothingToOffload
 from networks.left_behind import nothing_offloaded
 from networks.network import Network
 from targets.base import Target
+from targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_object, as_text, digest
 from targets.printable import printable
-from targets.workload import DEFAULT_EPILOGUE, Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 from tuning.totals import Macs
 
 InputShapes = Mapping[str, Sequence[int]]

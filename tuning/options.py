@@ -11,9 +11,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from targets.epilogue import DEFAULT_EPILOGUE
 from targets.errors import TilewrightError
 from targets.printable import printable
-from targets.workload import DEFAULT_EPILOGUE
 
 PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"

@@ -22,11 +22,12 @@ from targets.capabilities import (
     blocks_of,
     capability,
 )
+from targets.epilogue import EpilogueOp
 from targets.errors import TilewrightError, WorkloadError
 from targets.files import Json, as_int, as_list, as_object, as_text, read_json
 from targets.printable import printable
 from targets.safe_files import read_plain
-from targets.workload import EpilogueOp, Workload, canonical, parse_workload
+from targets.workload import Workload, canonical, parse_workload
 from tuning.folders import SCHEDULES
 from tuning.outputs import SCHEDULES_VERSION
 

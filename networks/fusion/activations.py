@@ -12,8 +12,8 @@ from networks.fusion.edges import unused, with_steps
 from networks.integer.arithmetic import INT8
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.products import passing
+from targets.epilogue import EpilogueOp
 from targets.layer import Layer, Value
-from targets.workload import EpilogueOp
 
 _CLIPS = ("min", "max")
 _WHOLE = (EpilogueOp("min", INT8[1]), EpilogueOp("max", INT8[0]))

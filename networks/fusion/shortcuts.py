@@ -14,9 +14,10 @@ from networks.fusion.choices import Choice, Refused
 from networks.fusion.edges import is_private, readers, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
+from targets.epilogue import EpilogueOp
 from targets.errors import WorkloadError
 from targets.layer import Layer, LayerShortcut
-from targets.workload import EpilogueOp, Shortcut, Workload
+from targets.workload import Shortcut, Workload
 
 _ADDED = {"bias", "offset"}
 """What may be added before or after a residual, as good as the other way round."""

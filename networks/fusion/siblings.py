@@ -15,8 +15,9 @@ from networks.fusion.edges import unused, with_steps
 from networks.integer.arithmetic import shift_of_channels
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.slices import fit
+from targets.epilogue import NEAR_BIAS, EpilogueOp
 from targets.layer import ChannelSlice, Layer, Value, channel_axis
-from targets.workload import NEAR_BIAS, EpilogueOp, Workload
+from targets.workload import Workload
 
 MOST = 5
 """Siblings of one group: each order of each choice of them is looked at."""

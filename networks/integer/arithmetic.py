@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from networks.errors import QuantisationError
 from networks.fused_calls import Quantisation
-from targets.workload import NEAR_BIAS, NEAR_SHIFTS, EpilogueOp
+from targets.epilogue import NEAR_BIAS, NEAR_SHIFTS, EpilogueOp
 
 MAX_RESIDUAL_SHIFT = 21
 MAX_SHIFT = 31

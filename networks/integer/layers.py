@@ -16,9 +16,10 @@ from networks.relax import islands
 from networks.relax.chains import Link, Match, quantisation, upper_bound, window
 from networks.relax.constants import value_of
 from targets.capabilities import Blocks
+from targets.epilogue import EpilogueOp
 from targets.layer import Layer, Value
 from targets.unfold import Unfold
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
 

@@ -22,7 +22,7 @@ from networks.quantise.exponents import (
 )
 from networks.quantise.fold import attribute
 from networks.quantise.plan import Group, Plan
-from targets.workload import CHANNEL_SPREAD
+from targets.epilogue import CHANNEL_SPREAD
 
 Array = NDArray[np.floating]
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.cpu.kernels.shared import A_CHANNEL
+from targets.epilogue import EpilogueOp
 from targets.reference import reference
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 Shape = tuple[int, ...]
 INTERESTING = 40.0

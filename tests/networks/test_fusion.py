@@ -24,9 +24,9 @@ from networks.integer.reference import run
 from networks.quantise import quantise
 from networks.zoo.builder import Builder
 from targets.capabilities import Blocks, blocks_of
+from targets.epilogue import EpilogueOp
 from targets.layer import Layer
 from targets.registry import kind_of, make_target
-from targets.workload import EpilogueOp
 from tuning.picks import tuned_picks
 
 

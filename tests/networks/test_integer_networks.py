@@ -24,9 +24,10 @@ from networks.integer.reference import quantised, run
 from networks.quantise import Samples, quantise
 from networks.zoo import digits
 from targets.capabilities import Blocks
+from targets.epilogue import EpilogueOp
 from targets.layer import Layer
 from targets.unfold import Unfold
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 ONE_TIE = 1
 

@@ -27,8 +27,9 @@ from networks.quantise.exponents import covering, largest, least_error, squared_
 from networks.quantise.session import runs
 from networks.zoo.builder import Builder
 from targets.capabilities import Blocks
+from targets.epilogue import CHANNEL_SPREAD
 from targets.reference import reference
-from targets.workload import CHANNEL_SPREAD, Workload
+from targets.workload import Workload
 
 BLOCKS = Blocks(1, 16, 16)
 MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")

@@ -17,8 +17,9 @@ from networks.network import Network
 from networks.rewrites import iterations, padded
 from networks.zoo import digits
 from targets.capabilities import Blocks
+from targets.epilogue import DEFAULT_EPILOGUE
 from targets.errors import UnknownName
-from targets.workload import DEFAULT_EPILOGUE, parse_workload
+from targets.workload import parse_workload
 
 # the ten convolutions of ResNet-18 that published VTA tuners report, and their calls
 RESNET18 = {

@@ -27,13 +27,14 @@ import networks
 from networks import zoo
 from search import Ledger, read
 from search.records import encode
+from targets.epilogue import parse_epilogue
 from targets.errors import TilewrightError
 from targets.vta.lint import lint
 from targets.vta.listing import assemble, disassemble
 from targets.vta.program import Program, words_of
 from targets.vta.spec import VtaSpec, preset_files
 from targets.vta.timing import simulate_program
-from targets.workload import parse_epilogue, parse_workload
+from targets.workload import parse_workload
 from tests.reliability.formats import FORMATS
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from targets.epilogue import parse_epilogue
 from targets.errors import WorkloadError
 from targets.vta.functional import simulate
 from targets.vta.lint import lint
@@ -15,7 +16,7 @@ from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.tensors import random_tensors, reference, unpack_output
 from targets.vta.spec import VtaSpec
 from targets.vta.verify import mismatches, program_with_data
-from targets.workload import Workload, parse_epilogue
+from targets.workload import Workload
 
 SPECS = [
     VtaSpec.load("vta-pynq"),

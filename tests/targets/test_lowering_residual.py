@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from targets.epilogue import parse_epilogue
 from targets.errors import WorkloadError
 from targets.vta.functional import simulate
 from targets.vta.lint import lint
@@ -18,7 +19,7 @@ from targets.vta.measure import time_rows
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.vta.verify import program_with_data
-from targets.workload import Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 SPECS = [

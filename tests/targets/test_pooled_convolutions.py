@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from targets.epilogue import parse_epilogue
 from targets.errors import WorkloadError
 from targets.reference import reference
 from targets.titles import shape
@@ -19,7 +20,7 @@ from targets.vta.lowering.batch import Lowering
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.vta.verify import mismatches
-from targets.workload import Pool, Workload, canonical, parse_epilogue, parse_workload
+from targets.workload import Pool, Workload, canonical, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, complaints
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 import tuning
+from targets.epilogue import parse_epilogue
 from targets.errors import WorkloadError
 from targets.titles import shape
 from targets.vta.bounds import bounds
@@ -21,7 +22,7 @@ from targets.vta.lowering.pool_plan import axis_of, length, maxima_of
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.vta.verify import mismatches
-from targets.workload import Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 from tests.targets.test_lowering_numbers import complaints
 
 PYNQ = VtaSpec.load("vta-pynq")

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from targets.epilogue import EpilogueOp, parse_epilogue
 from targets.errors import WorkloadError
 from targets.reference import of_shortcut, reference
 from targets.titles import shape
@@ -20,14 +21,7 @@ from targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacke
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
 from targets.vta.verify import mismatches
-from targets.workload import (
-    EpilogueOp,
-    Shortcut,
-    Workload,
-    canonical,
-    parse_epilogue,
-    parse_workload,
-)
+from targets.workload import Shortcut, Workload, canonical, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from targets import make_target
+from targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from targets.errors import WorkloadError
 from targets.vta.spec import VtaSpec
 from targets.vta.target import VtaTarget
-from targets.workload import DEFAULT_EPILOGUE, Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 from tests.targets.stock import workload_of
 
 LAYER = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")

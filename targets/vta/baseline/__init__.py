@@ -27,13 +27,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.epilogue import EpilogueOp
 from targets.errors import WorkloadError
 from targets.files import as_int, as_list, as_object, as_text, read_json
 from targets.vta.estimates import CYCLES, SHARES, estimate_template, estimator
 from targets.vta.lowering.batch import Lowering
 from targets.vta.lowering.geometry import tensor_operands
 from targets.vta.spec import VtaSpec
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 WIDE_RESIDUAL = " (int32 residual)"
 """What a source ends with whose schedule adds the residual as an int32 tensor."""

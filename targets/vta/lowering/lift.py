@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.epilogue import NEAR_BIAS, EpilogueOp
 from targets.vta.isa import ALU_MAX, ALU_MIN
 from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
 from targets.vta.spec import Machine
-from targets.workload import NEAR_BIAS, EpilogueOp, Workload
+from targets.workload import Workload
 
 HIGHEST = (1 << 15) - 256
 """The largest multiple of 256 that leaves room for a clip in an immediate."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.epilogue import EpilogueOp
 from targets.errors import WorkloadError
 from targets.reference import of_shortcut
 from targets.reference import reference as integers
@@ -18,7 +19,7 @@ from targets.vta.lowering.geometry import (
 )
 from targets.vta.lowering.lift import SUMS
 from targets.vta.spec import Machine
-from targets.workload import EpilogueOp, Workload
+from targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
 """`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`

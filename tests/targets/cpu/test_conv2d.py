@@ -19,7 +19,8 @@ from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from targets.cpu.problem import Tensors
 from targets.cpu.spec import CpuSpec, this_machine
 from targets.cpu.target import CpuTarget
-from targets.workload import Workload, parse_epilogue, parse_workload
+from targets.epilogue import parse_epilogue
+from targets.workload import Workload, parse_workload
 
 KERNEL = Convolution()
 TOLERANCE = 1e-4

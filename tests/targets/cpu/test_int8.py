@@ -20,9 +20,10 @@ from targets.cpu.kernels.tiling import MAX_UNROLLED
 from targets.cpu.problem import Tensors
 from targets.cpu.spec import DOTS, CpuSpec, this_machine
 from targets.cpu.target import CpuTarget
+from targets.epilogue import parse_epilogue
 from targets.errors import SpecError, WorkloadError
 from targets.registry import kind_of
-from targets.workload import Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 from tests.targets.cpu.compiled import called, error_of
 
 OWN = this_machine()

@@ -15,8 +15,9 @@ from targets.cpu.kernels.known import kernel_for
 from targets.cpu.problem import Tensors, reference
 from targets.cpu.spec import this_machine
 from targets.cpu.target import CpuTarget
+from targets.epilogue import parse_epilogue
 from targets.errors import WorkloadError
-from targets.workload import Workload, parse_epilogue, parse_workload
+from targets.workload import Workload, parse_workload
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 
 TARGET = CpuTarget(this_machine())
