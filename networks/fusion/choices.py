@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,3 +47,18 @@ class Choices:
 
     def __len__(self) -> int:
         return len(self.offered)
+
+
+def divided(
+    kind: Kind, looked_at: Iterable[tuple[str, tuple[str, ...], str]]
+) -> tuple[list[Choice], list[Refused]]:
+    """What may be fused and what may not, of names, the outputs of the layers concerned, and the
+    reason against it, which is empty where there is none."""
+    found: list[Choice] = []
+    refused: list[Refused] = []
+    for name, outputs, reason in looked_at:
+        if reason:
+            refused.append(Refused(kind, name, reason))
+        else:
+            found.append(Choice(kind, name, outputs))
+    return found, refused

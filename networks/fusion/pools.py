@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from networks.fusion.choices import Choice, Refused
+from networks.fusion.choices import Choice, Refused, divided
 from networks.fusion.edges import is_private, readers, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.pooling import leaves_room
@@ -15,15 +15,11 @@ from targets.layer import Layer
 
 def offered(graph: IntegerGraph) -> tuple[list[Choice], list[Refused]]:
     """The max-pools that could be done with the sums of a convolution, and those that could not."""
-    found: list[Choice] = []
-    refused: list[Refused] = []
-    for pool, convolution in _pairs(graph):
-        reason = _reason(graph, pool, convolution)
-        if reason:
-            refused.append(Refused("pool", pool.name, reason))
-        else:
-            found.append(Choice("pool", pool.name, (convolution.output, pool.output)))
-    return found, refused
+    return divided(
+        "pool",
+        ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
+         for pool, before in _pairs(graph)),
+    )  # fmt: skip
 
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:

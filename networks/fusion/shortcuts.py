@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from networks.fusion.choices import Choice, Refused
+from networks.fusion.choices import Choice, Refused, divided
 from networks.fusion.edges import is_private, readers, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
@@ -26,15 +26,11 @@ _ADDED = {"bias", "offset"}
 def offered(graph: IntegerGraph) -> tuple[list[Choice], list[Refused]]:
     """The shortcuts that could be summed with the last convolution of their block, and those that
     could not."""
-    found: list[Choice] = []
-    refused: list[Refused] = []
-    for shortcut, last in _pairs(graph):
-        reason = _reason(graph, shortcut, last)
-        if reason:
-            refused.append(Refused("shortcut", shortcut.name, reason))
-        else:
-            found.append(Choice("shortcut", shortcut.name, (shortcut.output, last.output)))
-    return found, refused
+    return divided(
+        "shortcut",
+        ((shortcut.name, (shortcut.output, last.output), _reason(graph, shortcut, last))
+         for shortcut, last in _pairs(graph)),
+    )  # fmt: skip
 
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
