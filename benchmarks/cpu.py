@@ -158,7 +158,8 @@ def again(target: Target, workload: Workload, best: Sequence[Lowered]) -> list[f
 def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str, Any]:
     """A whole network, batch 1, by each engine in turns, a process each: medians of rounds of
     medians. `rival` builds one of MetaSchedule's kernels, too, of as many trials a layer."""
-    from tuning.building import BuildOptions, build_artefact
+    from tuning.build_options import BuildOptions
+    from tuning.building import build_artefact
 
     threads = CpuSpec.parse(target.name.partition(":")[2]).threads
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,8 @@ from targets.features import Features
 from targets.files import write_atomically
 from targets.registry import make_target
 from targets.workload import Workload, parse_workload
-from tuning.building import BuildOptions, integer_network
+from tuning.build_options import BuildOptions
+from tuning.building import integer_network
 from tuning.picks import tuned_picks
 
 KEEP_EVERY = 8

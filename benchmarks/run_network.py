@@ -65,7 +65,8 @@ def main() -> None:
 def row(network: str, folder: Path, target: str, trials: int) -> str:
     """One network's line of the table."""
     if not (folder / "manifest.json").exists():
-        from tuning.building import BuildOptions, build_artefact
+        from tuning.build_options import BuildOptions
+        from tuning.building import build_artefact
 
         build_artefact(BuildOptions(model=network, out=folder, target=target, trials=trials))
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -12,16 +12,15 @@ shipped preset is in a dataset, so presets are the hardware that is tuned for. P
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks import transfer_accuracy, transfer_tuning, transfer_wrong
+from benchmarks.transfer_rows import Found
 from evaluation.datasets.build import build
 from evaluation.datasets.folder import digest_of, read_table
 from evaluation.datasets.plan import BuildOptions
 from evaluation.datasets.training import fit, judge, keep, parse_training
-from targets.files import write_atomically
 
 PARTS = {
     "tuning": transfer_tuning, "wrong": transfer_wrong, "accuracy": transfer_accuracy,
@@ -60,28 +59,6 @@ def main() -> None:
         if name in parts:
             part.measure(options, found)
             print(part.summary(found.rows[name]), flush=True)
-
-
-class Found:
-    """The rows of each part, kept in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.rows: dict[str, list[dict[str, Any]]] = {"accuracy": [], "tuning": [], "wrong": []}
-        if path.exists():
-            self.rows |= json.loads(path.read_text())
-
-    def keep(self, part: str, row: dict[str, Any]) -> None:
-        """Add a row to a part, and write all of them."""
-        self.rows[part].append(row)
-        write_atomically(self.path, (json.dumps(self.rows, indent=1) + "\n").encode())
-
-    def has(self, part: str, **key: object) -> bool:
-        """Whether a row of a part has these values."""
-        return any(
-            all(row.get(name) == value for name, value in key.items()) for row in self.rows[part]
-        )
 
 
 def _dataset(folder: Path, rows: int) -> Path:

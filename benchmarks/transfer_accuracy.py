@@ -17,7 +17,7 @@ from models.transfer.kinds import make_model
 from models.transfer.table import Table
 
 if TYPE_CHECKING:
-    from benchmarks.transfer import Found
+    from benchmarks.transfer_rows import Found
 
 KINDS = ("xgboost", "lightgbm", "mlp", "attention")
 SPLITS = ("by_target", "by_task", "within_task")

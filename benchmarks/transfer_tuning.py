@@ -45,7 +45,7 @@ from tuning.proof import untuned
 from tuning.study import study_of
 
 if TYPE_CHECKING:
-    from benchmarks.transfer import Found
+    from benchmarks.transfer_rows import Found
 
 TARGETS = ("vta-de10", "evta-zcu102", "large")
 NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")

@@ -28,7 +28,7 @@ from targets.workload import Workload
 from tuning.network import Subgraph
 
 if TYPE_CHECKING:
-    from benchmarks.transfer import Found
+    from benchmarks.transfer_rows import Found
 
 NEAR = (1.01, 1.0)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from evaluation.datasets.plan import CPU_ROWS, ROWS, SPECS, WORKLOADS
 from evaluation.datasets.plan import BuildOptions as DatasetOptions
 from targets.printable import printable
-from tuning.building import DEFAULT_TRIALS, BuildOptions
+from tuning.build_options import DEFAULT_TRIALS, BuildOptions
 from tuning.folders import OUTPUT_ROOT, below_root
 
 

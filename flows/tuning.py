@@ -16,13 +16,14 @@ from tasks.course import Course
 from tasks.flow_log import logged
 from tasks.steps import Params, TrackedNetwork, tracked_workload
 from tasks.store import CacheUse
-from tuning import run
+from tuning import run, workload_run
 from tuning.events import Listener, ignore
 from tuning.folders import OUTPUT_ROOT, below_root
 from tuning.network import Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload
 from tuning.outputs import Summary
+from tuning.workload_run import Job
 
 FLOW = "tune_network"
 RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
@@ -47,7 +48,7 @@ def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, s
     options = confined(options)
     cache = CacheUse(str(home.cache), options.fresh)
 
-    def tune_one(job: run.Job, params: Params, parent: str) -> TunedWorkload:
+    def tune_one(job: Job, params: Params, parent: str) -> TunedWorkload:
         return workload_flow(cache, job)(options, params, job.subgraph, parent)
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
@@ -70,7 +71,7 @@ def confined(options: TuningOptions) -> TuningOptions:
 
 
 def workload_flow(
-    cache: CacheUse, job: run.Job
+    cache: CacheUse, job: Job
 ) -> Flow[[TuningOptions, Params, Subgraph, str], TunedWorkload]:
     """The flow of one workload of a network."""
     title = layer(job.subgraph.names, job.study.workload)
@@ -87,6 +88,6 @@ def workload_flow(
     ) -> TunedWorkload:
         """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
         with tracked_workload(cache, job, params, parent_run_id) as steps:
-            return run.tune_workload(job, steps)
+            return workload_run.tune_workload(job, steps)
 
     return tune_workload

@@ -18,7 +18,8 @@ from targets.capabilities import blocks_of
 from targets.files import Json
 from targets.titles import shape
 from targets.workload import Workload
-from tuning.building import BuildOptions, integer_network
+from tuning.build_options import BuildOptions
+from tuning.building import integer_network
 from tuning.events import Note
 from tuning.fusing import Decided, Decision, FusionSummary, ToDecide
 from tuning.network import Subgraph

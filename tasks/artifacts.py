@@ -39,8 +39,8 @@ from tuning.command import command_of
 from tuning.fusing import Decided
 from tuning.options import TuningOptions
 from tuning.outcome import TunedWorkload, WorkloadRow
-from tuning.run import Job
 from tuning.totals import Total
+from tuning.workload_run import Job
 
 _DIGITS = 6  # of a metric that is no count
 PREFECT_LINK = "the flow run in Prefect"

@@ -11,7 +11,8 @@ from reports.building import built_note
 from reports.markdown import plain
 from tasks.progress import Progress
 from tasks.stage import step
-from tuning.building import BuildOptions, BuiltArtefact, build_artefact
+from tuning.build_options import BuildOptions
+from tuning.building import BuiltArtefact, build_artefact
 
 
 @step("{model} for {target}")

@@ -25,20 +25,21 @@ from tasks.dead_runs import retire_dead_runs
 from tasks.performer import CachedStages
 from tasks.stage import Done
 from tasks.store import CacheUse, Manifest
-from tuning import proof, run
+from tuning import proof
 from tuning.dealing import StopGain
 from tuning.events import Listener, Note, StageBegan, StageReused
 from tuning.folders import identity
 from tuning.fusing import Decided, ToDecide
-from tuning.network import Extracted, Model
+from tuning.network import Extracted, Model, Network
 from tuning.options import CHAMPION, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Summary, summary_of, target_row
 from tuning.run_file import is_complete
 from tuning.study import Study, space_of, study_of
+from tuning.workload_run import Job, tune_workload
 
 Params = dict[str, Json]
-TuneOne = Callable[[run.Job, Params, str], TunedWorkload]
+TuneOne = Callable[[Job, Params, str], TunedWorkload]
 """Tunes a workload in a flow of its own, given the parameters and the id of the network's run."""
 
 
@@ -85,7 +86,7 @@ class TrackedNetwork:
         )  # fmt: skip
         return network.read_extracted(_took(done, self.emit))
 
-    def found(self, options: TuningOptions, what: run.Network) -> None:
+    def found(self, options: TuningOptions, what: Network) -> None:
         """Opens the network's run."""
         if options.warm_start == CHAMPION:
             warm_start.check_champions(
@@ -109,11 +110,11 @@ class TrackedNetwork:
             self.emit(Note(f"{study.workload}: no champion to start from"))
         return found or (study, ExplorerState())
 
-    def tune(self, job: run.Job) -> TunedWorkload:
+    def tune(self, job: Job) -> TunedWorkload:
         """In a flow of its own, with a run in MLflow; but not again where the same command has
         ended well before, and the record has it all."""
         if self._repeats and job.seat is None and is_complete(job.options.folder):
-            tuned = run.tune_workload(job, CachedWorkload(self.cache, job.emit))
+            tuned = tune_workload(job, CachedWorkload(self.cache, job.emit))
             if tuned.reused_trials == tuned.trials:
                 return tuned
         return self.tune_one(job, self.params, self.run_id)
@@ -129,7 +130,7 @@ class TrackedNetwork:
     def write(
         self,
         options: TuningOptions,
-        what: run.Network,
+        what: Network,
         tuned: Sequence[TunedWorkload],
         wall: float,
         dealt: StopGain | None,
@@ -150,8 +151,8 @@ class TrackedNetwork:
 
 
 class CachedWorkload:
-    """Keeps `tuning.run.WorkloadSteps` in tasks that look into the cache, and tells MLflow nothing:
-    all there is to tell is there."""
+    """Keeps `tuning.workload_run.WorkloadSteps` in tasks that look into the cache, and tells MLflow
+    nothing: all there is to tell is there."""
 
     def __init__(self, cache: CacheUse, emit: Listener) -> None:
         self.cache = cache
@@ -231,7 +232,7 @@ class TrackedWorkload(CachedWorkload):
 
 @contextmanager
 def tracked_workload(
-    cache: CacheUse, job: run.Job, params: Params, parent: str
+    cache: CacheUse, job: Job, params: Params, parent: str
 ) -> Iterator[TrackedWorkload]:
     """The steps of a workload, with a run in MLflow below its network's that ends with them."""
     options = job.options
@@ -254,7 +255,7 @@ def tag_flow_run(params: Params) -> None:
         client.update_flow_run(UUID(str(flow_run.id)), tags=sorted(tags))
 
 
-def params_of(options: TuningOptions, what: run.Network) -> Params:
+def params_of(options: TuningOptions, what: Network) -> Params:
     """What identifies a run to MLflow: equal parameters, one run."""
     explorer = study_of(options, what.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}

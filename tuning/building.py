@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
 from targets.files import Json
 from targets.printable import printable
 from targets.registry import check_target, kind_of, make_target
+from tuning.build_options import BuildOptions
 from tuning.checks import check_source
 from tuning.folders import FUSION
 from tuning.labels import labels_of
@@ -24,27 +25,6 @@ if TYPE_CHECKING:
     from networks.accelerator import Accelerator, EpilogueMode
     from networks.integer.graph import IntegerGraph
     from networks.integer.pooling import PoolRule
-
-DEFAULT_TRIALS = 16
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
-    many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare`
-    refuses what the CPU would have to compute."""
-
-    model: str
-    out: Path
-    target: str = "vta-pynq"
-    schedules: Path | None = None
-    trials: int = DEFAULT_TRIALS
-    calibration: Path | None = None
-    keep_float: tuple[str, ...] = ()
-    per_channel: bool = False
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    bare: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from networks.artefact import ArtefactError
 from targets.base import Target
@@ -13,10 +12,8 @@ from targets.errors import WorkloadError
 from targets.files import Json
 from targets.registry import kind_of
 from targets.workload import Workload
+from tuning.build_options import BuildOptions
 from tuning.picks import Progress, read_picks, tuned_picks
-
-if TYPE_CHECKING:
-    from tuning.building import BuildOptions
 
 
 def build_library(

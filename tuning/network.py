@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import TypedDict
 
 import networks
 from networks.accelerator import Accelerator, EpilogueMode
 from networks.errors import NothingToOffload
 from networks.left_behind import nothing_offloaded
-from networks.network import Network
+from networks.network import Network as Read
 from targets.base import Target
 from targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from targets.errors import TilewrightError
@@ -95,6 +96,33 @@ class Extracted:
         )
 
 
+class Part(TypedDict, total=False):
+    """What was tuned instead of a whole network: the layers that were asked for, out of a network
+    of so many workloads; or a workload by itself, with its epilogue. A workload of a part counts as
+    often as in the whole network."""
+
+    layers: list[str]
+    workloads_of_network: int
+    workload: str
+    epilogue: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is tuned: the network, the target, and what of the network suits the target; `part`
+    where that is not all of it."""
+
+    model: Model
+    target: Target
+    found: Extracted
+    part: Part | None = None
+
+    @property
+    def subgraphs(self) -> tuple[Subgraph, ...]:
+        """The workloads, in order of first use."""
+        return self.found.subgraphs
+
+
 def import_model(source: str, input_shapes: InputShapes) -> Model:
     """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
     network = _network(source, _frozen(input_shapes))
@@ -165,5 +193,5 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 @lru_cache(maxsize=1)
-def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Network:
+def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Read:
     return networks.load(source, dict(shapes) or None, sandbox=True)

@@ -37,7 +37,7 @@ from tuning.study import space_of
 from tuning.totals import Macs, Total, totals
 
 if TYPE_CHECKING:
-    from tuning.run import Network
+    from tuning.network import Network, Part
 
 SCHEDULES_VERSION = 1
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
@@ -45,17 +45,6 @@ PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 
 Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 """Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
-
-
-class Part(TypedDict, total=False):
-    """What was tuned instead of a whole network: the layers that were asked for, out of a network
-    of so many workloads; or a workload by itself, with its epilogue. A workload of a part counts as
-    often as in the whole network."""
-
-    layers: list[str]
-    workloads_of_network: int
-    workload: str
-    epilogue: str
 
 
 class Summary(TypedDict):

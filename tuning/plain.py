@@ -16,11 +16,12 @@ from tuning import network as importing
 from tuning.dealing import StopGain
 from tuning.events import Listener, StageBegan, ignore
 from tuning.fusing import Decide, Decided, ToDecide
-from tuning.network import Extracted, Model
+from tuning.network import Extracted, Model, Network
 from tuning.options import CHAMPION, OptionsError, TuningOptions
 from tuning.outcome import Schedule, TunedWorkload, Untuned
 from tuning.outputs import Picture, Summary, summary_of, target_row, write_outputs
 from tuning.study import Study
+from tuning.workload_run import Job, tune_workload
 
 
 def tune_network(
@@ -65,14 +66,14 @@ class PlainNetwork:
             model, target, options.epilogue_mode, options.max_waste, options.input_shapes
         )
 
-    def found(self, options: TuningOptions, network: run.Network) -> None:
+    def found(self, options: TuningOptions, network: Network) -> None:
         pass
 
     def start_of(self, study: Study) -> tuple[Study, ExplorerState]:
         return study, ExplorerState()
 
-    def tune(self, job: run.Job) -> TunedWorkload:
-        return run.tune_workload(job, PlainWorkload(self.emit))
+    def tune(self, job: Job) -> TunedWorkload:
+        return tune_workload(job, PlainWorkload(self.emit))
 
     def decide_fusion(self, asked: ToDecide) -> Decided:
         assert self.decide is not None, "checked before the run"
@@ -82,7 +83,7 @@ class PlainNetwork:
     def write(
         self,
         options: TuningOptions,
-        network: run.Network,
+        network: Network,
         tuned: Sequence[TunedWorkload],
         wall: float,
         dealt: StopGain | None,
@@ -97,7 +98,7 @@ class PlainNetwork:
 
 @dataclass(frozen=True)
 class PlainWorkload:
-    """Keeps `tuning.run.WorkloadSteps`."""
+    """Keeps `tuning.workload_run.WorkloadSteps`."""
 
     emit: Listener
 

@@ -1,4 +1,5 @@
 """Tuning a network from its file to its output folder: the order of the steps, and nothing else.
+What is done for one of its workloads is in `tuning.workload_run`.
 
 Who performs the steps is put in: this process (`tuning.plain`), or tasks of a workflow engine.
 """
@@ -9,118 +10,37 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
-from search import (
-    ExplorerState,
-    History,
-    Known,
-    Record,
-    Round,
-    Session,
-    Setting,
-    Stages,
-    Trial,
-    rounds,
-)
-from search.fresh import Fresh
+from search import ExplorerState
 from targets.base import Target
 from targets.registry import kind_of, target_remarks
-from tuning.afresh import FinalChoice
 from tuning.at_once import each_of
 from tuning.dealing import Rules, Standing, StopGain
 from tuning.events import (
     Listener,
     NetworkFound,
     Note,
-    RoundDealt,
-    RoundDone,
-    StageBegan,
-    WorkloadBegan,
     WorkloadFound,
     WorkloadsAdded,
-    WorkloadTuned,
 )
-from tuning.final_choice import Choice
 from tuning.fitting import check_fits
 from tuning.fusing import Decided, ToDecide
-from tuning.ledgers import RecordOf, trials_of_folder
-from tuning.network import Extracted, Model, Subgraph, lone_workload, those_of
+from tuning.ledgers import trials_of_folder
+from tuning.network import Extracted, Model, Network, Part, Subgraph, lone_workload, those_of
 from tuning.options import TuningOptions
-from tuning.outcome import Schedule, TunedWorkload, Untuned, choose_schedule, mean_errors
-from tuning.outputs import Part, Summary
-from tuning.proof import bound_of, holds, roofline_of, untuned_schedule, wrong_winners
+from tuning.outcome import TunedWorkload
+from tuning.outputs import Summary
 from tuning.run_file import replaced, write_run
 from tuning.study import Study, one_owner, study_of, target_of
-from tuning.turns import Dealer, Seat, Stopped
+from tuning.turns import Dealer
 from tuning.workers import helping
+from tuning.workload_run import Job
 
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """What is tuned: the network, the target, and what of the network suits the target; `part`
-    where that is not all of it."""
-
-    model: Model
-    target: Target
-    found: Extracted
-    part: Part | None = None
-
-    @property
-    def subgraphs(self) -> tuple[Subgraph, ...]:
-        """The workloads, in order of first use."""
-        return self.found.subgraphs
-
-
-@dataclass(frozen=True)
-class Job:
-    """One workload of a run, and what all of them share; `seat` where rounds are dealt."""
-
-    options: TuningOptions
-    subgraph: Subgraph
-    study: Study
-    state: ExplorerState  # what the tuner starts from
-    record_of: RecordOf
-    emit: Listener
-    stop: threading.Event = field(default_factory=threading.Event)
-    seat: Seat | None = None
-
-
-class WorkloadSteps(Protocol):
-    """Performs what is done for one workload."""
-
-    def untuned(self, study: Study) -> Untuned:
-        """What a user has without tuning (`tuning.proof`)."""
-        ...
-
-    def stages(self, study: Study, setting: Setting) -> Stages:
-        """Who performs the stages of its rounds."""
-        ...
-
-    def measure_afresh(
-        self, study: Study, block: int, contenders: Sequence[Schedule], turns: int
-    ) -> list[Fresh]:
-        """Measure schedules in turn (`tuning.afresh`)."""
-        ...
-
-    def round_done(self, done: Round, trials: int) -> None:
-        """Called after each round; `trials` are those of the run so far."""
-        ...
-
-    def verify(self, study: Study, chosen: Schedule) -> None:
-        """The proof (`tuning.proof`). Raises `WrongSchedule`."""
-        ...
-
-    def finish(self, tuned: TunedWorkload, session: Session) -> None:
-        """Called last."""
-        ...
 
 
 class NetworkSteps(Protocol):
@@ -237,160 +157,6 @@ def _network(options: TuningOptions, target: Target, steps: NetworkSteps) -> Net
         return Network(model, target, found)
     part = {"layers": list(options.layers), "workloads_of_network": len(found.subgraphs)}
     return Network(model, target, those_of(found, options.layers), part)
-
-
-def tune_workload(job: Job, steps: WorkloadSteps) -> TunedWorkload:
-    """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
-    Raises as `tune_network`."""
-    begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
-    untuned, roofline = steps.untuned(study), roofline_of(study)
-    default = untuned.default
-    before = None if default is None else default.latency
-    job.emit(WorkloadBegan(study.workload.id, before, roofline))
-    if job.seat is not None and default is not None and study.target.deterministic:
-        _tell_untuned(job.seat, default)
-    timed: dict[int, Trial] = {}
-    session, done = _trials(job, steps)
-    final = None if study.target.deterministic else _held_choice(job, session, default, timed)
-    doubtful = study.target.deterministic or any(each.reused for each in done)
-    while final is None and doubtful and (wrong := _wrong_winners(job, session, timed)):
-        job.record_of(study, session.setting).correct(wrong)
-        session, done = _trials(job, steps)
-    if study.target.deterministic:
-        chosen = choose_schedule(study, session.history, default)
-        if chosen is not None and chosen is default:
-            chosen = default = _default_again(job, default)
-    else:
-        final = final or _final_choice(job, steps, session, default)
-        chosen, default = final.chosen, final.default
-    if chosen is not None:
-        steps.verify(study, chosen)
-    tuned = TunedWorkload(
-        study=study,
-        count=subgraph.count,
-        names=subgraph.names,
-        default=default,
-        fallback=untuned.fallback,
-        chosen=chosen,
-        roofline=roofline,
-        bound=bound_of(study),
-        trials=len(session.history),
-        invalid_trials=int((~session.history.valid).sum()),
-        lowered=sum(each.lowered for each in done),
-        failed_compiles=len(session.history.failed),
-        reused_trials=sum(len(each.configs) for each in done if each.reused),
-        timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
-        afresh=None if final is None else final.afresh,
-        model_errors=mean_errors(done),
-    )
-    steps.finish(tuned, session)
-    job.emit(WorkloadTuned(tuned))
-    return tuned
-
-
-def _wrong_winners(job: Job, session: Session, timed: dict[int, Trial]) -> Known:
-    """Trials that were recorded faster than they are, by flat index; a session built on them is to
-    be repeated, from a record that is put right. `timed` gathers all that was measured for it."""
-    job.emit(StageBegan("time_again"))
-    wrong = wrong_winners(job.study, session.history, timed)
-    if wrong:
-        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
-        job.emit(
-            Note(
-                f"{job.study.workload}: {many} recorded with another latency than "
-                f"{job.study.target_name} gives now; set aside, and what it gives now recorded"
-            )
-        )
-    return wrong
-
-
-def _held_choice(
-    job: Job, session: Session, default: Schedule | None, timed: dict[int, Trial]
-) -> FinalChoice | None:
-    """The final choice of an earlier command, if it made one of the same trials that still holds;
-    `timed` gathers what was measured to see that."""
-    choice = _choice(job, session, default)
-    held = choice.held()
-    if held is None or choice.confirmed(held, timed):
-        return held
-    job.emit(
-        Note(
-            f"{job.study.workload}: the final choice was recorded with another latency than "
-            f"{job.study.target_name} gives now; set aside, and made again"
-        )
-    )
-    return None
-
-
-def _final_choice(
-    job: Job, steps: WorkloadSteps, session: Session, default: Schedule | None
-) -> FinalChoice:
-    """Who is the best when all leaders are measured afresh, and what that one takes."""
-    return _choice(job, session, default).make(partial(steps.measure_afresh, job.study))
-
-
-def _choice(job: Job, session: Session, default: Schedule | None) -> Choice:
-    record = job.record_of(job.study, session.setting)
-    return Choice(job.study, record, session.history, default, job.options.leaders)
-
-
-def _default_again(job: Job, default: Schedule) -> Schedule | None:
-    """The untuned schedule, which won, as it is timed now: what was kept of it may be wrong."""
-    again = untuned_schedule(job.study)
-    if again is not None and holds(job.study, default.latency, again.latency):
-        return default
-    job.emit(
-        Note(
-            f"{job.study.workload}: the untuned schedule was kept with another latency than "
-            f"{job.study.target_name} gives now, which is taken instead"
-        )
-    )
-    return again
-
-
-def _trials(job: Job, steps: WorkloadSteps) -> tuple[Session, list[Round]]:
-    """All rounds of a workload: those of the record first."""
-    setting = job.study.setting
-    session = Session(setting, job.state, steps.stages(job.study, setting))
-    record = job.record_of(job.study, setting)
-    done = _rounds(job, session, record, steps)
-    for problem in record.problems:
-        job.emit(Note(problem))
-    return session, done
-
-
-def _rounds(job: Job, session: Session, record: Record, steps: WorkloadSteps) -> list[Round]:
-    options, seat, trials, found = job.options, job.seat, 0, []
-    most = options.trials if seat is None else seat.dealer.most_trials
-    more = None if seat is None else partial(_more, job, seat)
-    for done in rounds(session, record, trials=most, batch=options.batch, more=more):
-        found.append(done)
-        trials += len(done.configs)
-        steps.round_done(done, trials)
-        valid = float(np.mean(session.history.valid[:trials]))
-        job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
-        if job.stop.is_set():
-            raise Stopped("stopped; the same command goes on from here")
-    if seat is not None:
-        seat.rest()
-    return found
-
-
-def _more(job: Job, seat: Seat, history: History) -> int:
-    """How many trials the next round may have, once the workload is dealt one."""
-    granted = seat.more(history)
-    if granted:
-        dealer = seat.dealer
-        job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
-    return granted
-
-
-def _tell_untuned(seat: Seat, default: Schedule) -> None:
-    """What trials have to beat, if it can be chosen; in the unit of `History.latency`."""
-    latency = default.latency
-    if not default.compared:
-        seat.tell_untuned(float(latency.cycles) if latency.cycles > 0 else latency.seconds)
 
 
 def _tuned(

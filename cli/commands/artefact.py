@@ -70,7 +70,8 @@ def build(
     from cli.views.artefact import show_built
     from cli.views.building import Building
     from cli.views.terminal import Terminal
-    from tuning.building import BuildOptions, build_artefact
+    from tuning.build_options import BuildOptions
+    from tuning.building import build_artefact
 
     if schedules is not None and trials is not None:
         raise TilewrightError("give either --schedules or --trials: both say what is built")

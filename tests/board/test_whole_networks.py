@@ -16,7 +16,8 @@ from networks.zoo import digits
 from targets import make_target
 from targets.vta.spec import VtaSpec
 from tests.board.boards import run
-from tuning.building import BuildOptions, integer_network
+from tuning.build_options import BuildOptions
+from tuning.building import integer_network
 from tuning.picks import tuned_picks
 
 TARGET = "vta-pynq"

@@ -18,7 +18,8 @@ from reports.fusion import fusion_page
 from search import read
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
-from tuning.building import BuildOptions, build_artefact
+from tuning.build_options import BuildOptions
+from tuning.building import build_artefact
 from tuning.checks import check
 from tuning.events import Event, Note, WorkloadsAdded
 from tuning.options import OptionsError

@@ -36,7 +36,8 @@ from targets.cpu.spec import CpuSpec
 from targets.cpu.target import CpuTarget
 from targets.files import Json
 from targets.workload import Workload
-from tuning.building import BuildOptions, build_artefact
+from tuning.build_options import BuildOptions
+from tuning.building import build_artefact
 
 FILES = {"manifest.json", "network.so", "check.npz"}
 

@@ -20,7 +20,8 @@ from targets.capabilities import Blocks
 from targets.layer import Layer
 from targets.registry import make_target
 from targets.workload import Pool, Workload, canonical, parse_workload
-from tuning.building import BuildOptions, integer_network
+from tuning.build_options import BuildOptions
+from tuning.building import integer_network
 from tuning.picks import pool_rule
 
 BLOCKS = Blocks(1, 16, 16)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from targets import make_target
 from targets.capabilities import Latency
 from targets.workload import parse_workload
-from tuning.network import Extracted, Model, Subgraph
+from tuning.network import Extracted, Model, Network, Subgraph
 from tuning.options import TuningOptions
 from tuning.outcome import Schedule, TunedWorkload
 from tuning.outputs import Summary, summary_of
-from tuning.run import Network
 from tuning.study import study_of
 
 OPTIONS = TuningOptions(model="net", trials=8)
