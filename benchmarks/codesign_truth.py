@@ -1,6 +1,6 @@
 """Hardware and schedules solved together, so that a search over both can be judged.
 
-    python -m benchmarks.codesign_truth --out built/truth            # half an hour of one core
+    python -m benchmarks.codesign_truth --out built/truth            # minutes of one core
     python -m benchmarks.codesign_truth --out built/truth --bare     # the same without Prefect
     python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
 

@@ -14,9 +14,8 @@ from fusion.figures import LAYER, Figures
 from fusion.problem import Labelling, Problem
 from targets.features import Features
 
-KINDS = ("activation", "pool", "siblings", "shortcut", "slice")
-"""In the order of a policy's columns. There is nothing to decide about slices any more; without
-their column no policy could be read that was trained with it."""
+KINDS = ("activation", "pool", "siblings", "shortcut")
+"""In the order of a policy's columns."""
 _BEHIND = (
     *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
     "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",

@@ -155,17 +155,12 @@ def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> No
 def _log_run(
     subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, Outcome]]
 ) -> None:
-    """Final figures and all files, to MLflow."""
+    """What the curves do not say, and all files, to MLflow."""
     options, outcome = about()
     summary, best = outcome.summary, outcome.summary["best"]
-    figures = {
-        "front_size": float(summary["front"]),
-        "machines_seen": float(summary["hardware"]["seen"]),
-        "compiles": float(summary["compiles"]),
-        "wall_seconds": summary["wall_seconds"],
-    }
+    figures = {"compiles": float(summary["compiles"]), "wall_seconds": summary["wall_seconds"]}
     if best is not None:
-        figures |= {"best_area": best["area"], "best_milliseconds": best["milliseconds"]}
+        figures["best_area"] = best["area"]
     tracking.log_results(run_id, figures)
     for name in (folder.FRONT, folder.TRIALS, folder.SUMMARY, folder.PAGE):
         tracking.log_file(run_id, options.folder / name)
@@ -181,7 +176,7 @@ def curves(event: Standing) -> dict[str, float]:
         "latency/best_milliseconds": 1e3 * event.latency,
         "front/hypervolume": event.hypervolume,
         "front/size": float(event.front),
-        "machines": float(event.machines),
+        "machines_seen": float(event.machines),
     }
 
 

@@ -52,7 +52,8 @@ def searching(console: Console) -> Iterator[Listener]:
                     bars.update(bar, completed=event.trials, description=standing_text(event))
                     if not console.is_terminal and time.monotonic() - spoke > _QUIET_SECONDS:
                         spoke = time.monotonic()
-                        say(console, f"… {event.trials:,} trials, {standing_text(event)}")
+                        trials = f"{event.trials:,} {plural(event.trials, 'trial')}"
+                        say(console, f"… {trials}, {standing_text(event)}")
 
         yield hear
 
