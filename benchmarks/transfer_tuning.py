@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 TARGETS = ("vta-de10", "evta-zcu102", "large")
 NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
 TRIALS = 64
-WARM_BATCH = 4
+WARM_BATCH = 3
 RESAMPLES = 2000
 
 

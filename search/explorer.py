@@ -68,6 +68,12 @@ class History:
         where a trial is not valid."""
         return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
 
+    @cached_property
+    def possible(self) -> NDArray[np.float64]:
+        """Latency, shape (n,), in its unit: infinite where a trial gave none that can be true."""
+        found = self.latency
+        return np.where(np.isfinite(found) & (np.nan_to_num(found) > 0), found, np.inf)
+
     @property
     def log_latency(self) -> NDArray[np.float64]:
         """log2 of it, shape (n,): what models of performance learn."""

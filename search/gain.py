@@ -26,8 +26,7 @@ so what is unknown is a factor of two."""
 def best_latency(history: History) -> float | None:
     """In the unit of `History.latency`: cycles where the target counts them, else seconds; None
     without a valid trial."""
-    found = _latencies(history)
-    best = float(np.min(found)) if len(found) else np.inf
+    best = float(np.min(history.possible, initial=np.inf))
     return best if np.isfinite(best) else None
 
 
@@ -71,7 +70,7 @@ def expected_improvement(history: History, trials: int, untuned: float | None = 
     that are missing count as `WIDEST`), b/(n+b) falls, every d_r counts half, and the sum of
     weights does not fall.
     """
-    latencies = _latencies(history)
+    latencies = history.possible
     made = len(latencies)
     if trials < 1 or not np.isfinite(latencies).any():
         return 0.0
@@ -85,13 +84,6 @@ def expected_improvement(history: History, trials: int, untuned: float | None = 
     if behind <= 0 or not found:
         return found
     return found * float(np.exp(-behind / max(spacing, known / weight if known else 0.0)))
-
-
-def _latencies(history: History) -> NDArray[np.float64]:
-    """Shape (n,): infinite where a trial gave no latency that can be true."""
-    found = history.latency
-    possible = np.isfinite(found) & (np.nan_to_num(found) > 0)
-    return np.where(possible, found, np.inf)
 
 
 def _spacing(latencies: NDArray[np.float64]) -> float:
