@@ -117,9 +117,11 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
         return min(reached(a, last(b)[0])[cost], spent(a)[cost]) / reached(b, last(b)[0])[cost]
 
     there = sum(np.isfinite(reached(a, last(b)[0])[0]) for _, a, b in pairs)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where one has no front at all
+        volumes = ratios(lambda a, b: float(np.divide(last(a)[1], last(b)[1])))
     return (
         f"  {entry:28} throughput {ratios(lambda a, b: last(b)[0] / last(a)[0])} x; hypervolume "
-        f"{ratios(lambda a, b: last(a)[1] / last(b)[1])} x; CPU seconds "
+        f"{volumes} x; CPU seconds "
         f"{ratios(lambda a, b: a['cpu_seconds'] / b['cpu_seconds'])} x; compiles "
         f"{ratios(lambda a, b: a['compiled'] / b['compiled'])} x; as fast in {there} of "
         f"{len(pairs)}, after {ratios(lambda a, b: until_there(a, b, 0))} x the trials and "
@@ -130,7 +132,8 @@ def _beside(entry: str, pairs: Sequence[Pair]) -> str:
 def interval(ratios: NDArray[np.float64], seeds: Sequence[int]) -> str:
     """Geometric mean of ratios (runs,), and its 95 % bootstrap interval over seeds, which are drawn
     whole: all ratios of a seed, whatever the networks, go together."""
-    logs = np.log(ratios)
+    with np.errstate(divide="ignore"):  # of a run that found nothing
+        logs = np.log(ratios)
     if not np.isfinite(logs).all():
         return f"{np.exp(np.median(logs)):.3f} (median; some runs found nothing)"
     kinds = sorted(set(seeds))

@@ -40,8 +40,7 @@ _NEAR = 4.0  # expected errors from the best estimate within which the first bat
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
-_DRAWN = 2048  # configs that checks are chosen from
-_NEW = 256  # configs a trial that are drawn anew where others are remembered
+_DRAWN = 2048  # configs that checks are chosen from, and new ones where others are remembered
 _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
 
@@ -71,7 +70,7 @@ class Default(BaseExplorer):
     ) -> Candidates:
         rng, beliefs = problem.rng(history.round, "generate"), self._beliefs(problem, state)
         wanted = self._wanted(beliefs, n)
-        configs, prior = self._pool(beliefs, history, n, rng)
+        configs, prior = self._pool(beliefs, history, rng)
         if not len(configs):
             return Candidates(configs)
         if not state.models and prior is None:
@@ -103,10 +102,10 @@ class Default(BaseExplorer):
         return Candidates(configs, scores).take(rows[: 2 * wanted])
 
     def _pool(
-        self, beliefs: Beliefs, history: History, n: int, rng: np.random.Generator
+        self, beliefs: Beliefs, history: History, rng: np.random.Generator
     ) -> tuple[Configs, Prior | None]:
-        """What the models are asked about for a batch of `n`, of a large space a part: what is
-        believed to be good, or else a random part and the neighbours of the best."""
+        """What the models are asked about, of a large space a part: what is believed to be good, or
+        else a random part and the neighbours of the best."""
         space, size = beliefs.problem.space, self.table.pool
         if beliefs.problem.transferred is not None and not beliefs.estimates:
             size = self.table.asked  # each is a question to it
@@ -115,7 +114,7 @@ class Default(BaseExplorer):
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
             if not beliefs.estimates and len(history):  # it may know nothing of the best
-                flat = np.union1d(flat, candidates.sample(space, _NEW * n, tried, rng))
+                flat = np.union1d(flat, candidates.sample(space, _DRAWN, tried, rng))
             flat = candidates.without(flat, tried)
             if len(flat):
                 configs = space.unravel(flat)

@@ -16,7 +16,7 @@ class DefaultOptions(Options):
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")
     warm_alpha: float = Field(
-        11.0, ge=0, description="the same as alpha, where a transferred model judges programs"
+        23.0, ge=0, description="the same as alpha, where a transferred model judges programs"
     )
     looking: float = Field(
         1.0, ge=0, description="at most so much time for lowering beyond a batch, per time of it"
