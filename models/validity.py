@@ -2,10 +2,12 @@
 
 The veto threshold is calibrated by cross-validation: a twentieth of the lowest out-of-fold chance
 any measured valid config got, so that a good config the model has not seen is hardly ever vetoed.
+It takes four times as long as the model itself, and is worked out only where it decides anything.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -33,15 +35,31 @@ class Validity(XGBoost):
         self.calibrate = bool(parameters.get("calibrate", 1))
         rest = {k: v for k, v in parameters.items() if k != "calibrate"}
         super().__init__(seed, True, rest)
+        self._uncalibrated: tuple[Matrix, NDArray[np.float64]] | None = None
 
     def _fit(self, x: Matrix, y: NDArray[np.float64]) -> None:
         super()._fit(x, y)
-        self.booster.set_attr(threshold=repr(self._threshold(x, y) if self.calibrate else 0.0))
+        self._uncalibrated = (x, y) if self.calibrate else None
+        if not self.calibrate:
+            self.booster.set_attr(threshold=repr(0.0))
 
     @property
     def threshold(self) -> float:
         """Configs below this chance may be vetoed."""
+        if self._uncalibrated is not None:
+            self.booster.set_attr(threshold=repr(self._threshold(*self._uncalibrated)))
+            self._uncalibrated = None
         return float(self.booster.attr("threshold") or 0.0)
+
+    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which configs may not be vetoed, by their chances, both (n,)."""
+        if self._uncalibrated is not None and chance.min(initial=1.0) >= _MARGIN:
+            return np.ones(len(chance), np.bool_)  # no threshold is above it
+        return np.asarray(chance >= self.threshold)
+
+    def save(self, path: Path) -> None:
+        _ = self.threshold  # is kept with the trees
+        super().save(path)
 
     def _threshold(self, x: Matrix, y: NDArray[np.float64]) -> float:
         if min(y.sum(), len(y) - y.sum()) < _FOLDS:

@@ -88,6 +88,10 @@ class VetoModel(CostModel, Protocol):
         """Configs below this chance may be vetoed."""
         ...
 
+    def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which configs may not be vetoed, by their chances, both (n,)."""
+        ...
+
 
 class Learners(Protocol):
     """Where an explorer gets features and untrained models from."""

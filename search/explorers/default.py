@@ -193,8 +193,7 @@ class Default(BaseExplorer):
         wanted = self._wanted(self._beliefs(problem, state), n)
         if "V" not in state.models:
             return candidates.take(np.arange(min(wanted, len(candidates))))
-        threshold = cast(VetoModel, state.models["V"]).threshold
-        passed = candidates.scores["V"] >= threshold
+        passed = cast(VetoModel, state.models["V"]).passed(candidates.scores["V"])
         order = np.concatenate([np.flatnonzero(passed), np.flatnonzero(~passed)])[:wanted]
         kept = candidates.take(order)
         looked_at = int(order[passed[order]].max(initial=-1)) + 1
