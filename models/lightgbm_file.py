@@ -93,10 +93,12 @@ def _check_tree(text: str, number: int, features: int) -> None:
         found = _floats(facts[name])
         if len(found) != length and not (leaves == 1 and not len(found)):
             raise ValueError("a tree's lists are not those of its nodes")
-    for name, length in (("threshold", leaves - 1), ("leaf_value", leaves)):
-        found = _floats(facts[name])
-        if len(found) != length or not np.isfinite(found).all():
-            raise ValueError("a tree's numbers are none")
+    # A cut that only tells what is unknown from all numbers lies at infinity.
+    cuts, values = _floats(facts["threshold"]), _floats(facts["leaf_value"])
+    if len(cuts) != leaves - 1 or np.isnan(cuts).any():
+        raise ValueError("a tree's cuts are none")
+    if len(values) != leaves or not np.isfinite(values).all():
+        raise ValueError("a tree's numbers are none")
     split, kinds = _integers(facts["split_feature"]), _integers(facts["decision_type"])
     left, right = _integers(facts["left_child"]), _integers(facts["right_child"])
     if any(len(each) != leaves - 1 for each in (split, kinds, left, right)):

@@ -2,9 +2,10 @@
 and files, and a version of a registered model.
 
 The registered model is `tilewright.transfer.<kind>`; its alias `newest` names the version made
-last, and `champion` the one that orders best of those on the same dataset and split: never one
-that was fine-tuned, which is better on some hardware and maybe nowhere else. What lies there is the
-model's own folder (`models.transfer.files`); no pickle is involved.
+last, and `champion` the one that orders best of those judged on the same rows. One judged on others
+takes its place only if it has learned from more rows, and never one that was fine-tuned, which is
+better on some hardware and maybe nowhere else. What lies there is the model's own folder
+(`models.transfer.files`); no pickle is involved.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ __all__ = [
 
 NEWEST = "newest"
 FLAVOUR: ModuleType = mlflow.pyfunc
-_SCORE, _SPLIT, _DATASET = "pairwise_accuracy", "split", "dataset"
+_SCORE, _SPLIT, _DATASET, _ROWS = "pairwise_accuracy", "split", "dataset", "rows"
+_JUDGED_ON = ("dataset", "split", "split_seed", "split_rows", "held_out")
+"""Tags that are equal of versions that were judged on the same rows."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,10 @@ def _register(
     tags = {
         _DATASET: str(metrics[_DATASET]),
         _SPLIT: options.split,
+        "split_seed": str(options.seed),
+        "split_rows": str(options.rows or "all"),
+        "held_out": repr(options.held_out),
+        _ROWS: str(metrics[_ROWS]),
         _SCORE: repr(metrics[_SCORE]),
         **_start(metrics),
     }
@@ -188,14 +195,16 @@ def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
 
 
 def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
-    """Whether no champion was judged on the same rows and ordered them better."""
+    """Whether there is no champion, or one that ordered the same rows no better, or one that was
+    judged on others and has learned from fewer."""
     try:
         champion = client.get_model_version_by_alias(name, ALIAS)
     except MlflowException:
         return True
-    if any(champion.tags.get(each) != tags[each] for each in (_DATASET, _SPLIT)):
-        return True
+    same = all(champion.tags.get(each) == tags[each] for each in _JUDGED_ON)
+    by = _SCORE if same else _ROWS
     try:
-        return float(tags[_SCORE]) >= float(champion.tags.get(_SCORE, "nan"))
-    except ValueError:
+        mine, its = float(tags[by]), float(champion.tags[by])
+    except (KeyError, ValueError):  # of an earlier version, or changed by hand
         return True
+    return mine >= its if same else mine > its

@@ -45,6 +45,12 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
         say(console, f"{as_text(found['kind'])} on {rows:,} rows in {seconds}")
         if found["seen"] is True:
             say(console, "it was trained on part of this dataset: these are no unseen rows")
+        elif found["hardware_seen"] is not None:
+            told = (
+                f"{as_number(found[f'{of}_seen']):,} of {as_number(found[of]):,} {title}"
+                for of, title in (("hardware", "pieces of hardware"), ("workloads", "workloads"))
+            )
+            say(console, f"it has learned from other rows of {' and '.join(told)}")
         return
     text = (
         f"{as_text(found['kind'])}, {as_text(found['split'])}: {rows:,} rows in {seconds}, "

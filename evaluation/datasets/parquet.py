@@ -24,7 +24,8 @@ N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
 
 WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
 _TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
-"""Of the columns that a file must have beside features, which are float32."""
+"""Of the columns that a file must have beside features, which are float32. Whole numbers of another
+width and numbers of another precision are read as these, if they fit."""
 MOST_ROWS = 1 << 22
 """Of a file."""
 MOST_UNPACKED = 4 << 30
@@ -74,15 +75,17 @@ class Reader:
         if len(set(schema.names)) != len(schema.names):
             raise ValueError("it has a column twice")
         for name, kind in _TYPES.items():
-            if name not in schema.names or schema.field(name).type != kind:
+            if name not in schema.names or not _reads_as(schema.field(name).type, kind):
                 raise ValueError(f"it lacks a column {name} of type {kind}")
         places = {column.name: place for place, column in enumerate(known)}
         self._features = {
             name: places[name] for name in schema.names if name in places and name not in _TYPES
         }
         for name in schema.names:
-            if name in self._features and schema.field(name).type != pa.float32():
-                raise ValueError(f"its column {name!r:.60} is {schema.field(name).type}, not float")
+            if name in self._features and not _reads_as(schema.field(name).type, pa.float32()):
+                raise ValueError(
+                    f"its column {name!r:.60} is {schema.field(name).type}; write it as float32"
+                )
             if name not in self._features and name not in (*_TYPES, CONFIG):
                 raise ValueError(f"its column {name!r:.60} is not listed")
 
@@ -114,11 +117,21 @@ class Reader:
             table = self._file.read(columns=[name], use_threads=False)
             table.validate(full=True)
             column = table.column(0)
+            if kind in (np.int32, np.int8):
+                column = column.cast(_TYPES[name])  # refuses what does not fit
             if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
                 raise ValueError(f"its column {name!r:.60} lacks values")
-            return np.asarray(column.to_numpy(), dtype=kind)
+            with np.errstate(over="ignore"):  # infinite then, which is refused
+                return np.asarray(column.to_numpy(), dtype=kind)
         except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
             raise ValueError(f"its column {name!r:.60} cannot be read ({error!s:.80})") from None
+
+
+def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether numbers of a type may be read as those of another."""
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_integer(given))
+    return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
 
 
 def _opened(data: bytes) -> pq.ParquetFile:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from evaluation.datasets.about import About, read_about
 from evaluation.datasets.errors import DatasetError
 from evaluation.datasets.folder import digest_of, read_table
 from evaluation.datasets.metrics import Scores, score
@@ -24,6 +25,7 @@ from models.transfer.table import Table
 from targets.errors import UnknownName
 from targets.features import Features
 from targets.files import Json, canonical, write_atomically
+from targets.workload import Workload
 
 METRICS = "metrics.json"
 START = "start"
@@ -31,6 +33,9 @@ START = "start"
 BEFORE = "before_fine_tuning"
 """A figure: the pairwise accuracy of that one on the same rows."""
 _EARLIER = "earlier_datasets"
+_KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
+"""Facts: short ids of what a model has rows of, separated by spaces."""
+_SHORT = 12  # characters of a fingerprint or a workload's id
 Say = Callable[[str], None]
 
 
@@ -52,7 +57,9 @@ class TrainingOptions(BaseModel):
         json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](KINDS)),
     )
     seed: int = Field(default=0, ge=0, description="same seed, same split")
-    minutes: float = Field(default=30.0, gt=0, description="training ends after so long at most")
+    minutes: float = Field(
+        default=30.0, gt=0, allow_inf_nan=False, description="training ends after so long at most"
+    )
     rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
     threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
     start: str = Field(default="", description="folder of a model that is gone on with")
@@ -137,6 +144,8 @@ def fit(options: TrainingOptions, table: Table, say: Say = lambda text: None) ->
     training = model.fit(table.rows(train), say=say, start=start)
     if start is not None:
         model.facts.update(_descent(options, start))
+    about = read_about(Path(options.dataset))
+    model.facts.update(_knows(about, table.rows(train), start))
     model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
     return Fitted(model, training, table.rows(test), start)
 
@@ -145,6 +154,24 @@ def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
     """Which model another comes from, and the digests of all that was learned from before."""
     before = (str(start.facts.get(name, "")) for name in (_EARLIER, "dataset"))
     return {START: identity_of(Path(options.start)), _EARLIER: " ".join(filter(None, before))}
+
+
+def _knows(about: About, table: Table, start: Transferred | None) -> dict[str, str]:
+    """Which hardware and workloads a model has rows of, those it started from among them."""
+    found = {}
+    for of, ids in _ids(about, table).items():
+        before = "" if start is None else str(start.facts.get(_KNOWN[of], ""))
+        found[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
+    return found
+
+
+def _ids(about: About, table: Table) -> dict[str, set[str]]:
+    """Short ids of the hardware and the workloads that a table of this dataset has rows of."""
+    hardware = {about.hardware[k].fingerprint[:_SHORT] for k in np.unique(table.hardware)}
+    workloads = {
+        Workload.from_json(about.workloads[k]).id[:_SHORT] for k in np.unique(table.workload)
+    }
+    return {"hardware": hardware, "workloads": workloads}
 
 
 def judge(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Json]:
@@ -191,7 +218,19 @@ def judge_elsewhere(
     return found | {
         "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
         "dataset": digest, "seen": digest in learned.split(),
+        **_seen(model, _ids(read_about(dataset), table)),
     }  # fmt: skip
+
+
+def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
+    """How many pieces of hardware and workloads are judged on, and of how many the model has
+    learned rows; null where it does not say."""
+    found: dict[str, Json] = {}
+    for of, these in ids.items():
+        known = model.facts.get(_KNOWN[of])
+        seen = None if known is None else len(these & set(str(known).split()))
+        found |= {of: len(these), f"{of}_seen": seen}
+    return found
 
 
 def figures(model: Transferred, table: Table, start: Transferred | None = None) -> dict[str, Json]:

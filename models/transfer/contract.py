@@ -48,7 +48,9 @@ class CommonOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    minutes: float = Field(default=30.0, gt=0, description="training ends after so long at most")
+    minutes: float = Field(
+        default=30.0, gt=0, allow_inf_nan=False, description="training ends after so long at most"
+    )
     threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
     drop_program: float = Field(
         default=0.25, ge=0, lt=1,

@@ -10,6 +10,7 @@ computed is NaN.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,12 @@ _STARTS = {
 """Counts of which each waits for the memory once."""
 _STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
 """Counts of which each takes its unit a cycle more."""
+INGREDIENTS = tuple(
+    f"program {name}"
+    for counts in (_BUSY, _STARTS, _STEPS)
+    for name in chain.from_iterable(counts.values())
+)
+"""Columns that `REFERENCE` is made of, of which nothing is known of programs that have none."""
 _SETS = {
     "inp": ("batch", "block_in"), "wgt": ("block_in", "block_out"), "out": ("batch", "block_out"),
 }  # fmt: skip

@@ -53,7 +53,7 @@ def descend(
     """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
     are those of `models.transfer.neural.NeuralOptions` with a batch. With weights to `start` from,
     those are returned that are least off on the rows kept back, after whichever epoch."""
-    begun, rng = time.monotonic(), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     count = len(lesson.x)
     batch = min(options.batch, count)
     per_epoch = -(-count // batch)
@@ -66,15 +66,20 @@ def descend(
         weights: Any = {name: jnp.array(each) for name, each in first.items()}
         best = None if start is None else _Best(network, lesson, scaled, options, start)
         adam = _adam().init(weights)
-        done, looked, started = 0, 0.0, 0.0
+        done, looked = 0, 0.0
         steps = _FIRST_STEPS if best is None else min(per_epoch, _MOST_STEPS)
         draws = _Draws(count, batch, rng)
+        weights, adam, _ = _loop(  # no step: compiled, and the clock has seen none of it
+            network, weights, adam, x, y, np.zeros((_MOST_STEPS, batch), np.int32), np.int32(0),
+            np.uint32(0), np.float32(0.0), taken,
+        )  # fmt: skip
+        started = time.monotonic()
         while done < total:
             now = time.monotonic()
             if now > lesson.until:
                 break
             steps = min(steps, total - done)
-            share = max(done / total, _share(now, started, lesson.until) if started else 0.0)
+            share = max(done / total, _share(now, started, lesson.until))
             rate = options.learning_rate * min(1.0, (1.0 - share) / max(options.fall, 1e-9))
             rows = np.zeros((_MOST_STEPS, batch), np.int32)  # of one shape: compiled once
             rows[:steps] = draws.take(steps)
@@ -86,22 +91,16 @@ def descend(
             done += steps
             if best is not None:
                 best.look(weights)
-            if not started:  # the first loop compiled
-                started = time.monotonic()
-                begun_steps = done
-            else:
-                took = time.monotonic() - now
-                if best is None and took < _LOOP_SECONDS / 2:
-                    steps = min(2 * steps, _MOST_STEPS)
+            took = time.monotonic() - now
+            if best is None and took < _LOOP_SECONDS / 2:
+                steps = min(2 * steps, _MOST_STEPS)
             if share >= looked:
                 looked = share + _LOOK_EVERY
                 lesson.say(
                     f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
                 )
         found = best.weights if best is not None else _kept(weights)
-    end = time.monotonic()
-    pace = (end - started) / max(done - begun_steps, 1) if started else 0.0
-    seconds = pace * done if done > _FIRST_STEPS else end - begun
+    seconds = time.monotonic() - started
     stopped = "epochs" if done >= total else "minutes"
     return found, Learned(done / per_epoch, options.epochs, seconds, stopped)
 

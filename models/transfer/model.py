@@ -20,6 +20,7 @@ from models.transfer.prepared import (
     Labels,
     Matrix,
     aligned,
+    half_known,
     held_out,
     is_late,
     kept_back,
@@ -27,7 +28,9 @@ from models.transfer.prepared import (
     labels,
     less_constants,
     masked,
+    of_tasks,
     reference,
+    uncompiled,
 )
 from models.transfer.table import Table
 from targets.errors import TilewrightError
@@ -57,7 +60,8 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Learned:
-    """How many epochs were done of how many, in how many seconds, and by what they ended."""
+    """How many epochs were done of how many, in how many seconds, without what had to be compiled
+    first, and by what they ended."""
 
     epochs: float
     asked: int
@@ -128,17 +132,36 @@ class Transferred(ABC):
         learned = self._learn(lesson, start)
         self._spread = self._usual_error(lesson)
         taken = time.monotonic() - begun
-        full = learned.seconds * learned.asked / max(learned.epochs, 1e-9)
+        beside = taken - learned.seconds  # to load, to compile, for the chance to run
+        full = beside + learned.seconds * learned.asked / max(learned.epochs, 1e-9)
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features) -> Prediction:
         """As `TransferModel.predict`."""
         x = aligned(features, self.columns)
+        half = half_known(x, self.columns)
+        x = uncompiled(x, self.columns, half)
         late = is_late(self.columns)
-        compiled = ~np.isnan(x[:, late]).all(axis=1)
+        compiled: NDArray[np.bool_] = np.asarray(~np.isnan(x[:, late]).all(axis=1))
         spread = np.where(compiled, *self._spread)
         known = np.nan_to_num(reference(x, self.columns).astype(np.float64))
-        return Prediction(self._rank(x) + known, spread, self._chance.predict(x[:, ~late]))
+        said = self._rank(x) + known
+        if half.any() and compiled.any():
+            said[half] += self._constants(x, compiled, said)[half]
+        return Prediction(said, spread, self._chance.predict(x[:, ~late]))
+
+    def _constants(
+        self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """By how much what is said of `compiled` rows of a task is above what would be said of them
+        before that, for every row, shape (rows,): so that one task's programs, of which some are
+        half known, can be compared. Of a task without compiled rows it is that of all."""
+        early = self._rank(uncompiled(x[compiled], self.columns, np.ones(compiled.sum(), np.bool_)))
+        above, task = said[compiled] - early, of_tasks(x, self.columns)
+        rows = np.bincount(task[compiled], minlength=task.max() + 1)
+        total = np.bincount(task[compiled], above, minlength=task.max() + 1)
+        each = np.where(rows > 0, total / np.maximum(rows, 1), above.mean())
+        return np.asarray(each[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
         """As `TransferModel.save`."""
@@ -201,6 +224,7 @@ class _Given:
     @staticmethod
     def of(table: Table, names: tuple[str, ...]) -> _Given:
         x = aligned(table.features, names)
+        x = uncompiled(x, names, half_known(x, names))
         return _Given(x, labels(table, x, names), table.task, table.valid)
 
     def learned(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.transfer.contract import TransferError
-from models.transfer.derived import LATE, PEAK, REFERENCE, with_derived
+from models.transfer.derived import INGREDIENTS, LATE, PEAK, REFERENCE, with_derived
 from models.transfer.table import Table
 from targets.features import Features
 
@@ -89,6 +89,28 @@ def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
     if REFERENCE not in names:
         return np.full(len(x), np.nan, np.float32)
     return x[:, list(names).index(REFERENCE)]
+
+
+def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Of rows (rows, names) those of programs whose `reference` lacks an ingredient, (rows,). What
+    is learned of compiled programs is the difference to it, so these are taken as not compiled."""
+    if REFERENCE not in names:
+        return np.zeros(len(x), np.bool_)
+    made_of = np.isin(list(names), INGREDIENTS)
+    return np.isnan(reference(x, names)) & ~np.isnan(x[:, made_of]).all(axis=1)
+
+
+def uncompiled(x: Matrix, names: Sequence[str], rows: NDArray[np.bool_]) -> Matrix:
+    """`x` (rows, names) in which these rows, (rows,), look as if nobody had compiled them."""
+    return np.where(rows[:, None] & is_late(names), np.float32(np.nan), x) if rows.any() else x
+
+
+def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
+    """A number a row of `x` (rows, names), equal where workload and hardware are, (rows,)."""
+    told = [name.startswith(("workload ", "hardware ")) for name in names]
+    columns = np.ascontiguousarray(np.nan_to_num(x[:, told], nan=np.inf))
+    keys = columns.view(f"V{columns.strides[0]}")[:, 0] if columns.shape[1] else np.zeros(len(x))
+    return np.asarray(np.unique(keys, return_inverse=True)[1], dtype=np.int64)
 
 
 def labels(table: Table, x: Matrix, names: Sequence[str]) -> tuple[Labels, Labels]:

@@ -40,6 +40,8 @@ def test_a_model_is_trained_judged_and_judged_again_on_other_rows(place: Place) 
     again = json.loads(done.stdout)
     assert again.keys() >= FIGURES
     assert again["seen"] is True
+    assert again["hardware_seen"] == again["hardware"] > 0
+    assert 0 < again["workloads_seen"] < again["workloads"], "some were held out"
     shown = place.run("model", "score", "model", "--dataset", str(SLICE)).stdout
     assert "no unseen rows" in shown
 
@@ -76,6 +78,11 @@ def test_a_model_is_a_version_with_aliases_dataset_and_figures(
     theirs = client.get_run(str(tuned.run_id)).data
     best = client.get_model_version_by_alias("tilewright.transfer.xgboost", "champion")
     assert best.version == version.version, "it is better on some hardware alone"
+    small = place.run(*FINE[:4], "--split", "by_task", "--rows", "300", "--option", "trees=3",
+                      "--out", "small")  # fmt: skip
+    assert small.returncode == 0, small.stderr
+    best = client.get_model_version_by_alias("tilewright.transfer.xgboost", "champion")
+    assert best.version == version.version, "the other is judged on other rows and knows fewer"
     assert tuned.tags["start_model"] == identity_of(tmp_path / "model")
     assert theirs.tags["start_model"] == tuned.tags["start_model"]
     assert theirs.metrics["before_fine_tuning"] > 0.5
@@ -91,6 +98,7 @@ def test_a_model_is_a_version_with_aliases_dataset_and_figures(
         (("train", "--dataset", str(SLICE), "--out", "m", "--kind", "mlpp"), "did you mean mlp"),
         (("train", "--dataset", str(SLICE), "--out", "m", "--split", "by_tusk"), "by_task"),
         (("train", "--dataset", str(SLICE), "--out", "m", "--minutes", "0"), "--minutes"),
+        (("train", "--dataset", str(SLICE), "--out", "m", "--minutes", "inf"), "--minutes"),
         (("train", "--dataset", str(SLICE), "--out", "m", "--option", "leaves=3"), "depth"),
         (("train", "--dataset", str(SLICE), "--out", "m", "--option", "trees=many"), "trees"),
         (("score", "nowhere", "--dataset", str(SLICE)), "model train"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -91,3 +93,18 @@ def test_a_model_refuses_features_it_was_not_fitted_on(kind: str) -> None:
         model.predict(Features(asked.matrix, asked.columns[::-1]))
     with pytest.raises(WrongFeatures, match=r"lack x4 and have also y"):
         model.predict(Features.of(HELD_OUT, ["x0", "x1", "x2", "x3", "y"]))
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])
+def test_trees_that_cut_what_is_unknown_from_all_numbers_are_read_as_saved(
+    kind: str, tmp_path: Path
+) -> None:
+    """LightGBM puts such a cut at infinity."""
+    x = np.where(RNG.random((160, 3)) < 0.5, np.nan, 1.0)
+    model = build(kind, 0, False, {})
+    model.fit(numbered(x), np.isnan(x[:, 0]) * 1.0)
+    model.save(tmp_path / "model")
+    again = build(kind, 0, False, {})
+    again.load(tmp_path / "model")
+    assert np.ptp(model.predict(numbered(x))) > 0.5
+    np.testing.assert_array_equal(again.predict(numbered(x)), model.predict(numbered(x)))

@@ -241,8 +241,9 @@ def _with(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Tab
             _with("hardware batch", lambda t: pa.array([float("inf")] * len(t), pa.float32())),
             "infinite",
         ),
-        (_with("hardware batch", lambda t: pa.array([1.0] * len(t))), "not float"),
-        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "not float"),
+        (_with("hardware batch", lambda t: pa.array([1e300] * len(t))), "infinite"),
+        (_with("hardware batch", lambda t: pa.array([[1.0]] * len(t))), "as float32"),
+        (_with("workload", lambda t: pa.array([1 << 40] * len(t))), "cannot be read"),
     ],
 )
 def test_a_strange_file_is_refused(
@@ -251,6 +252,22 @@ def test_a_strange_file_is_refused(
     replace_file(copy, _changed(copy, change))
     with pytest.raises(DatasetError, match=says):
         read_table(copy)
+
+
+def test_numbers_of_other_widths_are_read_as_they_are_meant(copy: Path) -> None:
+    """As pandas writes them."""
+    before = read_table(copy)
+    replace_file(copy, _changed(copy, _widened))
+    after = read_table(copy)
+    for name in ("log_latency", "task", "workload", "hardware"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    np.testing.assert_array_equal(after.features.matrix, before.features.matrix)
+
+
+def _widened(table: pa.Table) -> pa.Table:
+    wide = {pa.int32(): pa.int64(), pa.int8(): pa.int64(), pa.float32(): pa.float64()}
+    fields = [(each.name, wide.get(each.type, each.type)) for each in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))

@@ -95,6 +95,24 @@ def test_nothing_known_of_the_hardware_is_not_hardware_of_zeros(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_compiled_programs_of_which_something_is_missing_are_ordered_as_well_as_before_compiling(
+    kind: str,
+) -> None:
+    """Of what labels are the difference to, an ingredient is enough to know nothing."""
+    _, test = split(small_table(), "within_task", 0)
+    rows = small_table().rows(test)
+    early = fitted(kind).predict(_without(rows.features, "program ")).log_latency
+    least = score(rows, early).pairwise_accuracy - 0.1
+    for name in ("hardware bus_bytes", "workload macs", "program gemms", "program inp_bytes"):
+        said = fitted(kind).predict(_without(rows.features, name)).log_latency
+        assert score(rows, said).pairwise_accuracy > least, name
+    some = np.array(rows.features.matrix)
+    some[::2, list(rows.features.names).index("program gemms")] = np.nan  # of every other row
+    said = fitted(kind).predict(Features(some, rows.features.columns)).log_latency
+    assert score(rows, said).pairwise_accuracy > least
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_model_is_read_as_it_was_saved(kind: str, tmp_path: Path) -> None:
     fitted(kind).save(tmp_path / "model")
     again = load_model(tmp_path / "model")
