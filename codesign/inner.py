@@ -13,6 +13,7 @@ from models import make_explorer
 from search import Session
 from search.explorer import Candidates, ExplorerState, History
 from search.performers import InProcess, Setting
+from search.registry import tuners
 from search.stages import Batch, Known, choose_candidates, problem_of
 from targets.base import Measurements
 
@@ -51,7 +52,7 @@ class LayerTuning:
         options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.design, self.lab, self.seed = design, lab, seed
-        self._tuner, self._options = tuner, {"alpha": ALPHA} | dict(options or {})
+        self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
         self._sessions: dict[int, Session] = {}
 
     def advance(self, layer: int, trials: int) -> float:
@@ -79,3 +80,9 @@ class LayerTuning:
         problem = problem_of(target, self.design.layers[layer].workload, self.seed)
         setting = Setting(target, make_explorer(self._tuner, self._options), problem)
         return Session(setting, performer=InLab(setting, self.lab, self.design))
+
+
+def _looking(tuner: str) -> dict[str, object]:
+    """`ALPHA`, for a tuner that chooses by what compiling tells."""
+    known = tuners().get(tuner)
+    return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -105,9 +105,11 @@ def run(
     listen: Listener = ignore,
     steps: Steps | None = None,
     page: Page | None = None,
+    problem: Problem | None = None,
 ) -> Outcome:
     """Search machines and schedules for some networks, prove the front, write the folder. A run
-    that was stopped goes on where it was.
+    that was stopped goes on where it was. `problem` is what `problem_of` said, if somebody has
+    asked already.
 
     Raises as `check`, `NothingToOffload` and what reading a network raises, `LeaseHeld` if another
     command works on the folder, `LedgerError`, `WrongSchedule`, `UnsafeFile` and `OSError`.
@@ -115,7 +117,8 @@ def run(
     begin, steps = time.perf_counter(), steps or Plain()
     check(options)
     listen(StageBegan("read_networks"))
-    problem = steps.read_networks(options, lambda: _problem(options))
+    posed = problem
+    problem = steps.read_networks(options, lambda: posed or problem_of(options))
     with alone(options.folder):
         folder.check_own_run(options)
         with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
@@ -149,7 +152,9 @@ def _hardware(
     return Hardware(make_target(target), budget, dict(bounds), clock)
 
 
-def _problem(options: CodesignOptions) -> Problem:
+def problem_of(options: CodesignOptions) -> Problem:
+    """What is asked, its networks read. Raises `NothingToOffload` and what reading a network
+    raises, and as `Hardware`."""
     problem = Problem(read_networks(options.networks), hardware_of(options))
     problem.check()
     return problem
@@ -202,7 +207,17 @@ def _search(
 
 def _nothing_whole(lab: Lab) -> str:
     layers = min((len(each.layers) for each in lab.designs().values()), default=0)
+    step = "repeat the command with more --trials"
+    if lab.left:  # the search ended by itself, so that more would not be asked for either
+        step = (
+            f"the search has nothing more to try, with {_count(lab.left, 'measurement')} of "
+            f"{lab.budget} left; choose another --method or wider bounds"
+        )
     return (
-        f"no machine has a valid schedule of every layer after {lab.spent} measurements (one has "
-        f"{layers} layers or more), so the front is empty: repeat the command with more --trials"
+        f"no machine has a valid schedule of every layer after {_count(lab.spent, 'measurement')} "
+        f"(one has {_count(layers, 'layer')} or more), so the front is empty: {step}"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

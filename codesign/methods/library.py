@@ -47,19 +47,27 @@ class _Over:
         raise NotImplementedError
 
     def search(self, problem: Problem, lab: Lab, seed: int) -> None:
-        """Raises `BudgetSpent`; ends, too, when a sampler draws nothing new any more."""
+        """Raises `BudgetSpent`; ends, too, when nothing is left to try on the machines drawn."""
         study, knobs = self._study(problem, seed)
         worth: dict[int, Worth] = {}
+        tunings: list[LayerTuning] = []
         idle = 0
         while idle < IDLE and len(worth) < len(problem.hardware.points):
             trial = study.ask(knobs)
             row = problem.hardware.row_of(np.array([trial.params[name] for name in knobs]))
             idle += 1
             if row is not None and row not in worth:
-                idle, worth[row] = 0, self._worth(problem, lab, seed, row)
+                tunings.append(LayerTuning(problem.design(row), lab, seed, self.options.tuner))
+                idle, worth[row] = 0, self._worth(tunings[-1])
             found = NOTHING if row is None else worth[row]
             trial.set_constraint("runs", float(found == NOTHING))
             study.tell(trial, found)
+        # No machine is new any more: what is left is spent on the schedules of those there are.
+        tried = -1
+        while tried < lab.spent + lab.compiled:
+            tried = lab.spent + lab.compiled
+            for tuning in tunings:
+                self._worth(tuning)
 
     def _study(self, problem: Problem, seed: int) -> tuple[Study, dict[str, BaseDistribution]]:
         import optuna
@@ -72,9 +80,9 @@ class _Over:
             for knob in problem.hardware.space.knobs
         }
 
-    def _worth(self, problem: Problem, lab: Lab, seed: int, row: int) -> Worth:
-        design = problem.design(row)
-        tuning = LayerTuning(design, lab, seed, self.options.tuner)
+    def _worth(self, tuning: LayerTuning) -> Worth:
+        """Area and latency of a machine after some more measurements of each of its layers."""
+        design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
         latency = float(design.seconds(np.array(layers)).sum())
         return (design.area, latency) if math.isfinite(latency) else NOTHING

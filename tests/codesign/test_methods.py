@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from codesign.front import front_of, hypervolume
+from codesign.lab import BudgetSpent, Lab
 from codesign.method import make_method, method_names, method_summary
 from codesign.screening import Screening
 from search.registry import OptionError
 from targets.errors import UnknownName
-from tests.codesign.small import BUDGET, searched, small_problem, told
+from tests.codesign.small import BUDGET, one_machine, searched, small_problem, told
 
 CHEAP = {"ours": {"screened": 12, "start": 6}}
 
@@ -24,6 +25,36 @@ def test_equal_seeds_measure_the_same(name):
 @pytest.mark.parametrize("name", ["random", "nsga2", "tpe"])
 def test_other_seeds_measure_something_else(name):
     assert told(searched(name, 12)) != told(searched(name, 12, seed=1))
+
+
+@pytest.mark.parametrize(("name", "trials"), [("random", 4), ("tpe", 2), ("nsga2", 2)])
+def test_few_machines_are_measured_until_trials_are_spent(name, trials):
+    problem = one_machine()
+    layers = len(problem.design(0).layers)
+    budget = 2 * layers * trials + 1
+    lab = Lab(budget)
+    with pytest.raises(BudgetSpent):
+        make_method(name).search(problem, lab, 0)
+    assert lab.spent == budget == len(set(told(lab)))
+    first = Lab(layers * trials)
+    with pytest.raises(BudgetSpent):
+        make_method(name).search(problem, first, 0)
+    assert told(first) == told(lab)[: first.spent]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("random", {"trials": 1000}),
+        ("tpe", {"trials": 3000, "tuner": "random"}),
+        ("nsga2", {"trials": 3000, "tuner": "random"}),
+    ],
+)
+def test_a_search_ends_when_nothing_is_left_to_try(name, options):
+    problem, lab = one_machine(), Lab(1_000_000)
+    design = problem.design(0)
+    make_method(name, options).search(problem, lab, 0)
+    assert lab.spent == sum(design.target.space(each.workload).size for each in design.layers)
 
 
 def test_ours_finds_a_better_front_than_chance():
