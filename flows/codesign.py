@@ -10,6 +10,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from codesign import run
 from codesign.options import CodesignOptions
 from codesign.outputs import Outcome
+from codesign.problem import Problem
 from codesign.progress import Listener, ignore
 from flows.forms import confined
 from reports.codesign.page import front_page
@@ -17,8 +18,10 @@ from services.home import use_home
 from tasks.codesign import TrackedSteps, logged
 
 
-def codesign_flow(listen: Listener = ignore) -> Flow[[CodesignOptions], Outcome]:
-    """The flow, with somebody who hears what happens."""
+def codesign_flow(
+    listen: Listener = ignore, problem: Problem | None = None
+) -> Flow[[CodesignOptions], Outcome]:
+    """The flow, with somebody who hears what happens, and what is asked if it was read already."""
 
     @flow(
         name="codesign",
@@ -32,7 +35,7 @@ def codesign_flow(listen: Listener = ignore) -> Flow[[CodesignOptions], Outcome]
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
         with quiet, TrackedSteps() as steps:
-            return run.run(options, logged(listen), steps, front_page)
+            return run.run(options, logged(listen), steps, front_page, problem)
 
     return codesign
 

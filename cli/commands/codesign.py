@@ -139,12 +139,17 @@ def _bare(options: CodesignOptions, listen: Listener) -> Outcome:
 
 
 def _tracked(options: CodesignOptions, listen: Listener) -> Outcome:
+    from codesign.run import problem_of
     from services.embedded import embedded
+    from tuning.events import StageBegan
 
+    listen(StageBegan("read_networks"))
+    problem = problem_of(options)  # what nobody can offload starts no server
+    listen(StageBegan("start_servers"))
     with embedded(_prepare):
         from flows.codesign import codesign_flow
 
-        return codesign_flow(listen)(options)
+        return codesign_flow(listen, problem)(options)
 
 
 def _links(outcome: Outcome) -> dict[str, str]:
@@ -161,7 +166,6 @@ def _links(outcome: Outcome) -> dict[str, str]:
 def _prepare() -> None:
     """While the server starts."""
     import flows.codesign  # noqa: F401
-    import networks.network  # noqa: F401
     from tasks import tracking
 
     tracking.connect()

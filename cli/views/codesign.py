@@ -23,6 +23,7 @@ from tuning.events import Note, StageBegan
 _QUIET_SECONDS = 30.0
 _STAGES = {
     "read_networks": "reading the networks",
+    "start_servers": "starting the local servers",
     "search": "searching",
     "prove_front": "measuring the front anew and verifying it",
     "write_results": "writing the results",
@@ -33,7 +34,7 @@ _STAGES = {
 def searching(console: Console) -> Iterator[Listener]:
     """A bar of measurements on a terminal; elsewhere a line now and then."""
     with progress_bar(console) as bars:
-        bar = bars.add_task("starting the local servers", total=None)
+        bar = bars.add_task(_STAGES["read_networks"], total=None)
         spoke = time.monotonic()
 
         def hear(event: Event) -> None:
