@@ -13,15 +13,18 @@ trials.ledger     the record the run resumes from (`search.ledger`)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from codesign.options import CodesignOptions
-from search.lease import LeaseHeld, writer
 from targets.capabilities import HasSpecification, capability
 from targets.files import (
     Json,
+    as_list,
     as_object,
     as_text,
     canonical,
@@ -31,8 +34,8 @@ from targets.files import (
     write_atomically,
 )
 from targets.registry import make_target
-from targets.safe_files import read_plain
-from tuning.folders import check_files, check_folder, held_by_command
+from targets.safe_files import check_own, opened_folder, read_plain
+from tuning.folders import check_files, check_folder, check_idle
 from tuning.run_file import FolderTaken, origin_of
 
 RUN = "run.json"
@@ -44,6 +47,9 @@ PAGE = "front.html"
 LEDGER = "trials.ledger"
 VERSION, KIND = 1, "codesign"
 RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
+_STEP = "choose another folder with --out, or replace all it holds with --fresh"
+_THESE = "choose another folder with --out, or replace these files with --fresh"
+_MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def about(options: CodesignOptions) -> dict[str, Json]:
@@ -69,34 +75,59 @@ def identity(options: CodesignOptions) -> str:
 
 
 def check_vacant(options: CodesignOptions) -> None:
-    """Raises `OutputError` for a folder that cannot be written, `UnsafeFile` for links among its
-    files, `LeaseHeld` while another command is at work there, and `FolderTaken` if it holds another
-    run and nothing says to start over."""
-    folder = options.folder
-    check_folder(folder)
-    check_files(folder, (RUN, *RESULTS), LEDGER)
-    if command := writer(held_by_command(folder)) or writer(folder / LEDGER):
-        raise LeaseHeld(
-            f"{folder} is being written by {command}; wait for it to end, or choose another folder "
-            "with --out"
-        )
+    """Raises `OutputError` for a folder that cannot be written, `LeaseHeld` while another command
+    is at work there, and as `check_own_run`."""
+    check_folder(options.folder)
+    check_idle(options.folder, LEDGER)
     check_own_run(options)
 
 
 def check_own_run(options: CodesignOptions) -> None:
-    """Raises `FolderTaken` if a folder holds another run and nothing says to start over."""
-    held = None if options.fresh else _held(options.folder)
+    """Raises `UnsafeFile` for links among a folder's files; and, unless the options say to start
+    over, `FolderTaken` if it holds another run, or what may be anybody's: files of these names
+    without a `run.json` that says whose."""
+    folder = options.folder
+    _check_files(folder)
+    if options.fresh:
+        return
+    held = _held(folder)
     if held is not None:
         _refuse_another(options, held)
+        return
+    names = [name for name in (RUN, *RESULTS, SPECS) if os.path.lexists(folder / name)]
+    if RUN in names:
+        raise FolderTaken(
+            f"{folder} holds a {RUN} that cannot be read, so whose results these are is not known; "
+            f"{_THESE}"
+        )
+    if names:
+        raise FolderTaken(
+            f"{folder} holds {', '.join(names)} and no {RUN}, so whose these are is not known; "
+            f"{_THESE}"
+        )
+
+
+def _check_files(folder: Path) -> None:
+    check_files(folder, (RUN, *RESULTS), LEDGER)
+    place = folder / SPECS
+    with suppress(FileNotFoundError), opened_folder(place, within=folder) as opened:
+        for name in os.listdir(opened):
+            if name.endswith(".json"):
+                check_own(place / name, opened)
 
 
 def begin(options: CodesignOptions) -> None:
     """Say whose folder it is from now on; what an earlier command left there is not complete any
     more. Raises `UnsafeFile` and `OSError`."""
     folder = options.folder
-    for name in RESULTS if options.fresh else (SUMMARY,):
-        remove(folder / name)
-    held = None if options.fresh else _held(folder)
+    held = _held(folder)
+    remove(folder / SUMMARY)
+    if options.fresh:
+        if held is not None and held.get("kind") == KIND:
+            forget_specs(folder)
+        held = None
+        for name in RESULTS:
+            remove(folder / name)
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     if held is not None:
         begun = str(held.get("begun", begun))
@@ -111,14 +142,18 @@ def begin(options: CodesignOptions) -> None:
     write_atomically(folder / RUN, pretty(run))
 
 
-def keep_specs(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the specifications by name, and remove those of an earlier front. Raises `UnsafeFile`
-    and `OSError`."""
-    place = folder / SPECS
-    for stale in _stale(place, files):
-        remove(stale)
-    for name, data in files.items():
-        write_atomically(place / name, data, within=folder)
+def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
+    """Remove the specifications of the front that a folder of ours holds, but for the machines of
+    the names `kept`. What else lies beside them is somebody's. Raises `UnsafeFile` and
+    `OSError`."""
+    for name in _machines(folder):
+        if name not in kept:
+            remove(specification(folder, name), within=folder)
+
+
+def specification(folder: Path, name: str) -> Path:
+    """Where a machine of the front is, by name."""
+    return folder / SPECS / f"{name}.json"
 
 
 def pretty(document: Json) -> bytes:
@@ -126,11 +161,14 @@ def pretty(document: Json) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _stale(place: Path, files: Iterable[str]) -> list[Path]:
-    known = set(files)
-    if not place.is_dir():
+def _machines(folder: Path) -> list[str]:
+    """The names in `front.json` that can be files'; none where it cannot be read."""
+    try:
+        rows = as_list(read_json(read_plain(folder / FRONT)))
+        names = [as_text(as_object(row)["name"]) for row in rows]
+    except (OSError, ValueError, KeyError, RecursionError):
         return []
-    return [each for each in sorted(place.glob("*.json")) if each.name not in known]
+    return [name for name in names if _MACHINE.fullmatch(name)]
 
 
 def _network(text: str) -> dict[str, Json]:
@@ -148,14 +186,13 @@ def _held(folder: Path) -> dict[str, Json] | None:
 
 
 def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
-    step = "choose another folder with --out, or replace all it holds with --fresh"
     if held.get("kind") != KIND or held.get("version") != VERSION:
-        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {step}")
+        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
     ours = about(options)
     differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
     if differing:
         said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
-        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {step}")
+        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
 
 
 def _said(run: dict[str, Json], name: str) -> str:

@@ -160,13 +160,16 @@ def write_outputs(options: CodesignOptions, outcome: Outcome, page: Page | None)
     """Write all of them, the summary last: a folder with a summary is complete. Raises `UnsafeFile`
     and `OSError`."""
     place = options.folder
-    folder.keep_specs(place, {f"{row['name']}.json": spec_file(row) for row in outcome.front})
-    files = {folder.FRONT: _pretty(outcome.front), folder.TRIALS: parquet(outcome.trials)}
+    folder.forget_specs(place, {row["name"] for row in outcome.front})
+    # The front first: the next run removes no specification that no front names.
+    files = {place / folder.FRONT: _pretty(outcome.front)}
+    files |= {folder.specification(place, row["name"]): spec_file(row) for row in outcome.front}
+    files[place / folder.TRIALS] = parquet(outcome.trials)
     if page is not None:
-        files[folder.PAGE] = page(outcome)
-    files[folder.SUMMARY] = _pretty(outcome.summary)
-    for name, data in files.items():
-        write_atomically(place / name, data)
+        files[place / folder.PAGE] = page(outcome)
+    files[place / folder.SUMMARY] = _pretty(outcome.summary)
+    for path, data in files.items():
+        write_atomically(path, data, within=place)
 
 
 def spec_file(row: FrontRow) -> bytes:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from models.transfer.contract import TransferError
 from models.transfer.files import identity_of
-from search.lease import LeaseHeld
 from search.registry import check_options, tuners
 from targets.capabilities import Builds, TimesStreams, capability
 from targets.cluster.connection import check_address
 from targets.errors import UnknownName
 from targets.registry import check_target, kind_of, make_target
 from targets.workload import parse_workload
-from tuning.folders import at_work, check_files, check_folder
+from tuning.folders import check_files, check_folder, check_idle
 from tuning.options import CHAMPION, OptionsError, TuningOptions
 from tuning.run_file import check_vacant
 
@@ -36,11 +35,7 @@ def check(options: TuningOptions) -> None:
     check_fusion(options)
     check_folder(options.folder)
     check_files(options.folder)
-    if command := at_work(options.folder):
-        raise LeaseHeld(
-            f"{options.folder} is being written by {command}; wait for it to end, or choose "
-            "another folder with --out"
-        )
+    check_idle(options.folder)
     check_vacant(options)
 
 

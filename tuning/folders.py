@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from search.lease import lease_of, writer
+from search.lease import LeaseHeld, lease_of, writer
 from search.ledger import quarantine_of
 from targets.errors import TilewrightError
 from targets.files import as_object, as_text, read_json, remove, write_atomically
@@ -103,9 +103,19 @@ def forget_results(folder: Path) -> None:
         remove(folder / name)
 
 
-def at_work(folder: Path) -> str | None:
-    """Which process tunes into this folder, in words; None if none does."""
-    return writer(held_by_command(folder)) or writer(folder / LEDGER)
+def at_work(folder: Path, ledger: str = LEDGER) -> str | None:
+    """Which process works into this folder, or writes to its `ledger`, in words; None if none
+    does."""
+    return writer(held_by_command(folder)) or writer(folder / ledger)
+
+
+def check_idle(folder: Path, ledger: str = LEDGER) -> None:
+    """Raises `LeaseHeld` if a process is `at_work` there."""
+    if command := at_work(folder, ledger):
+        raise LeaseHeld(
+            f"{folder} is being written by {command}; wait for it to end, or choose another folder "
+            "with --out"
+        )
 
 
 def held_by_command(folder: Path) -> Path:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search import Ledger, Record, RunKey, Setting, SharedRecord, SoloRecord
-from search.lease import Lease, lease_of
+from search.lease import Lease, LeaseHeld, lease_of
 from tuning.events import Listener, Note
-from tuning.folders import LEDGER, check_files, forget_results, held_by_command
+from tuning.folders import LEDGER, check_files, check_idle, forget_results, held_by_command
 from tuning.options import TuningOptions
 from tuning.run_file import check_vacant
 from tuning.study import Study
@@ -63,7 +63,11 @@ def alone(folder: Path) -> Iterator[None]:
     `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     lease = Lease(lease_of(held_by_command(folder)), LEASE_SECONDS)
-    lease.acquire()
+    try:
+        lease.acquire()
+    except LeaseHeld:
+        check_idle(folder)  # names the folder; the lease knows its own file alone
+        raise
     try:
         yield
     finally:

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from codesign import folder
 from codesign.command import command_of
+from codesign.lab import Lab
+from codesign.methods.plain import Random
 from codesign.options import parse_codesign
 from codesign.outputs import Outcome
+from codesign.problem import Problem
 from codesign.progress import Event, Standing
 from codesign.run import check, run
 from reports.codesign.page import front_page
 from search import Ledger, read
+from search.lease import LeaseHeld
 from search.records import Entry
 from targets import make_target
 from targets.capabilities import PARTS, HasArea, capability
 from targets.errors import TilewrightError
 from targets.registry import check_target
+from targets.safe_files import UnsafeFile
+from tests import warm
 from tests.cli.conftest import Place
 from tests.codesign.runs import BOUNDS, TRIALS, options, words
 from tuning.events import Note
+from tuning.ledgers import alone
+from tuning.run_file import FolderTaken
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +141,57 @@ def test_a_run_that_is_killed_goes_on_to_the_same_front(
     assert len(read(ledger).frame()) == TRIALS == len(pd.read_parquet(out / folder.TRIALS))
 
 
+DIES = """
+import os, signal
+
+from codesign import outputs, proof
+from codesign.run import run
+from reports.codesign.page import front_page
+from tests.codesign.runs import options
+
+
+def dies(after, work):
+    def done(*given, **more):
+        nonlocal after
+        if not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        after -= 1
+        return work(*given, **more)
+
+    return done
+
+
+for module, name, counts in (proof, "_verified", (1,)), (outputs, "write_atomically", (0, 1, 4)):
+    for after in counts:
+        child = os.fork()
+        if not child:
+            setattr(module, name, dies(after, getattr(module, name)))
+            run(options("killed"), page=front_page)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert not os.path.exists("killed/summary.json")
+"""
+"""A run after the other in one folder, each killed during the proof of the front or after some of
+its files."""
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files(
+    finished: tuple[Path, Outcome], place: Place
+) -> None:
+    done = warm.run([], place.folder, place.environment, 300, program=DIES)
+    assert done.returncode == 0, done.stderr
+    killed = place.folder / "killed"
+    assert (killed / folder.FRONT).exists()
+    run(options(killed), page=front_page)
+    ours, whole = contents(killed), contents(finished[0])
+    for name in (folder.FRONT, folder.PAGE, folder.TRIALS):
+        assert ours[name] == whole[name]
+    specs = [{name for name in each if name.startswith("specs/")} for each in (ours, whole)]
+    assert specs[0] == specs[1]
+    assert all(ours[name] == whole[name] for name in specs[0])
+
+
 def test_what_a_record_claims_is_measured_before_it_is_told(
     finished: tuple[Path, Outcome], tmp_path: Path
 ) -> None:
@@ -178,16 +239,127 @@ def test_a_folder_belongs_to_one_search(finished: tuple[Path, Outcome], tmp_path
     assert len(read(out / folder.LEDGER).frame()) == TRIALS
 
 
-def test_a_front_without_a_whole_machine_is_empty_and_says_so(tmp_path: Path) -> None:
+def contents(place: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*")
+        if path.is_file()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([folder.PAGE], "front.html and no run.json"),
+        ([folder.SUMMARY, folder.TRIALS], "summary.json, trials.parquet and no run.json"),
+        (["specs/mine.json", folder.FRONT], "front.json, specs and no run.json"),
+        (["specs/notes.txt"], "specs and no run.json"),
+        ([folder.RUN, "specs/mine.json"], "a run.json that cannot be read"),
+    ],
+)
+def test_a_folder_of_strangers_is_refused_before_anything_of_it_is_touched(
+    names: list[str], said: str, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('[{"name": "mine"}')
+    before = contents(tmp_path)
+    for begins in check, run:
+        with pytest.raises(FolderTaken, match=f"{said}.*--out.*--fresh"):
+            begins(options(tmp_path))
+    assert contents(tmp_path) | before == before | contents(tmp_path)
+    assert not (tmp_path / folder.LEDGER).exists()
+
+
+def test_other_files_beside_the_results_are_nobodys_business(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    check(options(tmp_path))
+
+
+def test_only_specifications_that_our_front_names_are_removed(
+    finished: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    strange, out = tmp_path / "strange", tmp_path / "out"
+    mine = {f"specs/{name}": name.encode() for name in ("mine.json", "a.txt")}
+    (strange / folder.SPECS).mkdir(parents=True)
+    shutil.copytree(finished[0], out)
+    for name, data in mine.items():
+        (strange / name).write_bytes(data)
+        (out / name).write_bytes(data)
+    named = json.dumps([{"name": "mine"}, {"name": "../mine"}])
+    (strange / folder.FRONT).write_text(named)  # nobody says that it is ours
+    (strange / "mine.json").write_text("{}")
+    for place, seed in ((strange, 0), (out, 1), (out, 2)):
+        found = run(options(place, seed=seed, fresh=True))
+        ours = {f"specs/{row['name']}.json" for row in found.front}
+        assert {name for name in contents(place) if name.startswith("specs/")} == ours | set(mine)
+        assert contents(place) | mine == contents(place)
+    assert (strange / "mine.json").exists()
+    (out / folder.FRONT).write_text(named)  # a name that leads out of the folder is no machine's
+    (out / "mine.json").write_text("{}")
+    folder.forget_specs(out)
+    assert (out / "mine.json").exists()
+    assert not (out / "specs/mine.json").exists()
+
+
+def test_links_among_the_files_are_refused_before_anything_is_removed(
+    finished: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    shutil.copytree(finished[0], elsewhere)
+    before = contents(elsewhere)
+    shutil.copytree(finished[0], out)
+    shutil.rmtree(out / folder.SPECS)
+    (out / folder.SPECS).symlink_to(elsewhere / folder.SPECS)
+    kept = contents(out)
+    for fresh in False, True:
+        for begins in check, run:
+            with pytest.raises(UnsafeFile, match="specs is a symbolic link, where a folder"):
+                begins(options(out, seed=int(fresh), fresh=fresh))
+    (out / folder.SPECS).unlink()
+    (out / folder.SPECS).mkdir()
+    (out / folder.SPECS / "vta.json").symlink_to(elsewhere / folder.RUN)
+    with pytest.raises(UnsafeFile, match=r"vta\.json is a symbolic link, where a file"):
+        check(options(out, fresh=True))
+    (out / folder.SPECS / "vta.json").unlink()
+    assert contents(elsewhere) == before
+    assert contents(out) | kept == kept | contents(out)
+
+
+def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        for begins in check, run:
+            with pytest.raises(LeaseHeld, match=f"^{tmp_path} is being written by process"):
+                begins(options(tmp_path))
+        with pytest.raises(LeaseHeld, match=f"^{tmp_path} is being written"), alone(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("trials", "measured", "said"),
+    [
+        (3, 3, r"after 3 measurements \(one has 4 layers or more\).* more --trials$"),
+        (3, 1, r"after 1 measurement \(.*, with 2 measurements of 3 left; choose another"),
+    ],
+)
+def test_a_front_without_a_whole_machine_is_empty_and_says_so(
+    trials: int, measured: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(self: Random, problem: Problem, lab: Lab, seed: int) -> None:
+        design = problem.design(0)
+        workload = design.layers[0].workload
+        space = design.target.space(workload)
+        lab.evaluate(design, workload, space.unravel(np.arange(measured)))
+
+    monkeypatch.setattr(Random, "search", search)
     notes = list[str]()
     found = run(
-        options(tmp_path, trials=3),
+        options(tmp_path, trials=trials),
         lambda event: notes.append(event.text) if isinstance(event, Note) else None,
         page=front_page,
     )
     assert found.front == front(tmp_path) == []
     assert found.summary["best"] is None
-    assert "more --trials" in notes[-1]
+    assert re.search(said, notes[-1]), notes[-1]
     assert b"No machine has a valid schedule" in (tmp_path / folder.PAGE).read_bytes()
 
 
