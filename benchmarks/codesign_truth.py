@@ -6,6 +6,8 @@
 
 Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
 the fastest schedule found over what no schedule beats. `codesign.truth` says how both come about.
+Beside the fastest machine it prints what each layer on a machine of its own would take, as work on
+single layers reports it: no machine that one can build beats that.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from codesign.front import hypervolume
-from codesign.truth import TruthOptions
+from codesign.truth import TruthError, TruthOptions
 from codesign.truth_files import (
     Damaged,
     PartDone,
@@ -109,7 +112,7 @@ class Progress:
 
 def summary(truth: Truth) -> str:
     """How tight the truth is, by layer and by network, and what the front is."""
-    table = truth.table
+    table, operators = truth.table, operators_of(truth)
     found = table[table["best_cycles"] > 0]
     ratio = (found["best_cycles"] / found["bound_cycles"]).to_numpy(np.float64)
     lines = [
@@ -126,7 +129,9 @@ def summary(truth: Truth) -> str:
         runs = np.isfinite(best)
         lines.append(
             f"{name or 'all networks':14} best over bound: {_quantiles(best[runs] / bound[runs])}; "
-            f"{int(runs.sum())} machines run it"
+            f"{int(runs.sum())} machines run it; the fastest takes {1e3 * best.min():.3f} ms; each "
+            f"layer on a machine of its own {1e3 * relaxed(truth, operators, which):.3f} ms, which "
+            "no machine that can be built beats"
         )
     best, bound = truth.points(), truth.points("bound_cycles")
     reference = truth.reference()
@@ -139,6 +144,53 @@ def summary(truth: Truth) -> str:
         ratios = (rows["best_cycles"] / rows["bound_cycles"]).to_numpy(np.float64)
         lines.append(f"  {name!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
     return "\n".join(lines)
+
+
+def operators_of(truth: Truth) -> pd.DataFrame:
+    """Seconds of every operator of the networks on every machine that has it as a layer, by the
+    fastest schedule known, infinite without one: columns `machine`, `network`, `operator`, `pooled`
+    (whether a pool is done with it) and `seconds`. Raises `TruthError` where the machines of the
+    truth run other layers today, and as `TruthOptions.problem`."""
+    problem = truth.options.problem()
+    machines = [problem.design(row) for row in range(len(problem.hardware.points))]
+    names = pd.DataFrame(
+        [
+            (design.row, layer.workload.id, network, operator, layer.workload.pool is not None)
+            for design in machines
+            for layer in design.layers
+            for network, operator in layer.names
+        ],
+        columns=["machine", "workload", "network", "operator", "pooled"],
+    )
+    found = names.merge(truth.table, how="left", on=["machine", "workload"])
+    if found["mhz"].isna().any():
+        raise TruthError(
+            "machines of this truth run other layers than when it was built, by another version "
+            "of this program; build it anew in another folder"
+        )
+    cycles = found["best_cycles"].where(found["best_cycles"] >= 0, np.inf)
+    return names.drop(columns="workload").assign(seconds=cycles / (found["mhz"] * 1e6))
+
+
+def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) -> float:
+    """Seconds of one inference of each network, if every operator ran on the machine that runs it
+    fastest. `operators` is as `operators_of` has them. Machines mix that leave the CPU the same and
+    pool alike: else the best of each would leave out what neither does. Of all such kinds the
+    fastest counts."""
+    total, table = 0.0, truth.table.groupby("machine").first()
+    for name in networks:
+        own = operators[operators["network"] == name]
+        layers = own.assign(layer=list(zip(own["operator"], own["pooled"], strict=True)))
+        kinds = layers.groupby("machine")["layer"].agg(frozenset)
+        alike = [kinds.index[kinds == kind] for kind in set(kinds)]
+        total += min(
+            float(
+                own[own["machine"].isin(machines)].groupby("operator")["seconds"].min().sum()
+                + table.loc[machines, f"cpu_seconds_{name}"].min()
+            )
+            for machines in alike
+        )
+    return total
 
 
 def _quantiles(ratios: NDArray[np.float64]) -> str:

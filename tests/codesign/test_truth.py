@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.codesign_truth import operators_of, relaxed, summary
 from codesign.hardware import Hardware
 from codesign.truth import PART, TruthError, TruthOptions, solve
 from codesign.truth_files import (
@@ -171,6 +172,34 @@ def test_schedules_of_the_shipped_truth_take_what_it_says() -> None:
             config = space.unravel(np.array([said["config"]]))
             cycles = design.target.measure(design.target.lower(layer.workload, config)).cycles
             assert cycles.tolist() == [said["best_cycles"]]
+
+
+def test_each_layer_on_its_own_machine_is_faster_than_any_machine() -> None:
+    truth = read_truth(SLICE)
+    operators = operators_of(truth)
+    alone = relaxed(truth, operators, truth.networks)
+    machines = operators.groupby("machine")["seconds"].sum().to_numpy(np.float64)
+    cpu = truth.table.groupby("machine")["cpu_seconds_digits_cnn"].first().to_numpy(np.float64)
+    assert truth.seconds("best_cycles") == pytest.approx(machines + cpu)
+    kinds: dict[frozenset[str], dict[str, float]] = {}
+    for machine, rows in operators.groupby("machine"):
+        least = kinds.setdefault(frozenset(rows["operator"] + rows["pooled"].map(str)), {})
+        least["cpu"] = min(cpu[machine], least.get("cpu", np.inf))
+        for operator, seconds in zip(rows["operator"], rows["seconds"], strict=True):
+            least[operator] = min(seconds, least.get(operator, np.inf))
+    assert alone == pytest.approx(min(sum(least.values()) for least in kinds.values()))
+    best = float(truth.seconds("best_cycles").min())
+    assert alone <= best
+    said = summary(truth)
+    assert f"the fastest takes {1e3 * best:.3f} ms; each layer on a machine of its own" in said
+    assert f"{1e3 * alone:.3f} ms, which no machine that can be built beats" in said
+
+
+def test_a_truth_of_other_layers_has_no_such_figure() -> None:
+    truth = read_truth(SLICE)
+    table = truth.table.assign(workload=truth.table["workload"].iloc[0])
+    with pytest.raises(TruthError, match="other layers than when it was built"):
+        operators_of(replace(truth, table=table))
 
 
 @pytest.mark.slow(seconds=60)
