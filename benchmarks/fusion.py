@@ -6,23 +6,25 @@
 
 Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
 but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
-search, and what the learned search finds. All workloads are tuned alike, with `--trials` each,
-whoever asks for them. Models learned from the other networks of the list and those of `--training`,
-on this target and those before it; never from the network itself on any target. Searches that ask
-the simulator itself, and random draws, have `--budget` labelled graphs each, and count until they
-come as near as 0.1 % to the best that anybody found.
+search, and what the learned search finds, by each method that may ask the model. All workloads are
+tuned alike, with `--trials` each, whoever asks for them. Models learned from the other networks of
+the list and those of `--training`, on this target and those before it; never from the network
+itself on any target. Searches that ask the simulator itself, and random draws, have `--budget`
+labelled graphs each, and count until they come as near as 0.1 % to the best that anybody found.
 
-No labelled network takes less than its layers' bounds together: `bound` is the least of those of
-the labellings that have a name. Others have their own.
+`bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion_bounds`).
 
 The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
-through exhaustively. Cycles are those of all streams by the cycle simulator.
+through exhaustively; a network of few decisions as a whole. Regret is that of what the learned
+search finds by itself where only these decisions are open. Cycles are those of all streams by the
+cycle simulator.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,28 +32,33 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fusion_bounds import least_bound
 from benchmarks.fusion_figures import summary
-from benchmarks.fusion_pairs import Counted, bound, named, pair
+from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
 from benchmarks.fusion_training import made, trained
 from fusion.evaluator import Evaluator
 from fusion.figures import Figures
 from fusion.learned.contract import GraphModel
-from fusion.learned.examples import Examples
+from fusion.learned.examples import Examples, graphs_of
 from fusion.learned.policy import Policy
 from fusion.learned.search import Plan, learned_search
+from fusion.learned.trees import Trees
 from fusion.method import Objective, search
 from fusion.methods.programming import Programming
 from fusion.problem import Labelling
+from fusion.tables import Tables
 from targets.files import write_atomically
 
-NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
-TARGETS = ("vta-pynq", "large", "huge")
 TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
 SEARCHES = ("random", "descent", "segments", "annealing", "beam", "evolutionary")
 MODELS = ("trees", "graph-network")
-TRUE_DECISIONS = 8
-"""Of a part that is gone through exhaustively."""
+ASKING = ("annealing", "beam", "descent", "segments")
+"""Methods that may ask the model, beside the usual one."""
+FEWEST, MOST = 8, 12
+"""Decisions of a part that is gone through exhaustively: more of a network with few layers."""
+TRUE_LAYERS = 1 << 15
+"""Layers that are simulated for one such part, of all labellings together."""
 
 
 def main() -> None:
@@ -114,13 +121,16 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
-        "bound": min(bound(problem, each) for each in labels.values()),
-        "learned": {}, "searches": {},
+        "bound": least_bound(problem), "learned": {}, "methods": {}, "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
     best = min(labels.values(), key=lambda each: backing(each).cost)
+    models = _Models(others)
     for kind in MODELS:
-        found, row["learned"][kind] = _learned(given, backing, others, kind, starts)
+        found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
+        best = min((best, found), key=lambda each: backing(each).cost)
+    for method in ASKING:
+        found, row["methods"][method] = _by_method(given, backing, models, method, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
     row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]
     row["dram_bytes"]["learned"] = row["learned"]["trees"]["dram_bytes"]
@@ -128,7 +138,7 @@ def _pair(
         row["searches"][name], found = _searched(given, backing, name, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
     row["best"] = backing(best).cycles
-    row["truth"] = list(_truths(given, backing, best, others))
+    row["truth"] = list(_truths(given, backing, best, models))
     row["seconds"] = time.perf_counter() - begin
     row["seconds_evaluation"] = _evaluation_seconds(backing)
     print(f"{network} on {target}: {row['cycles']}, best {row['best']}, "
@@ -136,25 +146,48 @@ def _pair(
     return row
 
 
-def _models(kind: str, others: list[Examples]) -> tuple[GraphModel, Policy]:
-    trees, policy = trained(others)
+class _Models:
+    """Models trained on some examples, once; each search gets its own, for it corrects them."""
+
+    def __init__(self, others: list[Examples]) -> None:
+        self.others = others
+        self._folder = tempfile.TemporaryDirectory()
+        self._trained: dict[str, Path] = {}
+        model, self._policy = trained(others)
+        self._keep("trees", model)
+
+    def of(self, kind: str) -> tuple[GraphModel, Policy]:
+        """A kind of model of labelled graphs, and the policy, which no search changes."""
+        if kind not in self._trained:
+            network = _made(kind)
+            network.fit(graphs_of(self.others))
+            self._keep(kind, network)
+        model = _made(kind)
+        model.load(self._trained[kind])
+        return model, self._policy
+
+    def _keep(self, kind: str, model: GraphModel) -> None:
+        self._trained[kind] = Path(self._folder.name) / kind
+        model.save(self._trained[kind])
+
+
+def _made(kind: str) -> GraphModel:
+    """One that has learned nothing."""
     if kind == "trees":
-        return trees, policy
-    from fusion.learned.examples import graphs_of
+        return Trees()
     from fusion.learned.graph_network import GraphNetwork
 
-    network = GraphNetwork()
-    network.fit(graphs_of(others))
-    return network, policy
+    return GraphNetwork()
 
 
 def _learned(
-    given: argparse.Namespace, backing: Evaluator, others: list[Examples], kind: str,
+    given: argparse.Namespace, backing: Evaluator, models: _Models, kind: str,
     starts: list[Labelling],
 ) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
-    """The learned search with a kind of model, and the policy before it began."""
+    """The learned search with a kind of model; what the policy alone would label, before anything
+    was simulated and of what is known when the search begins."""
     problem = backing.problem
-    model, policy = _models(kind, others)
+    model, policy = models.of(kind)
     counted = Counted(backing)
     figures = Figures(problem, counted)
     blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
@@ -162,7 +195,7 @@ def _learned(
         counted(labels)
     first = min(starts, key=lambda each: counted(each).cost)
     told = policy.labels(problem, policy.chances(problem, figures, first, {}))
-    error = _error(model, backing, others)
+    error = _error(model, backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
     found = learned_search(problem, counted, model, policy, starts, rng, Plan())
@@ -175,11 +208,27 @@ def _learned(
     }  # fmt: skip
 
 
-def _error(model: GraphModel, backing: Evaluator, others: list[Examples]) -> float:
+def _by_method(
+    given: argparse.Namespace, backing: Evaluator, models: _Models, method: str,
+    starts: list[Labelling],
+) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
+    """The learned search, with trees, whose model another method asks."""
+    model, policy = models.of("trees")
+    counted = Counted(backing)
+    begin = time.perf_counter()
+    rng = np.random.default_rng([given.seed, 1])
+    plan = Plan(method=method)
+    found = learned_search(backing.problem, counted, model, policy, starts, rng, plan)
+    return found, {
+        "cycles": backing(found).cycles, "evaluations": counted.count,
+        "steps": [each.cycles for each in counted.known()],
+        "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def _error(model: GraphModel, backing: Evaluator) -> float:
     """How far the model is off on the named labellings of the network that it has not seen, of what
     is known before any of it is simulated."""
-    from fusion.tables import Tables
-
     problem = backing.problem
     blank = Evaluator(problem, backing.schedules)
     tables = Tables(problem, Figures(problem, blank))
@@ -218,46 +267,47 @@ def _searched(
 
 
 def _truths(
-    given: argparse.Namespace, backing: Evaluator, best: Labelling, others: list[Examples]
+    given: argparse.Namespace, backing: Evaluator, best: Labelling, models: _Models
 ) -> Iterator[dict[str, Any]]:
-    """Parts of the network, exhaustively: the first, the middle and the last segments that make up
-    so many decisions. Regret is that of the learned search confined to the part."""
+    """The network as a whole, or the first, the middle and the last segments that make up so many
+    decisions, exhaustively, and by the learned search that knows of no other labels."""
     problem = backing.problem
-    for name, first in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
-        places = _part(problem.segments, first)
-        if not places or (name != "first" and len(problem) <= TRUE_DECISIONS):
+    layers = max(len(problem.labelled(problem.all).layers), 1)
+    most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
+    parts = {"whole": 0.0} if len(problem) <= most else {"first": 0.0, "middle": 0.5, "last": 1.0}
+    for name, where in parts.items():
+        part = Part(problem, _part(problem.segments, where, most), best)
+        if not len(part):
             continue
         objective = Objective(
-            lambda several, p=places: [  # type: ignore[misc]
-                float(backing(_within(best, p, each)).cycles) for each in several
+            lambda several, p=part: [  # type: ignore[misc]
+                float(backing(p.within(each)).cycles) for each in several
             ],
-            1 << TRUE_DECISIONS, tuple((k,) for k in range(len(places))),
+            1 << most, part.segments, part.groups,
         )  # fmt: skip
         search("exhaustive", objective, [], np.random.default_rng(0))
-        held = float(backing(best).cycles)
+        counted = Counted(backing, part)
+        starts = [part.none, part.all, part.greedy]
+        rng = np.random.default_rng([given.seed, 3])
+        found = learned_search(part, counted, *models.of("trees"), starts, rng, Plan())
         yield {
-            "part": name, "decisions": len(places), "least": objective.least,
-            "most": max(objective.asked.values()), "regret": held / objective.least - 1,
+            "part": name, "decisions": len(part), "least": objective.least,
+            "most": max(objective.asked.values()), "evaluations": counted.count,
+            "regret": counted(found).cycles / objective.least - 1,
+            "regret_all": backing(part.within(part.all)).cycles / objective.least - 1,
         }  # fmt: skip
 
 
-def _part(segments: Sequence[Sequence[int]], where: float) -> list[int]:
-    """Places of neighbouring segments, as many as may be gone through."""
-    k = round(where * (len(segments) - 1))
+def _part(segments: Sequence[Sequence[int]], where: float, most: int) -> list[int]:
+    """Places of neighbouring segments, `most` at most."""
+    k = round(where * (len(segments) - 1)) if segments else 0
     found: list[int] = []
     order = [*range(k, len(segments)), *range(k - 1, -1, -1)]
     for number in order:
-        if len(found) + len(segments[number]) > TRUE_DECISIONS:
+        if len(found) + len(segments[number]) > most:
             break
         found += segments[number]
     return sorted(found)
-
-
-def _within(labels: Labelling, places: Sequence[int], own: Labelling) -> Labelling:
-    found = list(labels)
-    for place, label in zip(places, own, strict=True):
-        found[place] = label
-    return tuple(found)
 
 
 def _evaluation_seconds(backing: Evaluator) -> float:

@@ -43,12 +43,17 @@ def summary(rows: Sequence[Row]) -> str:
         error = row["searches"]["segments"].get("additive_error")
         if error is not None:
             lines.append(f"    adding up segments is off by {error:+.4%}")
-        regrets = [each["regret"] for each in row["truth"]]
-        if regrets:
+        if row.get("methods"):
+            usual = row["learned"]["trees"]
+            each = {"evolutionary": usual} | row["methods"]
             lines.append(
-                f"    regret on {len(regrets)} parts gone through exhaustively: "
-                f"{max(regrets):.3%} at most; an evaluation {row['seconds_evaluation']:.3f} s"
+                "    the model asked by: "
+                + ", ".join(
+                    f"{name} {one['cycles'] / row['best'] - 1:+.3%} with {one['evaluations']}"
+                    for name, one in each.items()
+                )
             )
+        lines += _true(row)
     ratios = [row["cycles"]["learned"] / row["cycles"]["all"] for row in rows]
     if ratios:
         mean = float(np.exp(np.log(ratios).mean()))
@@ -57,6 +62,20 @@ def summary(rows: Sequence[Row]) -> str:
             f"worst {max(ratios) - 1:+.2%}"
         )
     return "\n".join(lines)
+
+
+def _true(row: Row) -> list[str]:
+    """What the learned search, and everything fused, lack of the best where that is known."""
+    each = row["truth"]
+    if not each:
+        return []
+    lacks = [
+        f"{one['part']} ({one['decisions']} decisions) {one['regret']:.3%} with "
+        f"{one['evaluations']}, all fused {one['regret_all']:.3%}"
+        for one in each
+    ]
+    seconds = f"an evaluation {row['seconds_evaluation']:.3f} s"
+    return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]
 
 
 def _until(found: Row, best: float) -> str:

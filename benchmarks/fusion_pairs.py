@@ -15,11 +15,13 @@ from fusion.figures import Figures
 from fusion.learned.examples import Examples
 from fusion.problem import Labelling, Problem
 from fusion.schedules import Schedules
+from fusion.segments import groups_of, segments_of
 from fusion.tables import Tables
 from fusion.units import unit_features, units_of, with_unit
+from networks.integer.graph import IntegerGraph
 from targets.base import Target
 from targets.built import Pick
-from targets.capabilities import Bound, blocks_of, capability
+from targets.capabilities import blocks_of
 from targets.features import Features
 from targets.files import write_atomically
 from targets.registry import make_target
@@ -28,6 +30,8 @@ from tuning.build_options import BuildOptions
 from tuning.building import integer_network
 from tuning.picks import tuned_picks
 
+NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
+TARGETS = ("vta-pynq", "large", "huge")
 KEEP_EVERY = 8
 """Workloads that are tuned between two writes of the file."""
 DRAWN = 24
@@ -65,31 +69,52 @@ class KeptSchedules(Schedules):
         return found
 
 
+class Part(Problem):
+    """Some decisions of a network, at these places, with all others labelled as `held`."""
+
+    def __init__(self, whole: Problem, places: Sequence[int], held: Labelling) -> None:
+        super().__init__(whole.graph, whole.target)
+        self.whole, self.places, self.held = whole, tuple(places), held
+        self.offered = tuple(whole.offered[place] for place in places)
+        self.segments = segments_of(self.offered)
+        self.groups = groups_of(self.offered)
+
+    def within(self, labels: Labelling) -> Labelling:
+        """The labels of the whole network."""
+        own = dict(zip(self.places, labels, strict=True))
+        return tuple(own.get(place, label) for place, label in enumerate(self.held))
+
+    def _labelled(self, labels: Labelling) -> IntegerGraph:
+        return self.whole.labelled(self.within(labels))
+
+
 class Counted(Evaluator):
-    """What a search has evaluated by itself, answered by what others have evaluated."""
+    """What a search has evaluated by itself, answered by what others have evaluated; of a network,
+    or of a part of it."""
 
-    def __init__(self, backing: Evaluator) -> None:
-        super().__init__(backing.problem, backing.schedules)
+    def __init__(self, backing: Evaluator, part: Part | None = None) -> None:
+        super().__init__(part or backing.problem, backing.schedules)
         self.backing = backing
+        self.part = part
 
-    def __call__(self, labels: Labelling) -> Evaluation:
+    def again(self, labels: Labelling) -> Evaluation:
         """As `Evaluator`."""
-        if labels not in self._known:
-            found = self.backing(labels)
-            self.count += 1
-            self._known[labels] = found
-            each = zip(found.workloads, found.picks, found.layers, strict=True)
-            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
-        return self._known[labels]
+        whole = labels if self.part is None else self.part.within(labels)
+        return replace(self.backing(whole), labels=labels)
+
+
+def problem_of(network: str, target_name: str) -> Problem:
+    """What may be fused in a network on a target."""
+    target = make_target(target_name)
+    options = BuildOptions(network, Path(), target=target_name)
+    graph, _, _ = integer_network(options, target, apart=True)
+    return Problem(graph, target)
 
 
 def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
-    """A network on a target."""
-    target = make_target(target_name)
-    options = BuildOptions(network, folder, target=target_name)
-    graph, _, _ = integer_network(options, target, apart=True)
-    problem = Problem(graph, target)
-    return Evaluator(problem, KeptSchedules(target, trials, folder))
+    """A network on a target, with schedules that were tuned."""
+    problem = problem_of(network, target_name)
+    return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
 
 
 def named(problem: Problem) -> dict[str, Labelling]:
@@ -98,13 +123,6 @@ def named(problem: Problem) -> dict[str, Labelling]:
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
         "no shortcuts": problem.no_shortcuts,
     }  # fmt: skip
-
-
-def bound(problem: Problem, labels: Labelling) -> int:
-    """Cycles that no schedule of its layers beats, together. The target must know its bounds."""
-    known = capability(problem.target, Bound)
-    assert known is not None
-    return sum(int(known.bound(workload).cost) for workload in problem.workloads(labels))
 
 
 def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:

@@ -22,13 +22,13 @@ def rows_of(problem: Problem, chosen: Evaluation) -> list[dict[str, Json]]:
     it what it is (`labels`)."""
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
-    labels = _labels(problem, layers)
+    labels, reads = _labels(problem, layers), rows_read(graph)
     return [
         {
             "name": layer.name,
             "title": shape(layer.workload),
             "cycles": cost.cycles,
-            "reads": list[Json](_reads(graph, layer)),
+            "reads": list[Json](reads[row]),
             "labels": list[Json](labels[row]),
         }
         for row, (layer, cost) in enumerate(zip(layers, chosen.layers, strict=True))
@@ -48,10 +48,13 @@ def _labels(problem: Problem, layers: Sequence[Layer]) -> list[list[int]]:
     return found
 
 
-def _reads(graph: IntegerGraph, layer: Layer) -> list[int]:
-    """The rows of the layers that write what a layer reads."""
+def rows_read(graph: IntegerGraph) -> list[list[int]]:
+    """Of each layer, the rows of the layers that write what it reads."""
     writers = {each.output: row for row, each in enumerate(graph.layers)}
-    return sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
+    return [
+        sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
+        for layer in graph.layers
+    ]
 
 
 def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:

@@ -1,0 +1,96 @@
+"""What kinds of fusion that are not there could gain at most, by what layers need: part of
+`benchmarks.fusion_bounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fusion.drawn import rows_read
+from fusion.problem import Problem
+from networks import load
+from networks.accelerator import Accelerator
+from networks.fusion.edges import readers
+from networks.integer.graph import IntegerGraph
+from targets.vta.board.stream_bound import Needs, stream_bound
+from targets.vta.bounds import bounds, shifted_residuals
+from targets.vta.lowering.geometry import geometry_of
+from targets.vta.spec import VtaSpec
+
+EARLIEST = 1 << 60
+"""Cycles in which all of a layer's first weights can be loaded."""
+
+
+class Recomputed(NamedTuple):
+    """Residuals that other layers read, too; those of which computing them anew takes less of some
+    resource than loading them; and cycles that this saves at most, of all."""
+
+    residuals: int
+    cheaper: int
+    cycles: int
+
+
+def recomputed(problem: Problem, spec: VtaSpec) -> Recomputed:
+    """Of a cheap producer computed anew in the accumulators of a layer that adds its result, which
+    has to be stored all the same, for its other readers. Saved are the residual's load and the
+    products by the identity; added what the producer reads and multiplies."""
+    gains = [sum(max(0, saved) for saved in each) for each in _saved(problem.graph, spec)]
+    return Recomputed(len(gains), sum(gain > 0 for gain in gains), sum(gains))
+
+
+def _saved(graph: IntegerGraph, spec: VtaSpec) -> Iterator[tuple[int, int]]:
+    """Cycles of reads and of compute that are saved, of each residual that others read."""
+    writers = {layer.output: layer for layer in graph.layers}
+    for layer in graph.layers:
+        producer = writers.get(layer.residual or "")
+        if producer is None or len(readers(graph, producer.output)) < 2:
+            continue
+        own, m = geometry_of(layer.workload, spec.machine), spec.machine
+        outputs = own.batches * own.groups * own.co * own.oh * own.ow
+        anew = bounds(producer.workload, spec)
+        yield (
+            own.res_bytes // m.bus_bytes - anew["read"],
+            outputs * (1 + shifted_residuals(layer.workload)) - (anew["compute"] - outputs),
+        )
+
+
+def order_gain(graph: IntegerGraph, layers: Sequence[Needs]) -> int:
+    """Cycles by which the bound on a network's streams is lower in any other order of its layers:
+    only how many of a layer's first weights are loaded early depends on what is before it."""
+    gain, begin = 0, 0
+    reads = rows_read(graph)
+    for run in graph.segments():
+        rows = range(begin, begin + len(run))
+        each = [layers[row] for row in rows]
+        free = _movable(rows, reads)
+        gain += stream_bound(each) - _anywhere(each, free)
+        begin += len(run)
+    return gain
+
+
+def _movable(rows: range, reads: Sequence[Sequence[int]]) -> list[bool]:
+    """Whether a layer's predecessor could be another: it, or the one before it, neither needs some
+    layer of the stream nor is needed by it."""
+    above: dict[int, set[int]] = {}
+    for row in rows:
+        direct = [each for each in reads[row] if each in rows]
+        above[row] = set(direct).union(*(above[each] for each in direct))
+    bound_to = {row: len(above[row]) + sum(row in a for a in above.values()) for row in rows}
+    loose = [bound_to[row] < len(rows) - 1 for row in rows]
+    return [here or before for here, before in zip(loose, [False, *loose], strict=False)]
+
+
+def _anywhere(layers: Sequence[Needs], movable: Sequence[bool]) -> int:
+    """As `stream_bound`, where the movable ones have whatever before them that suits them."""
+    total, before = 0, 0
+    for layer, loose in zip(layers, movable, strict=True):
+        read = layer.read - min(layer.early, EARLIEST if loose else before)
+        total += max(layer.busy, read)
+        before = max(0, layer.busy - read)
+    return total
+
+
+def border(network: str, problem: Problem) -> float:
+    """Seconds that the CPU takes for what stays there, by the estimates of `tilewright inspect`."""
+    report = load(network).report_on(Accelerator.of(problem.target, "full"))
+    return sum(row.cpu_seconds for row in report.operators if row.status == "cpu")

@@ -1,0 +1,150 @@
+"""No labelled network takes less than the bounds say, by whichever schedules."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.fusion_beyond import order_gain, recomputed
+from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
+from benchmarks.fusion_pairs import problem_of
+from fusion.evaluator import Evaluator
+from fusion.problem import Labelling, Problem
+from fusion.schedules import Schedules
+from targets.base import Target
+from targets.built import Pick
+from targets.capabilities import blocks_of
+from targets.vta.board.stream_bound import Needs, stream_bound
+from targets.workload import Workload
+from tests.fusion.nets import problem
+from tuning.picks import tuned_picks
+
+DRAWN = 32
+"""Configs of which a schedule is drawn."""
+
+
+def drawn(own: Problem, count: int, rng: np.random.Generator) -> list[Labelling]:
+    """The named labellings, and some that are drawn with more or less fused."""
+    some = [
+        tuple((rng.random(len(own)) < share).tolist()) for share in np.linspace(0.2, 0.95, count)
+    ]
+    return [own.none, own.all, own.tvm, *some]
+
+
+def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -> Pick:
+    """One that runs, drawn."""
+    space = target.space(workload)
+    knobs = [rng.integers(0, len(knob.values), DRAWN) for knob in space.knobs]
+    configs: NDArray[np.int32] = np.stack(knobs, axis=1).astype(np.int32)
+    good = np.flatnonzero(target.lower(workload, configs).ok)
+    if not len(good):
+        return tuned_picks([workload], target, 0)[0]
+    return Pick(space.name, tuple(configs[int(good[0])].tolist()))
+
+
+def check(own: Problem, labellings: int, schedules: int) -> float:
+    """That streams take as long as they have to, by the schedules that are estimated best and by
+    drawn ones. Returns the least that any took, as a share of its bound."""
+    rng, needed = np.random.default_rng(0), Needed(own.target)
+    least, closest = least_bound(own, needed), np.inf
+    for turn in range(schedules):
+
+        def tune(some: object, best: bool = turn == 0) -> object:
+            if best:
+                return tuned_picks(some, own.target, 0)  # type: ignore[arg-type]
+            return [any_schedule(each, own.target, rng) for each in some]  # type: ignore[attr-defined]
+
+        timed = Evaluator(own, Schedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
+        for labels in drawn(own, labellings, rng):
+            known = bound(own, labels, needed)
+            assert least <= known <= timed(labels).cycles
+            closest = min(closest, timed(labels).cycles / known)
+    return float(closest)
+
+
+@pytest.mark.parametrize("net", ["pooled", "projecting"])
+@pytest.mark.parametrize("target", ["vta-pynq", "huge"])
+def test_small_networks_take_as_long_as_they_have_to(target: str, net: str) -> None:
+    check(problem(target, net), 4, 3)
+
+
+@pytest.mark.parametrize("target", ["vta-pynq", "huge"])
+def test_the_digits_take_as_long_as_they_have_to(target: str) -> None:
+    check(problem_of("digits_cnn", target), 4, 4)
+
+
+@pytest.mark.slow(seconds=60)
+@pytest.mark.parametrize("target", ["vta-pynq", "huge"])
+def test_resnet18_takes_as_long_as_it_has_to(target: str) -> None:
+    assert check(problem_of("resnet18", target), 8, 3) < 1.25
+
+
+def test_the_bound_of_a_layer_alone_does_not_hold_in_a_stream() -> None:
+    """Why there is another for streams: weights are loaded while the layer before computes."""
+    layers = [Needs(100, 20, 0), Needs(50, 90, 60)]
+    assert sum(max(each.busy, each.read) for each in layers) == 190
+    assert stream_bound(layers) == 150  # 60 of the second's reads beside the first's products
+
+
+def test_a_stream_s_bound_is_the_least_over_all_ways_to_divide_early_reads() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        figures = rng.integers(0, 8, (4, 2)).tolist()
+        layers = [Needs(busy, read, int(rng.integers(0, read + 1))) for busy, read in figures]
+        ways = product(*(range(each.early + 1) for each in layers[1:]))
+        spans = []
+        for way in ways:
+            early = [0, *way, 0]
+            spans.append(
+                sum(
+                    max(each.busy, each.read - own + behind)
+                    for each, (own, behind) in zip(layers, pairwise(early), strict=True)
+                )
+            )
+        assert stream_bound(layers) == min(spans)
+
+
+@pytest.mark.parametrize("net", ["pooled", "projecting"])
+def test_the_labels_of_a_segment_change_their_own_part_of_the_sums(net: str) -> None:
+    own = problem("vta-pynq", net)
+    needed, rng = Needed(own.target), np.random.default_rng(1)
+    base = needed.sums(own.workloads(own.tvm))
+    for labels in drawn(own, 6, rng):
+        least, read = base
+        for places in own.segments:
+            alone = list(own.tvm)
+            for place in places:
+                alone[place] = labels[place]
+            with_these = needed.sums(own.workloads(tuple(alone)))
+            least, read = least + with_these.least - base.least, read + with_these.read - base.read
+        assert Sums(least, read) == needed.sums(own.workloads(labels))
+
+
+@pytest.mark.parametrize("net", ["pooled", "projecting"])
+def test_no_labelling_has_a_bound_below_that_of_all(net: str) -> None:
+    own = problem("huge", net)
+    needed = Needed(own.target)
+    every = [bound(own, labels, needed) for labels in product((False, True), repeat=len(own))]
+    assert 0.8 * min(every) < least_bound(own, needed) <= min(every)
+
+
+def test_a_segment_that_cannot_be_gone_through_is_refused() -> None:
+    own = problem()
+    with pytest.raises(ValueError, match="13 decisions have to do with each other, 12 may"):
+        changes(own, range(13), Needed(own.target))
+
+
+def test_what_is_not_there_gains_little() -> None:
+    own = problem("vta-pynq", "projecting")
+    needed = Needed(own.target)
+    anew = recomputed(own, needed.spec)
+    assert (anew.residuals, anew.cycles) == (0, 0)  # each is a shortcut's, read once
+    graph = own.labelled(own.all)
+    layers = [needed.of(workload) for workload in own.workloads(own.all)]
+    assert order_gain(graph, layers) == 0  # one after the other: there is no other order
+    graph = own.labelled(own.no_shortcuts)
+    layers = [needed.of(workload) for workload in own.workloads(own.no_shortcuts)]
+    assert order_gain(graph, layers) >= 0
