@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fusion.figures import Figures
 from fusion.learned.contract import ModelError
 from fusion.problem import Labelling, Problem
-from fusion.units import Unit, unit_features, units_of, with_unit
+from fusion.units import KINDS, Unit, unit_features, units_of, with_unit
 from models.fitted import WrongFeatures
 from models.trees import XGBoost
 from targets.features import Features
@@ -21,11 +21,14 @@ _STEEP = 40.0
 """How sure the figures are: at a gain of 4 % of the cycles, nine to one."""
 _SEEN = 0.95
 """How sure it is of what was seen to help."""
+_ALIKE = {"log2 ratio": 0.1, "log2 cycles apart": 2.0}
+"""How far apart, by columns, units of a kind still tell of each other."""
 
 
 class Policy:
     """Labels of units, of one network after the other. The figures say fused where the layers take
-    fewer cycles together; what was learned has as much to say as they."""
+    fewer cycles together; what was learned has as much to say as they. What a run has seen corrects
+    both where it turned out otherwise, for units like those it was seen of."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -40,7 +43,8 @@ class Policy:
         self, problem: Problem, figures: Figures, labels: Labelling, seen: dict[Unit, bool]
     ) -> NDArray[np.float64]:
         """That each unit is better fused, shape (units,), all else as labelled. `seen` are those of
-        which this run knows. Raises `ModelError` for a model that learned from other figures."""
+        which this run knows, and from which it learns about others. Raises `ModelError` for a model
+        that learned from other figures."""
         x = unit_features(problem, figures, labels)
         ratio = x.matrix[:, x.names.index("log2 ratio")]
         found = 1.0 / (1.0 + np.exp(np.clip(_STEEP * ratio, -30, 30)))
@@ -49,10 +53,8 @@ class Policy:
                 found = (found + self._model.predict(x)) / 2
             except WrongFeatures as error:
                 raise ModelError(str(error)) from None
-        for k, unit in enumerate(units_of(problem)):
-            if unit in seen:
-                found[k] = _SEEN if seen[unit] else 1.0 - _SEEN
-        return found
+        told = np.array([seen.get(unit, np.nan) for unit in units_of(problem)], np.float64)
+        return np.where(np.isnan(told), corrected(x, found, told), np.abs(told - (1.0 - _SEEN)))
 
     def labels(self, problem: Problem, chances: NDArray[np.float64]) -> Labelling:
         """What is more likely than not, of chances (units,)."""
@@ -72,6 +74,26 @@ class Policy:
         except ValueError as error:
             raise ModelError(f"{path} holds no such policy: {error}; train it again") from None
         self._model = model
+
+
+def corrected(
+    x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Chances (units,) of units, as what was seen of others of their kind has them: `told` (units,)
+    is 1 where fusing helped, 0 where it did not, NaN where nobody knows. Each adds by how much it
+    was misjudged, the less the more it differs; as much as one that is just alike speaks for what
+    was thought before."""
+    known = ~np.isnan(told)
+    if not known.any():
+        return chances
+    kinds = x.matrix[:, [x.names.index(kind) for kind in KINDS]]
+    near = (kinds @ kinds[known].T > 0).astype(np.float64)
+    for name, scale in _ALIKE.items():
+        column = x.matrix[:, x.names.index(name)] / scale
+        near *= np.exp(-0.5 * (column[:, None] - column[known]) ** 2)
+    misjudged = told[known] - chances[known]
+    found: NDArray[np.float64] = np.clip(chances + near @ misjudged / (1 + near.sum(axis=1)), 0, 1)
+    return found
 
 
 def labelled(problem: Problem, fused: NDArray[np.bool_]) -> Labelling:

@@ -1,5 +1,6 @@
 """The learned search: a policy says where to begin, a search asks a model of labelled graphs, exact
-simulation confirms the best of what it found, and both learn from it."""
+simulation confirms the best of what it found. Of that both learn: the model is corrected, the
+policy by the units whose gain was seen."""
 
 from __future__ import annotations
 

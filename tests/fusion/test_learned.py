@@ -15,7 +15,7 @@ from fusion.figures import Figures
 from fusion.learned.contract import GraphModel, ModelError
 from fusion.learned.examples import Examples, read_examples, units_of_all, write_examples
 from fusion.learned.graph_network import GraphNetwork
-from fusion.learned.policy import Policy
+from fusion.learned.policy import Policy, corrected
 from fusion.learned.search import Plan, Surrogate, learned_search, seen_units
 from fusion.learned.shipped import shipped_models
 from fusion.learned.trees import Trees
@@ -23,6 +23,7 @@ from fusion.method import Objective, search
 from fusion.problem import Labelling
 from fusion.tables import GraphTable, Tables
 from fusion.units import units_of, with_unit
+from targets.features import Features
 from tests.fusion.nets import NETS, evaluator
 
 KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]
@@ -131,7 +132,28 @@ def test_a_policy_learns_and_what_was_seen_outweighs_it(
     unit = units_of(own)[0]
     told = again.chances(own, figures, own.all, {unit: True})
     assert told[0] > 0.9
-    np.testing.assert_array_equal(told[1:], chances[1:])
+    other = [k for k, each in enumerate(units_of(own)) if each.kind != unit.kind]
+    np.testing.assert_array_equal(told[other], chances[other])
+
+
+def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
+    names = ("activation", "pool", "siblings", "shortcut", "log2 ratio", "log2 cycles apart")
+    rows = [
+        (1, 0, 0, 0, -0.10, 12.0),  # seen
+        (1, 0, 0, 0, -0.11, 12.1),  # like it
+        (1, 0, 0, 0, -0.60, 18.0),  # of its kind, but nothing like it
+        (0, 1, 0, 0, -0.10, 12.0),  # of another kind
+    ]
+    x = Features.of(np.array(rows, np.float64), names)
+    before, unknown = np.full(4, 0.9), np.nan
+    lost = corrected(x, before, np.array([0.0, unknown, unknown, unknown]))
+    assert lost[1] < 0.5
+    np.testing.assert_allclose(lost[2:], 0.9, atol=1e-3)
+    won = corrected(x, before, np.array([1.0, unknown, unknown, unknown]))
+    assert 0.9 < won[1] < 1.0
+    np.testing.assert_array_equal(corrected(x, before, np.full(4, unknown)), before)
+    twice = corrected(x, before, np.array([0.0, 0.0, unknown, unknown]))
+    assert twice[1] < lost[1]
 
 
 def test_what_pairs_of_labellings_say_is_known(timed: Evaluator) -> None:
