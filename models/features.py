@@ -20,7 +20,7 @@ from targets.base import Configs, Space
 from targets.features import Feature, Features
 from targets.workload import Workload
 
-_EXTENT = {"tile_h": "out_height", "tile_w": "out_width"}
+_EXTENT = {"tile_h": "results_height", "tile_w": "results_width"}
 _FEW = 4  # a knob with at most this many values is a category to a Gaussian process
 _ALIKE = 0.98  # correlation from which two columns say the same
 _SAMPLE = 2048  # configs that tell a column's scale

@@ -65,7 +65,7 @@ def _nest(
     """Loops from the outermost, each with its axis and log2 length. Channels count in the unit of
     their knob; an axis without one is a single loop around."""
     w, whole = workload, np.zeros(rows)
-    extents = {"b": w.batch, "h": w.out_height, "w": w.out_width, "co": 1, "ci": 1}
+    extents = {"b": w.batch, "h": w.results_height, "w": w.results_width, "co": 1, "ci": 1}
     most = {knob.name: max(knob.values) for knob in space.knobs}
     outer, inner = [], []
     for axis in AXES:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.averages import average_weights
+from targets.epilogue import EpilogueOp
 from targets.workload import Pool, Workload
 
 Integers = NDArray[np.int64]
@@ -21,7 +23,8 @@ def reference(
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
     (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
-    `residual` (n, o, oh, ow); those of a shortcut with `shortcut_` before their names.
+    `residual` (n, o, oh, ow), before an average; those of a shortcut with `shortcut_` before their
+    names.
 
     Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
     `out_bits`.
@@ -30,11 +33,17 @@ def reference(
     total = _maxima(w, tensors["data"]) if w.operator == "max_pool" else _sums(w, tensors)
     if w.of_shortcut is not None:
         own = of_shortcut(tensors)
-        total = total + _behind(w.of_shortcut, _sums(w.of_shortcut, own), own, acc_bits)
+        first = _sums(w.of_shortcut, own)
+        total = total + _behind(w.of_shortcut.epilogue, first, own, acc_bits)
     total = _wrap(total, acc_bits)
     if w.pool is not None:
         total = _maxima(w.pool, total)
-    return _wrap(_behind(w, total, tensors, acc_bits), out_bits)
+    total = _behind(w.epilogue, total, tensors, acc_bits)
+    if w.average is not None:
+        taps, _ = average_weights(w.average.height, w.average.width)
+        total = (total * taps).sum(axis=(2, 3), keepdims=True)
+        total = _behind(w.average.epilogue, total, {}, acc_bits)
+    return _wrap(total, out_bits)
 
 
 def of_shortcut(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -45,11 +54,12 @@ def of_shortcut(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _behind(
-    w: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]], acc_bits: int
-) -> Integers:
-    """What the epilogue makes of sums (n, o, oh, ow)."""
+    epilogue: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
+    acc_bits: int,
+) -> Integers:  # fmt: skip
+    """What an epilogue makes of sums (n, o, oh, ow)."""
     total = _wrap(total, acc_bits)
-    for op in w.epilogue:
+    for op in epilogue:
         if op.kind == "bias":
             total = total + tensors["bias"][None, :, None, None]
         elif op.kind == "add":

@@ -51,6 +51,7 @@ def shape(workload: Workload) -> str:
     if w.shortcut is not None:
         own = _stride(w.shortcut.stride_h, w.shortcut.stride_w)
         extra += f" + 1×1/{own} {w.shortcut.in_channels}"
+    extra += "" if w.average is None else " avg"
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"
 

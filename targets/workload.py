@@ -18,6 +18,9 @@ from targets.epilogue import (
 )
 from targets.errors import WorkloadError
 
+_CONSTANTS = ("offset", "shr", "shl", "min", "max")
+"""Steps of an epilogue that read no tensor."""
+
 Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
 DType = Literal["int8", "float32"]
 
@@ -43,8 +46,8 @@ class Pool:
         return f"mk={_pair(*kernel)},ms={_pair(*stride)},mp={pads}"
 
 
-BEHIND_SHORTCUT = "|"
-"""Ends a shortcut's epilogue in a text, and begins that of the sums."""
+BETWEEN_EPILOGUES = "|"
+"""Stands in a text between the epilogues of a shortcut, of the sums and of their average."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,20 @@ class Shortcut:
 
 
 @dataclass(frozen=True)
+class Average:
+    """The sum of all results of a channel of a convolution, `height` × `width`, each times a tap
+    (`targets.averages`), and an epilogue of its own, of constants alone."""
+
+    height: int
+    width: int
+    epilogue: tuple[EpilogueOp, ...] = CLIPPED_TO_INT8
+
+    def __str__(self) -> str:
+        """As it stands in a workload's text."""
+        return f"avg={_pair(self.height, self.width)}"
+
+
+@dataclass(frozen=True)
 class Workload:
     """An operator with static shapes. Sizes in elements, NCHW/OIHW.
 
@@ -75,8 +92,8 @@ class Workload:
     `batch` pairs of matrices, `height` × `in_channels` by `in_channels` × `out_channels`. A
     `max_pool` takes the maximum of each window of a channel; pixels in the padding do not count. Of
     a `conv2d` with a `pool` the sums are pooled first; the epilogue is of what is left. Those of
-    one with a `shortcut` begin with what that leaves. Raises `WorkloadError` for sizes that make no
-    sense.
+    one with a `shortcut` begin with what that leaves. What the epilogue leaves is its `results`; of
+    one with an `average` they are averaged. Raises `WorkloadError` for sizes that make no sense.
     """
 
     operator: Operator
@@ -100,6 +117,7 @@ class Workload:
     pool: Pool | None = None
     dtype: DType = "int8"
     shortcut: Shortcut | None = None
+    average: Average | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -129,10 +147,25 @@ class Workload:
             raise WorkloadError(
                 f"the kernel ({self.kernel_h}×{self.kernel_w}) is larger than the padded image"
             )
-        if self.out_height < 1 or self.out_width < 1:
+        if self.results_height < 1 or self.results_width < 1:
             raise WorkloadError("the pool's window is larger than its padded image")
         if self.shortcut is not None:
             self._check_shortcut(self.shortcut)
+        if self.average is not None:
+            self._check_average(self.average)
+
+    def _check_average(self, average: Average) -> None:
+        """Raises `WorkloadError` for one that is not of all results of an int8 convolution."""
+        if self.operator != "conv2d" or self.pool is not None or self.dtype != "int8":
+            raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
+        if (average.height, average.width) != (self.results_height, self.results_width):
+            raise WorkloadError(
+                f"its average is of {average.height}×{average.width} pixels, and it has "
+                f"{self.results_height}×{self.results_width}"
+            )
+        wrong = next((op for op in average.epilogue if op.kind not in _CONSTANTS), None)
+        if wrong is not None:
+            raise WorkloadError(f"'{wrong}': an average's epilogue has constants alone")
 
     def _check_shortcut(self, shortcut: Shortcut) -> None:
         """Raises `WorkloadError` for one that does not fit the convolution it is added to."""
@@ -143,10 +176,11 @@ class Workload:
         if any(op.kind in ("add", "residual") for op in shortcut.epilogue):
             raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
         own = self.of_shortcut
-        if own is not None and (own.out_height, own.out_width) != (self.out_height, self.out_width):
+        size = self.results_height, self.results_width
+        if own is not None and (own.out_height, own.out_width) != size:
             raise WorkloadError(
                 f"its shortcut gives {own.out_height}×{own.out_width} pixels, and it "
-                f"{self.out_height}×{self.out_width}"
+                f"{size[0]}×{size[1]}"
             )
 
     def _check_pool(self, pool: Pool) -> None:
@@ -185,14 +219,24 @@ class Workload:
     @property
     def out_height(self) -> int:
         """Rows of the output."""
+        return self.results_height if self.average is None else 1
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        return self.results_width if self.average is None else 1
+
+    @property
+    def results_height(self) -> int:
+        """Rows of what the epilogue works on."""
         p, rows = self.pool, self.sums_height
         return (
             rows if p is None else (rows + p.pad_top + p.pad_bottom - p.kernel_h) // p.stride_h + 1
         )
 
     @property
-    def out_width(self) -> int:
-        """Columns of the output."""
+    def results_width(self) -> int:
+        """Columns of what the epilogue works on."""
         p, cols = self.pool, self.sums_width
         return (
             cols if p is None else (cols + p.pad_left + p.pad_right - p.kernel_w) // p.stride_w + 1
@@ -212,7 +256,7 @@ class Workload:
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the unpadded operator, its shortcut's among them; a maximum is
-        none."""
+        none, nor is an average of results."""
         if self.operator == "max_pool":
             return 0
         own = (
@@ -228,15 +272,16 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads: with a `pool` and a `shortcut` where there are any; int8 goes
-        without saying."""
+        """What `from_json` reads: with a `pool`, a `shortcut` and an `average` where there are any;
+        int8 goes without saying."""
         values = asdict(self)
         if self.pool is None:
             del values["pool"]
         if self.dtype == "int8":
             del values["dtype"]
-        if self.shortcut is None:
-            del values["shortcut"]
+        for part in ("shortcut", "average"):
+            if values[part] is None:
+                del values[part]
         return values
 
     @staticmethod
@@ -245,30 +290,39 @@ class Workload:
         it makes no sense."""
         epilogue = tuple(EpilogueOp(**step) for step in values["epilogue"])
         pool = Pool(**values["pool"]) if values.get("pool") is not None else None
-        shortcut = None
-        if values.get("shortcut") is not None:
-            own = tuple(EpilogueOp(**step) for step in values["shortcut"]["epilogue"])
-            shortcut = Shortcut(**{**values["shortcut"], "epilogue": own})
-        return Workload(**{**values, "epilogue": epilogue, "pool": pool, "shortcut": shortcut})
+        parts: dict[str, Any] = {"epilogue": epilogue, "pool": pool}
+        for name, part in (("shortcut", Shortcut), ("average", Average)):
+            if values.get(name) is not None:
+                own = tuple(EpilogueOp(**step) for step in values[name]["epilogue"])
+                parts[name] = part(**{**values[name], "epilogue": own})
+        return Workload(**{**values, **parts})
 
     @property
     def epilogue_text(self) -> str:
-        """The text that `with_epilogue` reads; a shortcut's comes first."""
-        own = ", ".join(map(str, self.epilogue))
-        if self.shortcut is None:
-            return own
-        return f"{', '.join(map(str, self.shortcut.epilogue))} {BEHIND_SHORTCUT} {own}"
+        """The text that `with_epilogue` reads; a shortcut's comes first, an average's last."""
+        parts = (self.shortcut, self, self.average)
+        each = [", ".join(map(str, part.epilogue)) for part in parts if part is not None]
+        return f" {BETWEEN_EPILOGUES} ".join(each)
 
     def with_epilogue(self, text: str) -> Workload:
         """The same operator with the epilogue of `parse_epilogue`; that of a shortcut may come
-        first, with `|` behind it. Raises `WorkloadError`."""
-        first, found, second = text.partition(BEHIND_SHORTCUT)
-        if not found:
-            return replace(self, epilogue=parse_epilogue(text))
-        if self.shortcut is None:
-            raise WorkloadError(f"'{text}' has an epilogue of a shortcut, and {self} has none (xc)")
-        shortcut = replace(self.shortcut, epilogue=parse_epilogue(first))
-        return replace(self, epilogue=parse_epilogue(second), shortcut=shortcut)
+        before it and that of an average behind it, with `|` between them: all of them or none.
+        Raises `WorkloadError`."""
+        first, *others = (parse_epilogue(part) for part in text.split(BETWEEN_EPILOGUES))
+        if not others:
+            return replace(self, epilogue=first)
+        shortcut, average = self.shortcut, self.average
+        wanted = (shortcut is not None) + (average is not None)
+        if len(others) != wanted:
+            raise WorkloadError(
+                f"'{text}' has {len(others) + 1} epilogues, and {self} has {wanted + 1}: its own, "
+                "of a shortcut (xc) before it, of an average (avg) behind it"
+            )
+        if shortcut is not None:
+            shortcut, first = replace(shortcut, epilogue=first), others.pop(0)
+        if average is not None:
+            average = replace(average, epilogue=others.pop(0))
+        return replace(self, epilogue=first, shortcut=shortcut, average=average)
 
     def __str__(self) -> str:
         """The text `parse_workload` reads; the epilogue is not part of it."""
@@ -295,8 +349,8 @@ class Workload:
             text += f",d={_pair(self.dilation_h, self.dilation_w)}"
         grouped = self.groups > 1 and self.operator != "max_pool"
         text += f",g={self.groups}" if grouped else ""
-        text += "" if self.pool is None else f",{self.pool}"
-        return text + ("" if self.shortcut is None else f",{self.shortcut}") + kind
+        parts = (self.pool, self.shortcut, self.average)
+        return ",".join([text, *(str(part) for part in parts if part is not None)]) + kind
 
 
 def _check_windows(windows: Workload | Pool) -> None:
@@ -308,7 +362,7 @@ def _check_windows(windows: Workload | Pool) -> None:
 
 
 _KEYS: Mapping[str, tuple[str, str]] = {
-    "conv2d": ("c h w o k", "n s p d g mk ms mp xc xi xs"),
+    "conv2d": ("c h w o k", "n s p d g mk ms mp xc xi xs avg"),
     "dense": ("c o", "n"),
     "max_pool": ("c h w k", "n s p d"),
     "batch_matmul": ("h c o", "n"),
@@ -326,10 +380,13 @@ def canonical(workload: Workload) -> Workload:
     """
     if workload.dtype != "int8":
         return workload
-    shortcut = workload.shortcut
+    shortcut, average = workload.shortcut, workload.average
     if shortcut is not None:
         shortcut = replace(shortcut, epilogue=tuple(map(usual, shortcut.epilogue)))
-    return replace(workload, epilogue=tuple(map(usual, workload.epilogue)), shortcut=shortcut)
+    if average is not None:
+        average = replace(average, epilogue=tuple(map(usual, average.epilogue)))
+    own = tuple(map(usual, workload.epilogue))
+    return replace(workload, epilogue=own, shortcut=shortcut, average=average)
 
 
 def _pair(*values: int) -> str:
@@ -343,7 +400,8 @@ def _pads(top: int, left: int, bottom: int, right: int) -> str:
 def parse_workload(text: str, epilogue: str | None = None) -> Workload:
     """`conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1` (pairs as `3x5`; p also as top x left x bottom x
     right; `d` dilation, `g` groups; `mk`, `ms`, `mp` window, stride and padding of a max-pool of
-    its sums; `xc`, `xi`, `xs` channels, image and stride of a shortcut), `dense:n=1,c=512,o=1000`,
+    its sums; `xc`, `xi`, `xs` channels, image and stride of a shortcut; `avg` the size of the image
+    that is averaged behind the epilogue), `dense:n=1,c=512,o=1000`,
     `batch_matmul:n=3,h=64,c=64,o=64` or `max_pool:n=1,c=64,h=112,w=112,k=3,s=2,p=1`; with
     `dtype=float32` in floating point. Raises `WorkloadError`."""
     operator, _, body = text.partition(":")
@@ -410,5 +468,6 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         pool=Pool(*two("mk", 1), *two("ms", 1), *four("mp")) if "mk" in values else None,
         dtype=dtype,
         shortcut=Shortcut(one("xc", 1), *two("xi", 1), *two("xs", 1)) if "xc" in values else None,
+        average=Average(*two("avg", 1)) if "avg" in values else None,
     )
     return found if epilogue is None else found.with_epilogue(epilogue)

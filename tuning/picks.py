@@ -142,6 +142,9 @@ def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     if whole.shortcut is not None:
         own = replace(whole.shortcut, epilogue=_kinds(whole.shortcut.epilogue))
         whole = replace(whole, shortcut=own)
+    if whole.average is not None:
+        behind = replace(whole.average, epilogue=_kinds(whole.average.epilogue))
+        whole = replace(whole, average=behind)
     return replace(whole, epilogue=_kinds(whole.epilogue))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["activation", "pool", "shortcut", "siblings"]
+Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
 """`activation`: a relu or clip with the layer before it, not as a layer of its own. `pool`: a
 max-pool with the sums of the convolution before it. `shortcut`: the 1×1 convolution of a block's
-shortcut with the sums of the block's last one, which adds its result. `siblings`: a layer together
-with others that read the same tensor, as one layer that writes the channels of all; needs two at
-least."""
+shortcut with the sums of the block's last one, which adds its result. `average`: a global average
+with the results of the convolution before it. `siblings`: a layer together with others that read
+the same tensor, as one layer that writes the channels of all; needs two at least."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Who writes and who reads a tensor of an integer graph."""
+"""Who writes and who reads a tensor of an integer graph, and what it can hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from networks.integer.graph import CpuIsland, IntegerGraph, Step
 from targets.layer import Layer, Value
+from targets.workload import Workload
 
 
 def readers(graph: IntegerGraph, name: str) -> list[Step]:
@@ -41,6 +42,12 @@ def unused(graph: IntegerGraph, name: str) -> str:
         count += 1
         free = f"{name}#{count}"
     return free
+
+
+def is_cut(w: Workload) -> bool:
+    """Whether a layer's results are stored as they are, without losing bits."""
+    clips = {op.kind: op.value for op in w.epilogue[-2:]}
+    return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 
 
 def _read(step: Step) -> tuple[str, ...]:

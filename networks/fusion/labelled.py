@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from networks.fusion import activations, pools, shortcuts, siblings
+from networks.fusion import activations, averages, pools, shortcuts, siblings
 from networks.fusion.choices import Choices, Kind
 from networks.integer.graph import IntegerGraph
 
@@ -13,10 +13,11 @@ def choices(graph: IntegerGraph) -> Choices:
     """What of a network may be fused: of one that was extracted without pools in convolutions."""
     pooled, no_pools = pools.offered(graph)
     summed, no_shortcuts = shortcuts.offered(graph)
+    averaged, no_averages = averages.offered(graph)
     beside, no_siblings = siblings.offered(graph)
     return Choices(
-        (*activations.offered(graph), *pooled, *summed, *beside),
-        (*no_pools, *no_shortcuts, *no_siblings),
+        (*activations.offered(graph), *pooled, *summed, *averaged, *beside),
+        (*no_pools, *no_shortcuts, *no_averages, *no_siblings),
     )
 
 
@@ -38,14 +39,16 @@ def fused(
         ]
 
     # A pool takes the clips before it along, so that they are behind it if they are apart. Those of
-    # a shortcut are before the sum.
+    # a shortcut are before the sum, those on both sides of an average stay where they are.
     behind = {
-        choice.layers[0]: choice.layers[-1] if choice.kind == "pool" else None
+        output: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)
-        if choice.kind in ("pool", "shortcut") and own
+        if choice.kind in ("pool", "shortcut", "average") and own
+        for output in (choice.layers if choice.kind == "average" else choice.layers[:1])
     }
     graph = pools.merged(graph, labelled("pool", True))
     graph = shortcuts.merged(graph, labelled("shortcut", True))
+    graph = averages.merged(graph, labelled("average", True))
     cut = [behind.get(output, output) for output in labelled("activation", False)]
     graph = activations.apart(graph, [output for output in cut if output is not None])
     return siblings.joined(graph, labelled("siblings", True))

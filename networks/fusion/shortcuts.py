@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from networks.fusion.choices import Choice, Refused, divided
-from networks.fusion.edges import is_private, readers, with_steps
+from networks.fusion.edges import is_cut, is_private, readers, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
 from targets.epilogue import EpilogueOp
@@ -97,7 +97,7 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
         return f"{shortcut.name} pads its image"
     if not all(is_image_of(layer, graph.values[layer.data].shape) for layer in (shortcut, last)):
         return "rows of channels are no image"
-    if not _is_cut(w):
+    if not is_cut(w):
         return f"the result of {shortcut.name} is not cut to eight bits"
     kinds = [op.kind for op in last.workload.epilogue]
     if not set(kinds[: kinds.index("residual")]) <= _ADDED:
@@ -107,9 +107,3 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     except WorkloadError as error:
         return str(error)
     return ""
-
-
-def _is_cut(w: Workload) -> bool:
-    """Whether results are stored as they are, without losing bits."""
-    clips = {op.kind: op.value for op in w.epilogue[-2:]}
-    return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128

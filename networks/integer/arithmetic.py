@@ -1,4 +1,4 @@
-"""The numbers of integer layers: exponents, shifts, bounds, weights of averages.
+"""The numbers of integer layers: exponents, shifts, bounds.
 
 int8 tensors count in 2^exponent. A sum of products counts in 2^(data + weight); a right shift with
 rounding half up brings it to the output's exponent.
@@ -140,15 +140,3 @@ def shift_of_channels(shifts: NDArray[np.int64]) -> EpilogueOp:
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))
     return near if near.amounts[0] <= least and most <= near.amounts[1] else replace(near, value=0)
-
-
-def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
-    """The taps (height, width) that average a window: integers whose sum is 2^m, and m.
-
-    Equal ones where the window has a power of two of pixels; else as large as int8 allows and as
-    equal as can be, the larger ones spread evenly.
-    """
-    taps = height * width
-    total = taps if taps & (taps - 1) == 0 else 1 << int(math.log2(INT8[1] * taps))
-    ends = np.arange(taps + 1, dtype=np.int64) * total // taps
-    return np.diff(ends).astype(np.int8).reshape(height, width), total.bit_length() - 1

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from networks.integer.arithmetic import average_weights, exponents_of
+from networks.integer.arithmetic import exponents_of
 from networks.integer.walk import Tensors, View, rows_and_channels
 from networks.relax import islands
 from networks.relax.chains import Match, quantisation, window
 from networks.relax.constants import along_channels, integers_of
+from targets.averages import average_weights
 from targets.capabilities import Blocks
 from targets.workload import Workload
 

@@ -125,7 +125,7 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
     if layer.shifts is not None:
         tensors["shr_channel"] = layer.shifts
     if layer.residual is not None:
-        tensors["residual"] = _as_image(values[layer.residual], output_shape(layer))
+        tensors["residual"] = _as_image(values[layer.residual], results_shape(layer))
     if layer.shortcut is not None:
         tensors |= of_shortcut(layer, layer.shortcut, values)
     out = reference(layer.workload, tensors).astype(np.int8)
@@ -163,10 +163,10 @@ def packed(layer: Layer, data: Array, block: int) -> Array:
     return _as_image(data, shape)
 
 
-def output_shape(layer: Layer) -> tuple[int, int, int, int]:
-    """(n, o, oh, ow) of a layer's workload."""
+def results_shape(layer: Layer) -> tuple[int, int, int, int]:
+    """(n, o, oh, ow) of what the epilogue of a layer's workload works on."""
     w = layer.workload
-    return w.batch, w.out_channels, w.out_height, w.out_width
+    return w.batch, w.out_channels, w.results_height, w.results_width
 
 
 def is_image(layer: Layer, data: Array) -> bool:

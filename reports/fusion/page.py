@@ -13,7 +13,10 @@ ROW = 58
 """Height of a layer in the picture, in pixels."""
 MARGIN = 150
 """Width of the room for lines between layers."""
-_KINDS = {"activation": "clip", "pool": "max-pool", "shortcut": "shortcut", "siblings": "sibling"}
+_KINDS = {
+    "activation": "clip", "pool": "max-pool", "shortcut": "shortcut", "average": "average",
+    "siblings": "sibling",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

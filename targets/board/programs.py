@@ -138,7 +138,9 @@ def _graph(workload: Workload) -> LayerGraph:
     made: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
     if w.operator == "dense":
         given, made = given[:2], made[:2]
-    shapes = {"data": given, "output": made, "residual": made}
+    added = w.batch, w.out_channels, w.results_height, w.results_width
+    residual = added if w.average is not None else made
+    shapes = {"data": given, "output": made, "residual": residual}
     if w.shortcut is not None:
         image = w.shortcut.height, w.shortcut.width
         shapes["shortcut_data"] = w.batch, w.shortcut.in_channels, *image

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from targets.vta.lowering.geometry import (
     ADDITIONS,
     IDENTITY_BITS,
@@ -19,15 +21,18 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     channel. Raises `WorkloadError` for a layer that the machine cannot run.
 
     One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
-    and loads accumulators, a beat a cycle. Maxima of pooled sums take two cycles each. Read are the
-    pixels that some output needs, weights, bias and residual once, a shortcut's too; written the
-    output once; both in packed blocks.
+    and loads accumulators, a beat a cycle. Maxima of pooled sums and additions of averaged results
+    take two cycles each. Read are the pixels that some output needs, weights, bias and residual
+    once, a shortcut's too; written the output once; both in packed blocks.
     """
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
     m, g = spec.machine, geometry_of(workload, spec.machine)
-    outputs = g.batches * g.groups * g.co * g.oh * g.ow
+    planes = g.batches * g.groups * g.co
+    outputs = planes * g.oh * g.ow
     other = _other_cycles(workload, outputs, m)
+    if workload.average is not None:
+        other += planes * (2 * (g.oh * g.ow - 1) + len(workload.average.epilogue))
     sums = outputs
     if workload.pool is not None:
         rows, cols = _pooled_sides(workload)
@@ -42,7 +47,7 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     return {
         "compute": sums * g.ci * g.kh * g.kw + other,
         "read": (pixels + parameters) // m.bus_bytes,
-        "write": outputs * m.out_bytes // m.bus_bytes,
+        "write": planes * math.prod(g.output) * m.out_bytes // m.bus_bytes,
     }
 
 
@@ -142,7 +147,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     if w.operator == "max_pool":
         weights = 0  # the identity is the machine's need, not the layer's
-    outputs = w.batch * w.out_channels * w.out_height * w.out_width
+    outputs = w.batch * w.out_channels * w.results_height * w.results_width
     kinds = [op.kind for op in w.epilogue]
     return (
         w.batch * w.in_channels * needed_pixels(w) * m.inp_bits
@@ -162,7 +167,7 @@ def needed_pixels(workload: Workload) -> int:
 def _needed_sides(workload: Workload) -> tuple[int, int]:
     """Rows and columns of the input image that at least one output reads."""
     w = workload
-    rows, cols = (w.out_height, w.out_width) if w.pool is None else _pooled_sides(w)
+    rows, cols = (w.sums_height, w.sums_width) if w.pool is None else _pooled_sides(w)
     rows = _needed(w.height, rows, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
     cols = _needed(w.width, cols, w.stride_w, w.kernel_w, w.dilation_w, w.pad_left)
     return rows, cols

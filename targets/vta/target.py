@@ -161,9 +161,10 @@ class VtaTarget:
 
     def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
         """See `targets.vta.estimates.floor`; what bounds every schedule bounds each, and is all
-        that is known of other spaces, of pools and of shortcuts."""
+        that is known of other spaces, of pools, of shortcuts and of averages."""
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
-        plain = workload.operator != "max_pool" and not (workload.pool or workload.shortcut)
+        w = workload
+        plain = w.operator != "max_pool" and not (w.pool or w.shortcut or w.average)
         if self.space_name != "extended" or not plain:
             return np.full(len(configs), bound)
         values = lowering.space.values(configs)

@@ -82,7 +82,7 @@ def test_what_is_offered_and_what_is_not() -> None:
     assert not graph.islands
     assert len(graph.slices) == 6
     kinds = Counter(choice.kind for choice in found.offered)
-    assert kinds == {"activation": 15, "pool": 2, "shortcut": 2, "siblings": 7}
+    assert kinds == {"activation": 15, "pool": 2, "shortcut": 2, "average": 1, "siblings": 7}
     groups = Counter(choice.group for choice in found.offered if choice.kind == "siblings")
     assert sorted(groups.values()) == [2, 2, 3]
     reasons = {each.name: each.reason for each in found.refused}
@@ -90,7 +90,7 @@ def test_what_is_offered_and_what_is_not() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.booleans(), min_size=26, max_size=26))
+@given(st.lists(st.booleans(), min_size=27, max_size=27))
 def test_any_labelling_computes_the_same(labels: list[bool]) -> None:
     graph, found = _base()
     inputs, expected = _expected()
@@ -222,6 +222,103 @@ def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str,
     assert reason.endswith(says)
 
 
+def test_an_average_goes_to_the_convolution_before_it() -> None:
+    graph, found = _base()
+    only = fused(graph, [choice.kind == "average" for choice in found.offered], found)
+    (layer,) = (layer for layer in only.layers if layer.workload.average is not None)
+    before = next(each for each in graph.layers if each.name == layer.name)
+    average = next(each for each in graph.layers if each.data == before.output)
+    assert layer.name == "end"
+    assert set(layer.names) == {*before.names, *average.names}
+    assert layer.output == average.output
+    assert layer.workload.epilogue == before.workload.epilogue
+    assert layer.workload.average is not None
+    assert layer.workload.average.epilogue == average.workload.epilogue
+    assert average.name not in {each.name for each in only.layers}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    image=st.tuples(st.integers(1, 9), st.integers(2, 9)),
+    channels=st.tuples(*[st.integers(1, 40)] * 2),
+    groups=st.sampled_from([1, 16]),
+    block=st.sampled_from(["", "residual", "shortcut"]),
+    exponents=st.tuples(st.integers(-5, -2), st.integers(-8, -3)),
+    labels=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 99),
+)
+def test_a_convolution_computes_the_same_with_its_average(
+    image: tuple[int, int],
+    channels: tuple[int, int],
+    groups: int,
+    block: str,
+    exponents: tuple[int, int],
+    labels: tuple[bool, bool],
+    seed: int,
+) -> None:
+    """Alone or behind a residual or a projection shortcut, which may be fused, too; whatever is
+    labelled about the clips on either side."""
+    (inner, out), (before, behind), g = channels, exponents, Graph(seed)
+    if groups > 1:
+        inner = out = 16
+    x = g.quantise(g.input("x", (1, 16, *image)), -5)
+    a = g.quantise(g.conv(x, "a", (inner, 16, 1, 1), (-5, -7)), -4)
+    pads = (1, 1, 1, 1)
+    b = g.conv(
+        a, "b", (out, inner // groups, 3, 3), (-4, -7), pads=pads, group=groups
+    )  # fmt: skip
+    if block == "residual" and inner == out:
+        b = g.op("Add", "add", [b, a])
+    elif block == "shortcut":
+        beside = g.quantise(g.conv(x, "beside", (out, 16, 1, 1), (-5, -6)), -4)
+        b = g.op("Add", "add", [b, beside])
+    b = g.quantise(g.op("Relu", "relu", [b]), before)
+    c = g.op("Relu", "relu.behind", [g.op("GlobalAveragePool", "average", [b])])
+    graph = integer_graph(g.model((g.quantise(c, behind), (1, out, 1, 1))), BLOCKS)
+    found = choices(graph)
+    assert not [each.reason for each in found.refused if each.kind == "average"]
+    chosen = {"shortcut": labels[0], "activation": labels[1]}
+    together = fused(graph, [chosen.get(choice.kind, True) for choice in found.offered], found)
+    (layer,) = (layer for layer in together.layers if layer.workload.average is not None)
+    assert (layer.shortcut is not None) == (labels[0] and block == "shortcut" and groups == 1)
+    inputs = random_inputs(graph, seed)
+    ours, theirs = (run(each, inputs, library.in_memory(each)) for each in (together, graph))
+    np.testing.assert_array_equal(ours[layer.output], theirs[layer.output])
+
+
+def test_averages_that_stay_layers_say_why() -> None:
+    """One of a tensor that another reads, too; one that counts otherwise than an average does; one
+    of what a convolution does not cut."""
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
+    one, two = (
+        g.quantise(g.conv(x, name, (16, 16, 1, 1), (-5, -7)), -4) for name in ("one", "two")
+    )
+    shared = g.quantise(g.op("GlobalAveragePool", "shared", [one]), -5)
+    other = g.quantise(g.conv(one, "other", (16, 16, 6, 6), (-4, -7)), -3)
+    weighed = g.quantise(g.conv(two, "weighed", (16, 1, 6, 6), (-4, -7), group=16), -3)
+    shape = (1, 16, 1, 1)
+    graph = integer_graph(g.model((shared, shape), (other, shape), (weighed, shape)), BLOCKS)
+    found = choices(graph)
+    assert not [choice for choice in found.offered if choice.kind == "average"]
+    refused = {each.name: each.reason for each in found.refused if each.kind == "average"}
+    assert refused["shared"] == "the result of one is read by others, too"
+    assert refused["weighed"] == "the weights of weighed are those of no average"
+
+
+def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
+    graph, _ = _base()
+    steps = tuple(
+        replace(step, workload=step.workload.with_epilogue("bias, >> 8, min 127"))
+        if isinstance(step, Layer) and step.name == "end"
+        else step
+        for step in graph.steps
+    )
+    found = choices(replace(graph, steps=steps)).refused
+    (reason,) = (each.reason for each in found if each.kind == "average")
+    assert reason == "the result of end is not cut to eight bits"
+
+
 def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
     """Half a block of channels in front of others; a batch of images; a tensor twice."""
 
@@ -246,5 +343,5 @@ def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
 
 def test_another_number_of_labels_is_refused() -> None:
     graph, found = _base()
-    with pytest.raises(ValueError, match="3 labels for 26 choices"):
+    with pytest.raises(ValueError, match="3 labels for 27 choices"):
         fused(graph, [True] * 3, found)

@@ -17,12 +17,12 @@ from quantised_graphs import Graph
 from networks import zoo
 from networks.errors import ImportFailedError, InputError, QuantisationError
 from networks.integer import library
-from networks.integer.arithmetic import average_weights
 from networks.integer.extraction import integer_graph
 from networks.integer.graph import IntegerGraph
 from networks.integer.reference import quantised, run
 from networks.quantise import Samples, quantise
 from networks.zoo import digits
+from targets.averages import average_weights
 from targets.capabilities import Blocks
 from targets.epilogue import EpilogueOp
 from targets.layer import Layer

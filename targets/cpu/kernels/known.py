@@ -23,10 +23,11 @@ KERNELS: tuple[Kernel, ...] = (
 def kernel_for(workload: Workload) -> Kernel:
     """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
     for kernel in KERNELS:
-        alone = workload.pool is None and workload.shortcut is None
+        alone = not (workload.pool or workload.shortcut or workload.average)
         if alone and kernel.serves(workload):
             return kernel
     raise WorkloadError(
         f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d (no "
-        "pool behind it, no shortcut), dense and batch_matmul; name another target for it"
+        "pool or average behind it, no shortcut), dense and batch_matmul; name another target for "
+        "it"
     )

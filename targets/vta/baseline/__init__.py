@@ -9,8 +9,8 @@ The fallback is what the stock compiler itself does without a log: AutoTVM takes
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
 That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
-pool a convolution's sums, or begin them with a shortcut's: those are compared with our own schedule
-of lowest estimate.
+pool a convolution's sums, begin them with a shortcut's or average its results: those are compared
+with our own schedule of lowest estimate.
 
 The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
 one as an int32 tensor. So does an untuned schedule of a layer with a residual, and its source says
@@ -50,7 +50,7 @@ SAMPLED = 1 << 16
 
 @dataclass(frozen=True)
 class Baseline:
-    """A schedule of the template space, or of pooled sums' and shortcuts' own: knob values, and
+    """A schedule of the template space, or of ours where that has none: knob values, and
     where it comes from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the
     workload has an int8 residual."""
 
@@ -63,7 +63,7 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The untuned schedule. Raises `WorkloadError` if the template has no schedule at all."""
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
-    if workload.pool is not None or workload.shortcut is not None:
+    if _is_ours(workload):
         return _estimated(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
@@ -85,7 +85,7 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> Baseline:
 def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
     """The schedule without a log: the first entry of every knob; where that does not lower, the
     smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
-    if workload.pool is not None or workload.shortcut is not None:
+    if _is_ours(workload):
         return _smallest(workload, spec)
     workload, form = _stock_form(workload)
     for stock in (True, False):
@@ -98,6 +98,11 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> Baseline:
         if least is not None:
             return Baseline(lowering, least, "fallback" + form)
     raise _no_schedule(workload, spec)
+
+
+def _is_ours(workload: Workload) -> bool:
+    """Whether only our schedules do all of it at once."""
+    return any((workload.pool, workload.shortcut, workload.average))
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:

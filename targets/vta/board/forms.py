@@ -70,10 +70,16 @@ def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine
 def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
     """How a layer's output of that shape lies in memory: an image, or rows of channels."""
     w = layer.workload
-    packing = Packing("image", geo.batches, geo.groups * geo.co, geo.oh, geo.ow, m.block_out)
+    packing = Packing("image", geo.batches, geo.groups * geo.co, *geo.output, m.block_out)
     if shape == (w.batch, w.out_channels, w.out_height, w.out_width):
         return packing
     return _rows(packing)
+
+
+def residual_packing(output: Packing, geo: Geometry) -> Packing:
+    """How what is added to a layer's sums lies in memory: as its output, but for an average of
+    it."""
+    return replace(output, height=geo.oh, width=geo.ow) if geo.average_taps else output
 
 
 def weights_packing(geo: Geometry, m: Machine) -> Packing:

@@ -16,6 +16,7 @@ from targets.vta.board.forms import (
     Packing,
     data_packing,
     output_packing,
+    residual_packing,
     shortcut_packing,
     weights_packing,
 )
@@ -58,6 +59,11 @@ class LayerProgram:
     uops: NDArray[np.uint8]
     weights: NDArray[np.uint8]
     bias: NDArray[np.uint8]
+
+    @property
+    def residual(self) -> Packing:
+        """How the tensor lies in memory that is added to the layer's sums."""
+        return residual_packing(self.output, self.lowering.geometry)
 
     @property
     def shortcut(self) -> Packing:

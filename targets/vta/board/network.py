@@ -107,7 +107,7 @@ class _Maker:
         layer = program.layer
         wanted = [("data", layer.data, program.data, layer.unfold)]
         if layer.residual is not None:
-            wanted.append(("residual", layer.residual, program.output, None))
+            wanted.append(("residual", layer.residual, program.residual, None))
         if layer.shortcut is not None:
             wanted.append(("shortcut", layer.shortcut.data, program.shortcut, None))
         if layer.weight_from is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.vta.estimates.averaged import average_cycles
 from targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
 from targets.vta.lowering.extended import KNOBS
 from targets.vta.lowering.geometry import Geometry
@@ -82,10 +83,15 @@ def estimate_extended(
     resets = 0 if geo.bias_lift else 1
     compute = iterations + (resets + operations + tensors) * outputs + operand
     compute = compute + 7.0 * (steps + tiles * (resets + operations))
+    averaging = average_cycles(geo, np.minimum(tco, geo.co))
+    compute = compute + tiles * averaging
     gap = 1 if m.out_bytes > m.bus_bytes else 0
     element = _beats(m.out_bytes, m.bus_bytes) + gap
     bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)
-    store = outputs * element + (4 - gap) * bursts
+    left_of = 1.0  # of the results, what is stored
+    if geo.average_taps:
+        bursts, left_of = tiles, 1 / (geo.oh * geo.ow)
+    store = outputs * left_of * element + (4 - gap) * bursts
 
     # -- what does not overlap --------------------------------------------------------------
     first_rows = np.minimum((first - 1) * geo.sh + geo.kh, geo.h)
@@ -95,20 +101,21 @@ def estimate_extended(
     fill = fill + first_blocks * tci * taps * wgt_beats
     pieces, last_share = _pieces(m, operations, knob["tail"])
     last = tile * last_share
-    drain = last * element + 21.0 * pieces
+    drain = last * left_of * element + 21.0 * pieces
     single = knob["acc_slots"] == 1
-    tile_store = tco * th * tw * element
+    tile_store = tco * th * tw * left_of * element
     exposed = np.where(single, (tiles - 1) * tile_store, 0.0) + waiting
     # What fills the pipeline is part of all loads: a program that loads bound ends with what is
     # left to compute behind the last one.
     step_elements = tco * tci * taps
     left = np.where(knob["ramp"] > 0, 0.0, np.minimum(tco, geo.co) * tci * taps * th * tw)
-    left = left + operations * last
+    left = left + operations * last + averaging
     total = np.maximum(np.maximum(compute + exposed, store) + fill, load + left) + drain
     uops = 4.0 * step_elements / m.bus_bytes * m.uop_bytes
     instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
     start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
 
+    held = 2 if geo.average_taps else 0  # accumulators a block in which averages are summed
     wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
     streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
@@ -125,7 +132,7 @@ def estimate_extended(
             wgt_elements * m.wgt_bytes,
             inp_share,
             np.where(streamed, 1.0, wgt_share),
-            knob["acc_slots"] * tco * th * tw * (1 + adds) / m.acc_built,
+            knob["acc_slots"] * tco * (th * tw + held) * (1 + adds) / m.acc_built,
         ],
         axis=1,
     )

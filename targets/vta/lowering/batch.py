@@ -17,6 +17,7 @@ from targets.errors import WorkloadError
 from targets.vta.isa import Layout, layout_of
 from targets.vta.lowering import emit
 from targets.vta.lowering.alike import distinct, set_alike
+from targets.vta.lowering.averaged import check_averaged
 from targets.vta.lowering.extended import extended_space, lower_extended
 from targets.vta.lowering.failures import OUT_OF_SPACE
 from targets.vta.lowering.geometry import (
@@ -78,6 +79,7 @@ class Lowering:
         check_residual(workload, kind == "extended")
         check_pooled(workload, kind == "extended")
         check_summed(workload, kind == "extended")
+        check_averaged(workload, kind == "extended")
         if workload.operator == "max_pool":
             if kind == "unchecked":
                 raise WorkloadError(
@@ -92,7 +94,7 @@ class Lowering:
             space = extended_space(geometry)
             lift = lift_of(workload, spec.machine)
             geometry = lifted_geometry(geometry, lift)
-            epilogue = lifted_epilogue(epilogue, lift)
+            epilogue = lifted_epilogue(epilogue, lift, geometry.average_steps)
             if workload.shortcut is not None:
                 own, left = lift_of_shortcut(workload, spec.machine)
                 geometry = lifted_shortcut(geometry, own, left)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from targets.base import Knob, Space
 from targets.vta.isa import ACC, LOAD, UOP, Layout, pack_uop
 from targets.vta.lowering import emit
+from targets.vta.lowering.averaged import average_uops, end_averaged, write_average
 from targets.vta.lowering.failures import OK, UOP_CAPACITY
 from targets.vta.lowering.geometry import Geometry
 from targets.vta.lowering.pieces import size_uop_load
@@ -71,18 +72,23 @@ def extended_space(geo: Geometry) -> Space:
     read once that do not fit pass as a stream, where loads are slower than GEMMs). `head`: the
     first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
     (loads slower than GEMMs: the last weights come in shrinking parts). `tail`: pieces of the last
-    epilogue and store.
+    epilogue and store. What is averaged has tiles of whole images, in one piece.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
     # Rows of an image keep pieces from becoming tiny; a column is cut wherever it is asked to.
     tails = (1, 2, 8) if geo.column else (1, 8)
-    values = (
-        balanced(geo.oh), balanced(geo.ow, 3), balanced(geo.co), (*powers, geo.ci),
-        (CHANNELS_OUTER, PIXELS_OUTER), (RESIDENT, 2, 3), (RESIDENT, 2, 3), (1, 2),
-        (1, 4), (0, 2), tails,
-    )  # fmt: skip
+    values = {
+        "tile_h": balanced(geo.oh), "tile_w": balanced(geo.ow, 3), "tile_co": balanced(geo.co),
+        "tile_ci": (*powers, geo.ci), "order": (CHANNELS_OUTER, PIXELS_OUTER),
+        "inp_slots": (RESIDENT, 2, 3), "wgt_slots": (RESIDENT, 2, 3), "acc_slots": (1, 2),
+        "head": (1, 4), "ramp": (0, 2), "tail": tails,
+    }  # fmt: skip
+    if geo.average_taps:
+        values |= {"tile_h": (geo.oh,), "tile_w": (geo.ow,), "head": (1,), "tail": (1,)}
     names = ("tile_b", *KNOBS[1:]) if geo.column else KNOBS
-    return Space("extended", tuple(Knob(n, v) for n, v in zip(names, values, strict=True)))
+    return Space(
+        "extended", tuple(Knob(n, values[k]) for n, k in zip(names, KNOBS, strict=True))
+    )  # fmt: skip
 
 
 @nb.njit(cache=True)
@@ -126,7 +132,10 @@ def _write(
     """The program of a plan, tile by tile, step by step."""
     program = Program(state, out, uops, store_of)
     rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
-    cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, plan.slots.acc)
+    n_uops = plan.slots.acc + average_uops(plan)
+    if n_uops > min(plan.m.uop_built, uops.shape[0]):
+        return UOP_CAPACITY
+    cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, n_uops)
     tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
     prepare(plan, program, tiles)
     for number in range(tiles):
@@ -155,7 +164,12 @@ def _write(
             mark_read(program, rings, step)
         if plan.operations.residual and not plan.operations.shift:
             fits, cursor = add_residual(plan, program, rings, cursor, tile)
-        n_uops = end_tile(plan, program, tile, cursor.n_uops) if fits else FULL
+        if not fits:
+            return UOP_CAPACITY
+        if plan.geo.average_taps:
+            n_uops = end_averaged(plan, program, tile, cursor.n_uops)
+        else:
+            n_uops = end_tile(plan, program, tile, cursor.n_uops)
         if n_uops == FULL:
             return UOP_CAPACITY
         cursor = with_uops(cursor, cursor.freed, n_uops)
@@ -177,6 +191,7 @@ def prepare(plan: Plan, program: Program, tiles: int) -> None:
     for a in range(slots.acc):
         if a < program.uops.shape[0]:
             program.uops[a] = pack_uop(plan.lay, a * slots.acc_size, a * slots.acc_size, 0)
+    write_average(plan, program)
     if slots.bias_resident:
         elements = plan.operations.vectors * geo.groups * geo.co
         emit.memory(

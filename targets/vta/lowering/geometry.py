@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.averages import total_taps
+from targets.epilogue import EpilogueOp
 from targets.errors import WorkloadError
 from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from targets.vta.spec import Machine
@@ -51,6 +53,9 @@ class Geometry(NamedTuple):
 
     Of a convolution with a shortcut (`beside_…`, see `beside_geometry`) the shortcut's weights and
     vectors lie behind its own, and the image that it reads where a residual would.
+
+    Where a convolution's results are averaged, `oh` and `ow` are those of the results, and an image
+    of the output has one pixel.
     """
 
     batches: int
@@ -108,6 +113,14 @@ class Geometry(NamedTuple):
     beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
     beside_lowest: int  # the smallest that it suffices for
     beside_left: int  # what that leaves in the sums: the other bias has so much less in memory
+    average_taps: int  # sum of the taps of an average, 0: none
+    average_steps: int  # of its epilogue, behind the other's
+    average_lift: int  # what a lift of the bias leaves in each result, over 256
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Rows and columns of the output."""
+        return (1, 1) if self.average_taps else (self.oh, self.ow)
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:
@@ -147,19 +160,19 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         raise WorkloadError(
             f"{w}: a max-pool of sums pads at most 15 rows or columns; make it a layer of its own"
         )
-    height, out_height = w.height, w.out_height
+    height, results_height = w.height, w.results_height
     beside = None if w.of_shortcut is None else geometry_of(w.of_shortcut, machine)
     column = column and w.operator == "dense" and batches > 1
     if column:
-        batches, height, out_height = 1, batches, batches
-    spatial_in, spatial_out = height * w.width, out_height * w.out_width
+        batches, height, results_height = 1, batches, batches
+    spatial_in, spatial_out = height * w.width, results_height * w.results_width
     sizes = {
         "inp": batches * groups * ci * spatial_in * machine.inp_bytes,
         "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
         "bias": groups * co * machine.acc_bytes * len(channel_vectors(w)),
         "add": batches * groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
         "res": batches * groups * co * spatial_out * machine.inp_bytes * _has(w, "residual"),
-        "out": batches * groups * co * spatial_out * machine.out_bytes,
+        "out": batches * groups * co * (1 if w.average else spatial_out) * machine.out_bytes,
         "uop": machine.uop_bytes << machine.log_uop_depth,
     }
     if beside is not None:
@@ -180,7 +193,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         raise WorkloadError(f"{w}: its tensors need {address} bytes, beyond 32-bit addresses")
     return Geometry(
         batches=batches, groups=groups, ci=ci, co=co, h=height, w=w.width,
-        oh=out_height, ow=w.out_width, kh=w.kernel_h, kw=w.kernel_w,
+        oh=results_height, ow=w.results_width, kh=w.kernel_h, kw=w.kernel_w,
         sh=w.stride_h, sw=w.stride_w, dh=w.dilation_h, dw=w.dilation_w,
         pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
         inp_base=base["inp"], wgt_base=base["wgt"], bias_base=base["bias"], add_base=base["add"],
@@ -190,7 +203,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         add_bytes=sizes["add"], out_bytes=sizes["out"],
         res_base=base["res"], res_bytes=sizes["res"],
         identity_at=groups * co * ci * taps if identity else -1,
-        sums_h=out_height if column else w.sums_height, sums_w=w.sums_width,
+        sums_h=results_height if column else w.sums_height, sums_w=w.sums_width,
         pool_kh=pool.kernel_h, pool_kw=pool.kernel_w, pool_sh=pool.stride_h,
         pool_sw=pool.stride_w, pool_top=pool.pad_top, pool_left=pool.pad_left,
         beside_ci=0 if beside is None else beside.ci, beside_h=0 if beside is None else beside.h,
@@ -200,6 +213,8 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         beside_bias_base=base["bias"] + groups * co * len(channel_vectors(w)),
         beside_steps=0 if w.shortcut is None else len(w.shortcut.epilogue),
         beside_lift=0, beside_lowest=0, beside_left=0,
+        average_taps=0 if w.average is None else total_taps(w.average.height, w.average.width),
+        average_steps=0 if w.average is None else len(w.average.epilogue), average_lift=0,
     )  # fmt: skip
 
 
@@ -216,18 +231,24 @@ def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geom
 
 def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
     """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3), behind those of
-    a shortcut.
+    a shortcut and before those of an average.
 
     A left shift is a right shift by a negative amount, as VTA encodes it.
     """
+    parts = []
     if workload.of_shortcut is not None:
-        own = replace(workload, shortcut=None)
-        return np.concatenate([epilogue_steps(workload.of_shortcut), epilogue_steps(own)])
+        parts.append(epilogue_steps(workload.of_shortcut))
+    parts.append(_steps(workload.epilogue, channel_vectors(workload)))
+    if workload.average is not None:
+        parts.append(_steps(workload.average.epilogue, ()))
+    return np.concatenate(parts)
+
+
+def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np.int64]:
     operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
                "shr_channel": EPILOGUE_BIAS}  # fmt: skip
-    vectors = channel_vectors(workload)
     rows = []
-    for op in workload.epilogue:
+    for op in epilogue:
         immediate = -op.value if op.kind == "shl" else op.value
         if op.kind in vectors:
             immediate = vectors.index(op.kind)

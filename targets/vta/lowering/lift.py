@@ -4,7 +4,8 @@ An accumulator that a tile leaves holds a clipped value, at most `high`. So its 
 that is lifted above `high` is that bias: one operation in the place of a reset and an addition.
 The lift is a multiple of 256 << shift: behind the right shift the clips' constants are lifted by
 what is left of it, and STORE keeps the low eight bits, in which it does not show. Of a shortcut's
-bias it would show in the sums that are added; the bias of these takes it back.
+bias it would show in the sums that are added; the bias of these takes it back. Where results are
+averaged, their sums begin with it, taken back as often as it is added.
 """
 
 from __future__ import annotations
@@ -65,7 +66,14 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     lowest = high - clips * ((1 << least) - 1)
     if -lowest < NEAR_BIAS or m.acc_bits < 32:
         return NONE
+    if workload.average is not None and _averaged_lift(workload, clips) >= 1 << 15:
+        return NONE  # no immediate takes it back
     return Lift(clips << least, clips, lowest)
+
+
+def _averaged_lift(workload: Workload, clips: int) -> int:
+    """What is left of a lift in all results of a channel together, over 256."""
+    return workload.results_height * workload.results_width * (clips >> 8)
 
 
 def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
@@ -97,8 +105,9 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """The same with the bias lifted where it lies in memory."""
-    return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest)
+    """The same with the bias lifted where it lies in memory, and taken back from an average."""
+    average = lift.clips >> 8 if geo.average_taps else 0
+    return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)
 
 
 def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
@@ -106,9 +115,11 @@ def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
     return geo._replace(beside_lift=lift.bias, beside_lowest=lift.lowest, beside_left=left)
 
 
-def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift) -> NDArray[np.int64]:
-    """The steps of `epilogue_steps`, (steps, 3), with the clips lifted."""
+def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift, behind: int = 0) -> NDArray[np.int64]:
+    """The steps of `epilogue_steps`, (steps, 3), with the clips lifted but for those among the last
+    `behind` ones."""
     steps = epilogue.copy()
     clips = np.isin(steps[:, 1], (ALU_MIN, ALU_MAX))
+    clips[len(steps) - behind :] = False
     steps[clips, 2] += lift.clips
     return steps

@@ -103,6 +103,7 @@ class Plan(NamedTuple):
     loops: Loops
     ramp: int
     tail: int
+    behind: NDArray[np.int64]  # steps of an average's epilogue
 
 
 @nb.njit(cache=True)
@@ -119,6 +120,19 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> Tiling:
         geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), 0, gather,
         th if gather else window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw),
     )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of neither shortcut nor
+    average."""
+    return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
+
+
+@nb.njit(cache=True)
+def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of an average."""
+    return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
 @nb.njit(cache=True)
@@ -182,7 +196,7 @@ def slots_of(
     """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
-    acc_size = t.tco * t.th * t.tw
+    acc_size = t.tco * (t.th * t.tw + (2 if geo.average_taps else 0))
     resident = wgt_slots == RESIDENT
     if inp_slots == RESIDENT:
         inp_slots = t.nk if t.order == PIXELS_OUTER else t.places * t.nk
@@ -271,12 +285,16 @@ def plan_of(
 ) -> Plan:
     """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
     t = tiling_of(geo, knobs)
-    operations = operations_of(geo, epilogue)
+    own = own_steps(geo, epilogue)
+    operations = operations_of(geo, own)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
     ramp = knobs[9]
     # A column has one loop over pixels: what comes in parts needs the other one unused.
     loops = hardware_loops(geo, t, geo.column != 0 and (ramp > 0 or slots.streamed))
-    return Plan(geo, m, lay, epilogue, t, operations, slots, loops, ramp, knobs[10])
+    return Plan(
+        geo, m, lay, own, t, operations, slots, loops, ramp, knobs[10],
+        average_steps(geo, epilogue),
+    )  # fmt: skip
 
 
 @stage

@@ -87,7 +87,10 @@ def pooled_plan_of(
     operations = operations_of(geo, epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], wgt_slots, knobs[7])
     # Pixels alone run in hardware loops: a run of micro-ops is a run of weights.
-    sums = Plan(geo, m, lay, epilogue, t, operations, slots, Loops(0, 1, True, True), knobs[9], 1)
+    sums = Plan(
+        geo, m, lay, epilogue, t, operations, slots, Loops(0, 1, True, True), knobs[9], 1,
+        epilogue[:0],
+    )  # fmt: skip
     th, tw = knobs[0], knobs[1]
     rows, cols = axis_of(geo.pool_kh, geo.pool_sh, th), axis_of(geo.pool_kw, geo.pool_sw, tw)
     by_row = count_maxima(geo.pool_kh, geo.pool_sh, th, th)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from targets.errors import WorkloadError
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
+from targets.vta.lowering.averaged import average_uops, end_averaged
 from targets.vta.lowering.extended import finish, prepare
 from targets.vta.lowering.failures import OK, UOP_CAPACITY
 from targets.vta.lowering.geometry import Geometry
@@ -101,7 +102,10 @@ def _write(plan: SummedPlan, program: Program, rings: Rings, beside_rings: Rings
     """The program of a plan, tile by tile, step by step."""
     own, beside, state = plan.own, plan.beside, program.state
     tiles = own.geo.groups * own.tiling.places * own.tiling.co_tiles
-    cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, own.slots.acc)
+    n_uops = own.slots.acc + average_uops(own)
+    if n_uops > min(own.m.uop_built, program.uops.shape[0]):
+        return UOP_CAPACITY
+    cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, n_uops)
     other = cursor
     prepare(_with_all_vectors(plan), program, tiles)
     for number in range(tiles):
@@ -125,7 +129,10 @@ def _write(plan: SummedPlan, program: Program, rings: Rings, beside_rings: Rings
             kernel, cursor = _run(own, program, rings, cursor, tile, k)
             if kernel == FULL:
                 return UOP_CAPACITY
-        n_uops = end_tile(own, program, tile, cursor.n_uops)
+        if own.geo.average_taps:
+            n_uops = end_averaged(own, program, tile, cursor.n_uops)
+        else:
+            n_uops = end_tile(own, program, tile, cursor.n_uops)
         if n_uops == FULL:
             return UOP_CAPACITY
         cursor = with_uops(cursor, cursor.freed, n_uops)
@@ -166,4 +173,5 @@ def _with_all_vectors(plan: SummedPlan) -> Plan:
     return Plan(
         own.geo, own.m, own.lay, own.epilogue, own.tiling,
         with_vectors(own.operations, plan.vectors), own.slots, own.loops, own.ramp, own.tail,
+        own.behind,
     )  # fmt: skip

@@ -19,8 +19,10 @@ from targets.vta.lowering.plan import (
     Plan,
     Slots,
     Tiling,
+    average_steps,
     hardware_loops,
     operations_of,
+    own_steps,
     slots_of,
     tiling_of,
 )
@@ -46,7 +48,7 @@ def beside_of(geo: Geometry) -> Geometry:
         1, 1, geo.beside_sh, geo.beside_sw, 1, 1, 0, 0, 0, 0, geo.res_base, geo.beside_wgt_base,
         geo.beside_bias_base, geo.add_base, geo.out_base, geo.uop_base, False, geo.beside_lift,
         geo.beside_lowest, geo.insn_bytes_at, 0, 0, 0, 0, 0, geo.res_base, 0, -1, geo.oh, geo.ow,
-        1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def summed_plan_of(
     """The schedule of a config's knob values, (knobs,), with the steps of both epilogues,
     (steps, 3), the shortcut's first."""
     beside = beside_of(geo)
-    first, second = epilogue[: geo.beside_steps], epilogue[geo.beside_steps :]
+    first, second = epilogue[: geo.beside_steps], own_steps(geo, epilogue)
     before, behind = operations_of(beside, first), operations_of(geo, second)
     vectors = before.vectors + behind.vectors
     t, other = tiling_of(geo, knobs), tiling_of(beside, knobs)
@@ -110,11 +112,11 @@ def summed_plan_of(
     return SummedPlan(
         Plan(
             geo, m, lay, second, t, behind, slots, hardware_loops(geo, t, False), knobs[9],
-            knobs[10],
+            knobs[10], average_steps(geo, epilogue),
         ),
         Plan(
             beside, m, lay, first, other, before, vectors_behind(slots, places),
-            hardware_loops(beside, other, False), knobs[9], knobs[10],
+            hardware_loops(beside, other, False), knobs[9], knobs[10], first[:0],
         ),
         vectors,
     )  # fmt: skip

@@ -23,7 +23,8 @@ from targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
 """`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`
-(o,), `add` and `residual` (n, o, oh, ow); of a shortcut likewise, with `shortcut_` before it."""
+(o,), `add` and `residual` (n, o, oh, ow), of results before an average; of a shortcut likewise,
+with `shortcut_` before it."""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
@@ -46,9 +47,9 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
         least, most = channel_shift(w).amounts
         tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
     if "add" in kinds:
-        tensors["add"] = draw(20, w.batch, w.out_channels, w.out_height, w.out_width)
+        tensors["add"] = draw(20, w.batch, w.out_channels, w.results_height, w.results_width)
     if "residual" in kinds:
-        shape = (w.batch, w.out_channels, w.out_height, w.out_width)
+        shape = (w.batch, w.out_channels, w.results_height, w.results_width)
         tensors["residual"] = draw(machine.inp_bits, *shape)
     if w.of_shortcut is not None:
         own = random_tensors(w.of_shortcut, machine, seed + 1)
@@ -110,7 +111,7 @@ def unpack_output(
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
-    blocks = raw.reshape(geo.batches, geo.groups, geo.co, geo.oh, geo.ow, m.batch, m.block_out)
+    blocks = raw.reshape(geo.batches, geo.groups, geo.co, *geo.output, m.batch, m.block_out)
     # Of a column, pixels belong to the batch; nothing else has both.
     order = (0, 3, 4, 5, 1, 2, 6) if geo.column else (0, 5, 1, 2, 6, 3, 4)
     channels = geo.groups * geo.co * m.block_out

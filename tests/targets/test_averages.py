@@ -1,0 +1,220 @@
+"""Convolutions whose results are averaged in the accumulators: right numbers on every shape, sound
+streams, a true bound, and what the two layers would give apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from targets.averages import average_weights, total_taps
+from targets.epilogue import parse_epilogue
+from targets.errors import WorkloadError
+from targets.reference import reference
+from targets.titles import shape
+from targets.vta.bounds import bounds
+from targets.vta.lowering import emit
+from targets.vta.lowering.batch import Lowering
+from targets.vta.lowering.failures import FAILURES
+from targets.vta.lowering.tensors import random_tensors
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from targets.vta.verify import mismatches
+from targets.workload import Average, Shortcut, Workload, canonical, parse_workload
+from tests.targets.test_lowering_numbers import SPECS, complaints
+from tests.targets.test_pooled_convolutions import accepted
+
+PYNQ = VtaSpec.load("vta-pynq")
+PRESETS = [*SPECS, VtaSpec.load("huge")]
+BEFORE = [
+    "bias, >> 8, min 127, max 0",
+    "bias 32, residual 3, >> 9, min 127, max -128",
+    "bias, residual 9, >> 9, min 127, max 0",
+    "add, >> 8, min 127, max -128",
+    "bias, >> channel 6, min 127, max 0",
+    "",
+]
+BEHIND = [
+    "+ 2048, >> 12, min 127, max -128",
+    "+ 32, >> 6, max 0, min 90",
+    "<< 2, >> 9, min 127, max -128",
+    "",
+]
+LAST = "conv2d:n=1,c=320,h=7,w=7,o=1280,k=1,s=1,p=0,avg=7"
+EPILOGUES = "bias, >> 8, min 127, max 0 | + 2048, >> 12, min 127, max -128"
+
+
+@st.composite
+def averaged(draw: st.DrawFn) -> Workload:
+    """Kernels, strides, groups, batches; images from one pixel to more than a step of tiles."""
+    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
+    groups = draw(st.sampled_from([1, 1, 1, 2, 20]))
+    own = Workload(
+        "conv2d", draw(st.integers(1, 3)), draw(st.integers(1, 3 if groups > 2 else 40)) * groups,
+        draw(st.integers(kernel[0], 12)), draw(st.integers(kernel[1], 12)),
+        draw(st.integers(1, 3 if groups > 2 else 40)) * groups, *kernel,
+        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, groups=groups,
+        epilogue=parse_epilogue(draw(st.sampled_from(BEFORE))),
+    )  # fmt: skip
+    behind = parse_epilogue(draw(st.sampled_from(BEHIND)))
+    tensors = any(op.kind in ("add", "residual") for op in own.epilogue)
+    if groups == 1 and not tensors and draw(st.booleans()):
+        first = parse_epilogue("bias, >> 8, min 127, max -128, << 3")
+        size = own.out_height, own.out_width
+        own = replace(own, shortcut=Shortcut(draw(st.integers(1, 40)), *size, epilogue=first))
+    return replace(own, average=Average(own.out_height, own.out_width, behind))
+
+
+@settings(max_examples=200)
+@given(workload=averaged(), spec=st.sampled_from(PRESETS), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.slow(seconds=6)
+def test_accepted_schedules_compute_the_integer_reference(
+    workload: Workload, spec: VtaSpec, seed: int
+) -> None:
+    try:
+        lowering = Lowering.of(workload, spec, "extended")
+    except WorkloadError:  # a residual where blocks are not square
+        assume(False)
+    values = accepted(lowering, seed)
+    assume(len(values))
+    assert mismatches(lowering, values[0], seed % 1000) == 0
+    assert complaints(lowering, values[0]) == []
+
+
+@settings(max_examples=60)
+@given(workload=averaged(), spec=st.sampled_from(PRESETS), seed=st.integers(0, 2**32 - 1))
+def test_nothing_is_faster_than_the_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
+    target = VtaTarget(spec)
+    try:
+        space = target.space(workload)
+    except WorkloadError:
+        assume(False)
+    flat = np.random.default_rng(seed).integers(0, space.size, 8)
+    configs = space.unravel(flat)
+    _, measured = target.lower_and_measure(workload, configs)
+    cycles = np.where(measured.cycles > 0, measured.cycles, np.inf)
+    assert cycles.min() >= (target.bound(workload).cycles or 0)
+    assert (target.floor(workload, configs) <= cycles).all()
+
+
+@settings(max_examples=60)
+@given(workload=averaged(), seed=st.integers(0, 2**32 - 1))
+def test_the_average_is_that_of_a_depthwise_convolution(workload: Workload, seed: int) -> None:
+    """As a layer of its own has it, behind results that are cut to eight bits."""
+    assert workload.average is not None
+    cut = parse_epilogue(">> 9, min 127, max -128")
+    together = replace(workload, epilogue=(*workload.epilogue, *cut))
+    tensors = random_tensors(together, PYNQ.machine, seed)
+    data = reference(replace(together, average=None), tensors)
+    n, c, h, w = data.shape
+    taps, _ = average_weights(h, w)
+    apart = Workload(
+        "conv2d", n, c, h, w, c, h, w, groups=c, epilogue=workload.average.epilogue
+    )  # fmt: skip
+    weight = np.broadcast_to(taps, (c, 1, h, w))
+    expected = reference(apart, {"data": data, "weight": weight})
+    np.testing.assert_array_equal(reference(together, tensors), expected)
+
+
+@given(height=st.integers(1, 40), width=st.integers(1, 40))
+def test_taps_differ_by_one_at_most_and_sum_up_to_a_power_of_two(height: int, width: int) -> None:
+    taps, bits = average_weights(height, width)
+    assert taps.sum(dtype=np.int64) == 1 << bits == total_taps(height, width)
+    assert taps.max() - taps.min() <= 1
+    assert taps.min() > 0
+
+
+@pytest.mark.parametrize("spec", PRESETS, ids=lambda spec: spec.name)
+def test_estimates_find_good_schedules(spec: VtaSpec) -> None:
+    target, workload = VtaTarget(spec), parse_workload(LAST, EPILOGUES)
+    space = target.space(workload)
+    configs = space.unravel(np.random.default_rng(1).integers(0, space.size, 1024))
+    _, measured = target.lower_and_measure(workload, configs)
+    valid = measured.cycles > 0
+    cycles = measured.cycles[valid]
+    estimated = target.estimate(workload, configs[valid]).matrix[:, 0]
+    assert cycles[estimated.argmin()] < 1.2 * cycles.min()
+    if spec.name in ("vta-pynq", "small", "large"):
+        assert spearmanr(estimated, cycles).statistic > 0.85
+
+
+def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
+    before = {bias: f"{bias}, >> 8, min 127, max 0 | + 2048, >> 12, min 127, max -128"
+              for bias in ("bias", "bias 32")}  # fmt: skip
+    lifted, plain = (
+        Lowering.of(parse_workload(LAST, text), PYNQ, "extended") for text in before.values()
+    )
+    assert lifted.geometry.average_lift > 0 == plain.geometry.average_lift
+    values = accepted(lifted, 0)
+    work = [each.counts(values)[1] for each in (lifted, plain)]
+    resets = [each[:, emit.RESET_ITERATIONS] for each in work]
+    assert (resets[1] - resets[0] > 2000).all()
+    assert mismatches(lifted, values[0]) == 0
+    large = parse_workload(
+        "conv2d:n=1,c=16,h=17,w=17,o=16,k=1,s=1,p=0,avg=17", before["bias"]
+    )  # fmt: skip
+    assert Lowering.of(large, PYNQ, "extended").geometry.average_lift == 0
+
+
+def test_an_element_a_channel_block_is_stored() -> None:
+    lowering = Lowering.of(parse_workload(LAST, EPILOGUES), PYNQ, "extended")
+    _, states = lowering.counts(accepted(lowering, 0))
+    assert set(states[:, emit.OUT_BYTES]) == {1280}
+    assert bounds(lowering.workload, PYNQ)["write"] == 1280 // PYNQ.machine.bus_bytes
+
+
+def test_an_image_that_accumulators_cannot_hold_has_no_schedule() -> None:
+    workload = parse_workload("conv2d:n=1,c=16,h=64,w=64,o=16,k=1,s=1,p=0,avg=64", EPILOGUES)
+    lowering = Lowering.of(workload, PYNQ, "extended")
+    codes, _ = lowering.counts(lowering.space.values(lowering.space.unravel(np.arange(16))))
+    assert {FAILURES[code].name for code in codes.tolist()} <= {"ALLOC"}
+    with pytest.raises(WorkloadError, match="has no schedule"):
+        VtaTarget(PYNQ).baseline(workload)
+
+
+def test_texts_and_json_round_trip() -> None:
+    workload = parse_workload(LAST, EPILOGUES)
+    assert Workload.from_json(workload.to_json()) == workload
+    assert parse_workload(str(workload), workload.epilogue_text) == workload
+    assert (str(workload), workload.epilogue_text) == (LAST, EPILOGUES)
+    assert shape(workload).endswith(" avg")
+    assert canonical(workload).average != workload.average
+    assert canonical(canonical(workload)) == canonical(workload)
+    assert "average" not in replace(workload, average=None).to_json()
+
+
+def test_with_a_shortcut_there_are_three_epilogues() -> None:
+    text = "conv2d:n=1,c=16,h=6,w=7,o=16,k=1,s=1,p=0,xc=8,xi=6x7,xs=1,avg=6x7"
+    epilogues = f"bias, >> 8 | {EPILOGUES}"
+    workload = parse_workload(text, epilogues)
+    assert (str(workload), workload.epilogue_text) == (text, epilogues)
+    assert Workload.from_json(workload.to_json()) == workload
+    with pytest.raises(WorkloadError, match=r"has 2 epilogues, and .* has 3"):
+        workload.with_epilogue(EPILOGUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogue", "says"),
+    [
+        (LAST.replace("avg=7", "avg=7x6"), None, "its average is of 7×6 pixels, and it has 7×7"),
+        (LAST + ",mk=2,ms=2", None, "without a pool"),
+        (LAST + ",dtype=float32", "", "in int8"),
+        (LAST, ">> 8 | bias, >> 12", "constants alone"),
+        (LAST, ">> 8 | residual 2, >> 12", "constants alone"),
+        (LAST.replace(",avg=7", ""), EPILOGUES, "has 2 epilogues"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, epilogue: str | None, says: str) -> None:
+    with pytest.raises(WorkloadError, match=says):
+        parse_workload(text, epilogue)
+
+
+@pytest.mark.parametrize("space", ["template", "unchecked"])
+def test_other_spaces_have_no_averages(space: str) -> None:
+    with pytest.raises(WorkloadError, match="only the extended space"):
+        VtaTarget(PYNQ, space).space(parse_workload(LAST, ">> 8 | >> 12"))  # type: ignore[arg-type]
