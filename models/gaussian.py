@@ -111,16 +111,21 @@ class GaussianProcess(Fitted):
         Ginsbourger et al., 2010). `offset` is added to the predictions."""
         mean = self.predict(x) + offset
         scaled = np.nan_to_num(x.matrix) / self.lengths
-        variance, known = self._posterior(scaled)
+        norm = (scaled**2).sum(axis=1)
+        variance, first = self._posterior(scaled)
+        known = np.empty((len(first) + min(n, len(x)), len(x)))
+        known[: len(first)] = first
         chosen: list[int] = []
-        for _ in range(min(n, len(x))):
+        for rows in range(len(first), len(known)):
             spread = np.sqrt(variance) * self.scale
             value = log_expected_improvement(mean, spread, best) + log_chance
             value[chosen] = -np.inf
             row = int(np.argmax(value))
-            shared = _kernel(scaled, scaled[row : row + 1], self.linear)[:, 0]
-            shared = (shared - known.T @ known[:, row]) / math.sqrt(variance[row] + self.noise)
-            known = np.concatenate([known, shared[None]])
+            one = slice(row, row + 1)
+            shared = _covariance(norm, norm[one], scaled @ scaled[one].T, self.linear)[:, 0]
+            shared -= known[:rows].T @ known[:rows, row]
+            shared /= math.sqrt(variance[row] + self.noise)
+            known[rows] = shared
             variance = np.maximum(variance - shared**2, _JITTER)
             best = min(best, float(mean[row]))
             chosen.append(row)
@@ -159,8 +164,12 @@ class GaussianProcess(Fitted):
 
 
 def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
-    inner = a @ b.T
-    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * inner
+    return _covariance((a**2).sum(axis=1), (b**2).sum(axis=1), a @ b.T, linear)
+
+
+def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Matrix:
+    """Of points by their squared norms, (a,) and (b,), and inner products, (a, b)."""
+    square = one[:, None] + other[None, :] - 2.0 * inner
     distance = np.sqrt(5.0 * np.maximum(square, 0.0))
     matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
     return np.asarray(matern + linear * inner, dtype=np.float64)

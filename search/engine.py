@@ -22,6 +22,7 @@ from search.fresh import Fresh, forget_fresh, fresh_of, keep_fresh
 from search.performers import InProcess, Setting, Stages
 from search.run_records import FinishedRound, RunLedger
 from search.stages import Batch, Known
+from search.threads import BLAS_ON_ONE_THREAD
 from targets.base import Configs, Measurements
 from targets.capabilities import Latency
 from targets.errors import TilewrightError
@@ -230,6 +231,10 @@ class Session:
     def propose(self, n: int, pending: Configs | None = None) -> Proposal | None:
         """What to measure next, at most `n` configs, none of them tried or `pending`; None if there
         is nothing left."""
+        with BLAS_ON_ONE_THREAD:
+            return self._proposal(n, pending)
+
+    def _proposal(self, n: int, pending: Configs | None) -> Proposal | None:
         state = self.state
         clock, self._learning = Stopwatch({"retrain": self._learning}), 0.0
         # without others the very object that was kept: who performs the stages knows it

@@ -37,7 +37,8 @@ class _OneThread:
                 _keeper(os.getpid()).submit(self._limiter.restore_original_limits).result()
 
 
-_ONE_THREAD = _OneThread()
+BLAS_ON_ONE_THREAD = _OneThread()
+"""A context. Within it `one_thread` costs little: the limit is set and lifted once."""
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
@@ -46,7 +47,7 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
         # OpenMP has a limit for every thread that calls it.
-        with _ONE_THREAD, _controller("openmp").limit(limits=1):
+        with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
             return function(*args, **kwargs)
 
     return limited

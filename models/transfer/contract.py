@@ -79,8 +79,8 @@ class TransferModel(Protocol):
         for that. Raises `TransferError` for a table without valid rows."""
         ...
 
-    def predict(self, features: Features) -> Prediction:
-        """What is expected of each row."""
+    def predict(self, features: Features, chance: bool = True) -> Prediction:
+        """What is expected of each row. Without `chance` nobody asks for that: it is 1."""
         ...
 
     def save(self, folder: Path) -> None:

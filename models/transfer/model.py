@@ -136,7 +136,7 @@ class Transferred(ABC):
         full = beside + learned.seconds * learned.asked / max(learned.epochs, 1e-9)
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
-    def predict(self, features: Features) -> Prediction:
+    def predict(self, features: Features, chance: bool = True) -> Prediction:
         """As `TransferModel.predict`."""
         x = aligned(features, self.columns)
         half = half_known(x, self.columns)
@@ -148,7 +148,8 @@ class Transferred(ABC):
         said = self._rank(x) + known
         if half.any() and compiled.any():
             said[half] += self._constants(x, compiled, said)[half]
-        return Prediction(said, spread, self._chance.predict(x[:, ~late]))
+        runs = self._chance.predict(x[:, ~late]) if chance else np.ones(len(x))
+        return Prediction(said, spread, runs)
 
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]

@@ -10,11 +10,12 @@ from targets.features import Features
 
 
 def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
-    """What `model` says of configs of the problem, (n, knobs), before or after compiling."""
+    """What `model` says of configs of the problem, (n, knobs), before or after compiling. It is
+    asked for the chance to run before: compiling reveals nothing of that."""
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
         known = columns_of(problem.workload, problem.space, configs, problem.hardware, hidden)
-        said = model.predict(known)
+        said = model.predict(known, chance=hidden is None)
         return Belief(said.log_latency, said.spread, said.chance)
 
     return ask
