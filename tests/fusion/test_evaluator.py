@@ -12,6 +12,7 @@ from fusion.figures import LAYER, Figures
 from fusion.problem import Problem
 from fusion.run import fitting
 from fusion.schedules import NoSchedule, Schedules
+from fusion.units import unit_features, units_of
 from networks.artefact.build import layer_graph
 from targets.capabilities import Blocks, Builds, capability
 from targets.registry import make_target
@@ -116,6 +117,31 @@ def test_shortcuts_are_decided_like_pools() -> None:
         assert here is not None
         assert there is not None
         assert here <= there
+
+
+@pytest.mark.parametrize("target", ["vta-pynq", "huge"])
+@pytest.mark.parametrize("net", ["pooled", "projecting"])
+def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, target: str) -> None:
+    own, timed = problem(target, net), evaluator(target, net)
+    places = [k for k, choice in enumerate(own.offered) if choice.kind == "average"]
+    assert [own.offered[k].name for k in places] == ["global"] * (net == "projecting")
+    for place in places:
+        apart, together = timed(own.flipped(own.all, [place])), timed(own.all)
+        assert together.cycles < apart.cycles
+        assert together.dram_bytes < apart.dram_bytes
+        assert own.greedy[place]
+        assert not own.tvm[place]
+        last = together.workloads[-2]
+        assert last.average is not None
+        assert last.shortcut is not None
+
+
+def test_a_policy_sees_an_average_as_a_pool() -> None:
+    timed = evaluator(net="projecting")
+    own = timed.problem
+    (row,) = (k for k, unit in enumerate(units_of(own)) if unit.kind == "average")
+    table = unit_features(own, Figures(own, timed), own.tvm)
+    assert table.matrix[row, table.names.index("pool")] == 1
 
 
 def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:

@@ -222,6 +222,38 @@ def test_a_sum_that_would_be_another_number_is_refused(name: str, epilogue: str,
     assert reason.endswith(says)
 
 
+@pytest.mark.parametrize("spec", ["vta-pynq", "huge"])
+@pytest.mark.parametrize("block", ["identity", "projection"])
+def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_path: Path) -> None:
+    """Its last convolution adds a tensor that is larger than what it stores."""
+    target, net = make_target(spec), Builder("block", (1, 16, 7, 7), 0, True)
+
+    def conv(x: str, name: str, channels: int) -> str:
+        return net.batch_norm(net.conv(x, name, channels, 1), f"{name}.bn")
+
+    x = net.relu(conv(net.input, "stem", 40), "stem.relu")
+    inner = net.relu(conv(x, "inner", 16), "inner.relu")
+    beside = conv(x, "beside", 40) if block == "projection" else x
+    x = net.relu(net.add(conv(inner, "outer", 40), beside, "add"), "relu")
+    x = net.flatten(net.global_average_pool(x, "global"), "flatten")
+    graph = integer_graph(quantise(net.model(net.dense(x, "fc", 10))).model, blocks_of(target))
+    found = choices(graph)
+    inputs = random_inputs(graph)
+    expected = run(graph, inputs, library.in_memory(graph))
+    for apart in ("", "shortcut", "activation"):
+        network = fused(graph, [choice.kind != apart for choice in found.offered], found)
+        (layer,) = (each for each in network.layers if each.workload.average is not None)
+        assert (layer.shortcut is None) == (block == "identity" or apart == "shortcut")
+        assert (layer.residual is None) == (layer.shortcut is not None)
+        picks = tuned_picks(artefact.canonical_workloads(network), target, trials=0)
+        folder = tmp_path / f"built{apart}"
+        artefact.build(network, picks, target, kind_of(spec)[0].name, folder)
+        loaded = artefact.load(folder)
+        for name, ours in loaded.infer(inputs).items():
+            np.testing.assert_array_equal(ours, expected[name])
+        assert [check.wrong for check in loaded.verify()] == [0] * len(network.layers)
+
+
 def test_an_average_goes_to_the_convolution_before_it() -> None:
     graph, found = _base()
     only = fused(graph, [choice.kind == "average" for choice in found.offered], found)

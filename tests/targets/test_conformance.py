@@ -18,6 +18,7 @@ from targets.workload import Workload, parse_workload
 
 DENSE = parse_workload("dense:n=1,c=32,o=48")
 POOL = parse_workload("max_pool:n=1,c=32,h=9,w=9,k=3,s=2,p=1")
+AVERAGED = parse_workload("conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=2,p=1,avg=5")
 CONV = parse_workload("conv2d:n=1,c=32,h=9,w=9,o=32,k=3,s=2,p=1")
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"
 
@@ -45,6 +46,7 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
         for work in (CONV,)
     },
     "vta-pynq pool": (lambda: make_target("vta-pynq"), POOL),
+    "vta-pynq average": (lambda: make_target("vta-pynq"), AVERAGED),
     "huge dense": (lambda: make_target("huge"), DENSE),
 }
 
