@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fusion.drawn import rows_of
+from fusion.estimated import estimating
 from fusion.evaluator import Evaluation, Evaluator, Heard
 from fusion.learned.search import learned_search
 from fusion.learned.shipped import shipped_models
@@ -48,13 +49,25 @@ def decided(
     evaluator: Evaluator,
     named: dict[str, Labelling],
     spent: int,
+    *,
+    foreseen: bool = False,
 ) -> Decided:
     """What was decided, of labellings that have a name and are evaluated, that of the mode asked
-    for among them; it took `spent` labelled graphs."""
+    for among them; it took `spent` labelled graphs. `foreseen`: all by schedules that are estimated
+    best."""
     chosen = evaluator(named[asked.options.fusion])
-    return Decided(
-        _summary(asked, problem, evaluator, named, spent), file_of(asked, problem, chosen)
-    )
+    guessing = evaluator if foreseen else estimating(problem, asked.options.seed)
+    each = {name: evaluator(labels) for name, labels in named.items()}
+    tuned = evaluator.schedules.tuned
+    summary: FusionSummary = {
+        "mode": asked.options.fusion,
+        "decisions": decisions_of(evaluator, chosen.labels, guessing),
+        "cycles": {name: found.cycles for name, found in each.items()},
+        "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
+        "evaluations": spent,
+        "tuned": tuned,
+    }
+    return Decided(summary, file_of(asked, problem, chosen))
 
 
 def problem_of(asked: ToDecide) -> Problem:
@@ -131,44 +144,35 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
     return None if chosen is None else Pick(chosen.space, chosen.config)
 
 
-def _summary(
-    asked: ToDecide,
-    problem: Problem,
-    evaluator: Evaluator,
-    named: dict[str, Labelling],
-    spent: int,
-) -> FusionSummary:
-    each = {name: evaluator(labels) for name, labels in named.items()}
-    return {
-        "mode": asked.options.fusion,
-        "decisions": decisions_of(problem, evaluator, named[asked.options.fusion]),
-        "cycles": {name: found.cycles for name, found in each.items()},
-        "dram_bytes": {name: found.dram_bytes for name, found in each.items()},
-        "evaluations": spent,
-        "tuned": evaluator.schedules.tuned,
-    }
-
-
-def decisions_of(problem: Problem, evaluator: Evaluator, labels: Labelling) -> list[Decision]:
-    """Each label with what it saves, all others as they are, where the other way is tuned."""
-    here = evaluator(labels)
-    rows: list[Decision] = []
+def decisions_of(evaluator: Evaluator, labels: Labelling, guessing: Evaluator) -> list[Decision]:
+    """Each label with what it saves, all others as they are: where the other way is not tuned, or
+    `guessing` timed everything, by the schedules that are estimated best for both ways."""
+    problem, rows = evaluator.problem, list[Decision]()
     for place, choice in enumerate(problem.offered):
         other = problem.flipped(labels, [place])
-        saved: tuple[int | None, int | None] = None, None
-        if not evaluator.missing(other) and _runs(evaluator, other):
-            there = evaluator(other)
-            sign = 1 if labels[place] else -1
-            saved = (
-                sign * (there.cycles - here.cycles), sign * (there.dram_bytes - here.dram_bytes)
-            )  # fmt: skip
+        guessed = evaluator is guessing or bool(evaluator.missing(other))
+        saved = _saved(guessing if guessed else evaluator, labels, other)
+        if labels[place] or saved is None:
+            cycles, size = saved or (None, None)
+        else:
+            cycles, size = -saved[0], -saved[1]
         rows.append(
             {
                 "name": str(choice), "kind": choice.kind, "fused": labels[place],
-                "cycles_saved": saved[0], "dram_bytes_saved": saved[1],
+                "cycles_saved": cycles, "dram_bytes_saved": size, "estimated": guessed,
             }
         )  # fmt: skip
     return rows
+
+
+def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
+    """Cycles and bytes by which one labelling takes less than another; None where no schedule is
+    known that runs both."""
+    try:
+        here, there = timing(labels), timing(other)
+    except NoSchedule:
+        return None
+    return there.cycles - here.cycles, there.dram_bytes - here.dram_bytes
 
 
 def file_of(asked: ToDecide, problem: Problem, chosen: Evaluation) -> dict[str, Json]:

@@ -7,13 +7,14 @@ import json
 
 from fusion import run
 from fusion.evaluator import Evaluation
+from fusion.learned.shipped import shipped_digest
 from targets.files import Json, as_int, as_list, as_object, as_text, read_json
 from tasks import tracking
 from tasks.stage import Done, Key, Result, reuse_or_do, stage
 from tasks.store import CacheUse, Manifest
 from tuning.fusing import Decided, Decision, ToDecide
 
-VERSION = 1
+VERSION = 2
 EVERY = "fusion/evaluations"
 """The metric that every step of the curves has."""
 
@@ -89,6 +90,8 @@ def _decided(asked: ToDecide, run_id: str) -> Decided:
 
 
 def _key(asked: ToDecide, model: str) -> Key:
+    """All that decides it: what was tuned and how what else it takes is tuned, from where on
+    (`starts`), and, of a search, the models that guide it."""
     options = asked.options
     schedules: list[Json] = [
         [each.workload.id, each.chosen.space, list(each.chosen.config)]
@@ -100,8 +103,13 @@ def _key(asked: ToDecide, model: str) -> Key:
         "epilogue": options.epilogue,
         "seed": options.seed,
         "trials": options.trials,
+        "stop_gain": options.stop_gain,
+        "batch": options.batch,
         "tuner": options.tuner,
         "tuner_options": dict(options.tuner_options),
+        "space": options.space,
+        "starts": list[Json]([each.study.start for each in asked.tuned]),
+        "models": shipped_digest() if options.fusion == "learned" else "",
         "schedules": schedules,
     }
     return Key("decide_fusion", VERSION, asked.target.fingerprint, about)
@@ -115,4 +123,5 @@ def _decision(row: dict[str, Json]) -> Decision:
         "fused": row["fused"] is True,
         "cycles_saved": None if cycles is None else as_int(cycles),
         "dram_bytes_saved": None if size is None else as_int(size),
+        "estimated": row["estimated"] is True,
     }

@@ -17,13 +17,15 @@ from tuning.outcome import TunedWorkload
 
 class Decision(TypedDict):
     """One thing that may be fused, and whether it is. What the network saves by it, all else as it
-    was decided: negative where it costs; null where the other way was not tuned."""
+    was decided: negative where it costs. `estimated` where the other way was not tuned: then by the
+    schedules that are estimated best for both ways. Null where no schedule runs one of them."""
 
     name: str
     kind: str
     fused: bool
     cycles_saved: int | None
     dram_bytes_saved: int | None
+    estimated: bool
 
 
 class FusionSummary(TypedDict):

@@ -13,6 +13,7 @@ from tuning.options import DEFAULTS, TuningOptions
 
 if TYPE_CHECKING:
     from targets.base import Target as Hardware
+    from tuning.fusing import FusionSummary
 
 
 def register(app: typer.Typer) -> None:
@@ -58,28 +59,35 @@ def inspect(
     network = load(model, read_input_shapes(shape) or None, sandbox=True)
     accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
     report = network.report_on(accelerator)
-    drawn = "" if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
+    drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2))
+        said = report.to_dict() | ({} if drawn is None else {"fusion": drawn})
+        typer.echo(json.dumps(said, indent=2))
         return
     from cli.views.operators import show_report
     from cli.views.terminal import Terminal
 
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)
-    if drawn:
-        Terminal().print(drawn)
+    if drawn is not None:
+        Terminal().print(_said(fusion, drawn))
 
 
-def _draw_fusion(page: Path, hardware: Hardware, name: str, options: TuningOptions) -> str:
-    """Write the page; what to say of it."""
+def _draw_fusion(
+    page: Path, hardware: Hardware, name: str, options: TuningOptions
+) -> FusionSummary:
+    """Write the page; what is drawn there."""
     from fusion.foreseen import foresee
     from reports.fusion import with_page
     from targets.files import write_atomically
 
     drawn = with_page(foresee(options, hardware, name), name, hardware.name)
     write_atomically(page, drawn.page)
-    said = drawn.summary
+    return drawn.summary
+
+
+def _said(page: Path | None, said: FusionSummary) -> str:
+    """What to say of the page."""
     fused = sum(each["fused"] for each in said["decisions"])
     return (
         f"{page}: {fused} of {len(said['decisions'])} decisions fused by estimates, "

@@ -238,4 +238,8 @@ def _reused(summary: Summary, stages: int) -> str:
     if not held and not stages:
         return ""
     trials = sum(row["trials"] for row in rows)
-    return f"reused {held} of {trials} trials and {stages} finished stages; --fresh starts over\n"
+    whose = " of the network's own workloads" if "fusion" in summary else ""
+    return (
+        f"reused {held} of {trials} trials{whose} and {stages} finished stages; "
+        "--fresh starts over\n"
+    )

@@ -8,9 +8,25 @@ from pathlib import Path
 from fusion.learned.contract import GraphModel, ModelError
 from fusion.learned.policy import Policy
 from fusion.learned.trees import Trees
+from targets.files import digest
 
 MODEL, POLICY = "graphs.ubj", "policy.ubj"
 FOLDER = Path(__file__).parent / "trained"
+
+
+def shipped_digest(folder: Path = FOLDER) -> str:
+    """What tells the models of a folder from all others. Raises `ModelError` where they cannot be
+    read."""
+    held = []
+    for name in (MODEL, POLICY):
+        path = folder / name
+        try:
+            held.append(digest(path.read_bytes()))
+        except FileNotFoundError:
+            held.append("")
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    return digest(" ".join(held).encode())
 
 
 def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Policy]:

@@ -12,16 +12,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tuning
+from fusion.foreseen import foresee
 from fusion.run import decide
 from networks import artefact
 from reports.fusion import fusion_page
 from search import read
+from targets.files import Json
+from targets.registry import make_target
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
 from tuning.build_options import BuildOptions
 from tuning.building import build_artefact
 from tuning.checks import check
 from tuning.events import Event, Note, WorkloadsAdded
+from tuning.fusing import Decision, FusionSummary
 from tuning.options import OptionsError
 from tuning.picks import PickError
 
@@ -69,7 +73,33 @@ def test_the_summary_says_what_was_decided_and_what_it_takes(folders: Path) -> N
     assert not any(row["fused"] for row in said["none"]["fusion"]["decisions"])
     assert all(row["fused"] for row in said["all"]["fusion"]["decisions"])
     gains = [row["cycles_saved"] for row in learned["decisions"] if row["fused"]]
-    assert all(gain is None or gain >= 0 for gain in gains)
+    assert all(gain is not None for gain in gains)
+    tuned_gains = [row["cycles_saved"] for row in learned["decisions"] if not row["estimated"]]
+    assert all(gain >= 0 for gain in tuned_gains)
+
+
+@pytest.mark.parametrize("mode", ["none", "all", "greedy"])
+def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: str) -> None:
+    """What a label saves is known without trials, of both ways by the schedules that are estimated
+    best."""
+    summary = json.loads((folders / mode / "summary.json").read_text())["fusion"]
+    rows = summary["decisions"]
+    assert all(row["cycles_saved"] is not None for row in rows)
+    guessed = [row for row in rows if row["estimated"]]
+    assert guessed or mode == "none"
+    options = tuning.parse_options(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
+    foreseen = foresee(options, make_target("vta-pynq"), "pooled").summary["decisions"]
+    if mode != "none":  # estimates fuse all of it
+        assert guessed == [
+            each for each in foreseen if each["name"] in {r["name"] for r in guessed}
+        ]
+    page = (folders / mode / "fusion.json").read_text()
+    drawn = fusion_page("pooled", "vta-pynq", summary, json.loads(page)).decode()
+    assert drawn.count("≈ ") == len(guessed) + bool(guessed)  # and once where it is explained
+    ledger = read(folders / mode / "ledger.jsonl").records
+    usual = json.loads((folders / mode / "summary.json").read_text())["workloads"]
+    measured = {each["workload"] for each in ledger if each["kind"] == "trial"}
+    assert len(measured) == len(usual) + summary["tuned"]
 
 
 @pytest.mark.parametrize("mode", ["none", "learned"])
@@ -263,6 +293,8 @@ def test_a_tracked_run_equals_a_bare_one_and_goes_on_from_its_cache(
         done = guest.run(*words)
         assert done.returncode == 0, done.stderr
         assert "of 8 decisions fused, learned: the whole network takes" in done.stdout
+        held = "trials of the network's own workloads and" in " ".join(done.stdout.split())
+        assert held == (turn == 1)
         left = (guest.folder / "out" / "fusion.json").read_bytes()
         assert left == (folders / "learned" / "fusion.json").read_bytes()
         bare = json.loads((folders / "learned" / "summary.json").read_text())
@@ -294,6 +326,39 @@ def test_inspect_draws_what_would_run_together(place: Place) -> None:
     assert "drawn.html: 8 of 8 decisions fused by estimates" in " ".join(done.stdout.split())
     assert page.count('class="chip fused"') == 8
     assert "not known" not in page  # of an estimate each decision has its saving
+
+
+def test_inspect_says_it_as_json_too(place: Place) -> None:
+    model = write(place.folder)
+    done = place.run("inspect", str(model), "--fusion", "drawn.html", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)["fusion"]
+    assert set(said["cycles"]) == {"none", "all", "greedy"}
+    assert len(said["decisions"]) == 8
+    assert all(row["estimated"] for row in said["decisions"])
+    assert (place.folder / "drawn.html").exists()
+    assert "fusion" not in json.loads(place.run("inspect", str(model), "--json").stdout)
+
+
+def test_all_that_is_fused_into_a_layer_is_seen() -> None:
+    """Siblings that are joined bring their clips along: eight and more to a layer."""
+    rows: list[Decision] = [
+        {"name": f"siblings {k}", "kind": "siblings", "fused": True, "cycles_saved": k,
+         "dram_bytes_saved": 0, "estimated": False}
+        for k in range(9)
+    ]  # fmt: skip
+    said: FusionSummary = {
+        "mode": "all", "decisions": rows, "cycles": {"all": 1}, "dram_bytes": {"all": 1},
+        "evaluations": 1, "tuned": 0,
+    }  # fmt: skip
+    layer: dict[str, Json] = {
+        "name": "a + b", "title": "conv", "cycles": 1, "reads": [], "labels": list[Json](range(9)),
+    }  # fmt: skip
+    page = fusion_page("net", "vta-pynq", said, {"layers": [layer], "refused": []}).decode()
+    assert page.count('class="chip fused"') == 9
+    chips = next(line for line in page.splitlines() if line.startswith(".layer .chips"))
+    assert "hidden" not in chips
+    assert "max-height" not in chips
 
 
 def test_a_target_without_programs_has_nothing_to_draw(place: Place) -> None:

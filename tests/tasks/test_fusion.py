@@ -1,0 +1,55 @@
+"""What is fused is kept under all that decides it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusion.learned import shipped
+from fusion.learned.shipped import MODEL, POLICY, shipped_digest
+from targets.registry import make_target
+from tasks import fusion
+from tests.fusion.nets import write
+from tuning.fusing import ToDecide
+from tuning.options import parse_options
+
+
+def asked(model: Path, **values: Any) -> ToDecide:
+    """A run of a network, whose workloads do not matter here."""
+    options = parse_options(model=str(model), **{"fusion": "learned", **values})
+    return ToDecide(options, make_target("vta-pynq"), "net", (), lambda _: [], lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"batch": 4}, {"trials": 4}, {"stop_gain": 0.01}, {"seed": 3}, {"fusion": "all"},
+     {"tuner": "random"}, {"space": "template"}],
+)  # fmt: skip
+def test_another_run_decides_anew(tmp_path: Path, values: dict[str, Any]) -> None:
+    model = write(tmp_path)
+    usual = fusion._key(asked(model), "m").text
+    assert fusion._key(asked(model), "m").text == usual
+    assert fusion._key(asked(model, **values), "m").text != usual
+    assert fusion._key(asked(model, **values), "n").text != usual
+
+
+def test_other_shipped_models_decide_anew_where_they_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path)
+    before = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
+    monkeypatch.setattr("tasks.fusion.shipped_digest", lambda: "others")
+    after = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
+    assert after["learned"] != before["learned"]
+    assert after["all"] == before["all"]
+
+
+def test_the_digest_of_shipped_models_tells_them_apart(tmp_path: Path) -> None:
+    none = shipped_digest(tmp_path)
+    for name in (MODEL, POLICY):
+        (tmp_path / name).write_bytes((shipped.FOLDER / name).read_bytes())
+    assert shipped_digest(tmp_path) == shipped_digest() != none
+    (tmp_path / POLICY).write_bytes((tmp_path / MODEL).read_bytes())
+    assert shipped_digest(tmp_path) != shipped_digest()
