@@ -57,7 +57,7 @@ ASKING = ("annealing", "beam", "descent", "segments")
 """Methods that may ask the model, beside the usual one."""
 FEWEST, MOST = 8, 12
 """Decisions of a part that is gone through exhaustively: more of a network with few layers."""
-TRUE_LAYERS = 1 << 15
+TRUE_LAYERS = 1 << 14
 """Layers that are simulated for one such part, of all labellings together."""
 
 
