@@ -80,7 +80,11 @@ class XGBoost(_Boosted):
         settings = self.defaults | self.parameters
         rounds = int(settings.pop("rounds"))
         settings["max_depth"] = int(settings["max_depth"])
-        return xgb.train(self._fixed(y) | settings, xgb.DMatrix(x, y, nthread=1), rounds)
+        data = xgb.DMatrix(x, y, nthread=1)
+        booster = xgb.Booster(self._fixed(y) | settings, [data])
+        for number in range(rounds):  # as `xgb.train`, whose callbacks take a fifth of the time
+            booster.update(data, number)
+        return booster
 
     def _constant(self, x: Matrix, share: float) -> xgb.Booster:
         data = xgb.DMatrix(x, np.full(len(x), share), nthread=1)
