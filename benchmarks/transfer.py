@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--tuners", default="", help="names, separated by semicolons")
     parser.add_argument("--kinds", default="", help="of models, for accuracy")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--batch", type=int, default=8, help="trials a round, for wrong")
     parser.add_argument("--jobs", type=int, default=2, help="networks that are tuned at a time")
     options = parser.parse_args()
     quick = options.quick

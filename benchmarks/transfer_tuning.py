@@ -8,7 +8,8 @@ before its model is loaded, as the loop of one process in which modules are load
 a valid trial counts as the untuned schedule does. `dealt` gives rounds by expected gain, else all
 layers have as many. The rivals of a warm start are `blind` (it may compile beyond its batches, too)
 and `default` (it has estimates, too). `processor_seconds` are those that the process computed,
-whatever else the machine did meanwhile.
+whatever else the machine did meanwhile. The simulator measures in less than a millisecond, a board
+does not: the summary also says what the seconds would be where a measurement takes longer.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
 TRIALS = 64
 WARM_BATCH = 3
 RESAMPLES = 2000
+MEASURING = (0.002, 0.01, 0.1, 1.0)
+"""Seconds that a measurement takes on boards of which the summary speaks."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{name:22} {_mean(trials)} of the trials, {_mean(seconds)} of the seconds, "
             f"{_mean(computed)} of the processor's; {came} of {len(pairs)} came there"
         )
+        lines.append(
+            "    on boards where a measurement takes "
+            + ", ".join(f"{t:g} s: {_mean(_on_board(pairs, t))}" for t in MEASURING)
+            + " of the seconds"
+        )
         for target in dict.fromkeys(row["target"] for row, _ in pairs):
             for network in dict.fromkeys(row["network"] for row, _ in pairs):
                 some = np.array(
@@ -276,6 +284,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
                         f"{_mean(seconds[some])} seconds, {_mean(computed[some])} the processor's"
                     )
     return "\n".join(lines)
+
+
+def _on_board(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
+) -> NDArray[np.float64]:
+    """Seconds of a run and the board's where each trial takes so many more than here, shape
+    (pairs,)."""
+    each = np.array(
+        [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
+    )
+    return np.asarray(each[:, 0] / each[:, 1])
 
 
 def _ratios(

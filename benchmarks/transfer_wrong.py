@@ -1,6 +1,6 @@
 """What a model that is wrong costs: layers, with one that says the opposite and with one that
 learned shuffled labels, beside none: trials until the layer is within 1 % of the best that any run
-found, and as fast. A part of `benchmarks.transfer`."""
+found, and as fast, in rounds of `--batch` trials. A part of `benchmarks.transfer`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,13 @@ def measure(options: argparse.Namespace, found: Found) -> None:
     drawn = np.random.default_rng(0).permutation(len(every))[: 3 if options.quick else 12]
     for place in drawn:
         for seed in range(options.seeds):
-            key = {"target": target, "layer": str(every[place]), "seed": seed}
+            key = {
+                "target": target, "layer": str(every[place]), "seed": seed, "batch": options.batch,
+            }  # fmt: skip
             if not found.has("wrong", **key):
-                runs = _wrong_runs(target, every[place], seed, options.model, shuffled)
+                runs = _wrong_runs(
+                    target, every[place], seed, options.model, shuffled, options.batch
+                )
                 found.keep("wrong", key | runs)
 
 
@@ -65,7 +69,7 @@ def _shuffled(options: argparse.Namespace) -> Path:
 
 
 def _wrong_runs(
-    target: str, workload: Workload, seed: int, right: Path, shuffled: Path
+    target: str, workload: Workload, seed: int, right: Path, shuffled: Path, batch: int
 ) -> dict[str, Any]:
     """The best latency after each trial, without a model and with wrong ones."""
     here = make_target(target)
@@ -76,7 +80,7 @@ def _wrong_runs(
             ask = prior_from(load_model(shuffled if name == "shuffled" else right), problem)
             problem = replace(problem, transferred=_opposite(ask) if name == "opposite" else ask)
         session = Session(Setting(here, make_explorer("default-blind", {}), problem))
-        while len(session.history) < TRIALS and session.advance(8) is not None:
+        while (left := TRIALS - len(session.history)) and session.advance(min(batch, left)):
             pass
         latency = np.nan_to_num(session.history.latency, nan=np.inf)
         found[name] = [
@@ -94,6 +98,15 @@ def _opposite(ask: TransferredPrior) -> TransferredPrior:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """By the size of rounds, `_of_rounds`."""
+    sizes = sorted({row["batch"] for row in rows})
+    return "\n".join(
+        f"rounds of {size}:\n" + _of_rounds([row for row in rows if row["batch"] == size])
+        for size in sizes
+    )
+
+
+def _of_rounds(rows: Sequence[Mapping[str, Any]]) -> str:
     """Trials with a wrong model, of how many without, by sums over layers and seeds, until a layer
     is within 1 % of the best that any run found, and until it is as fast; a run that does not come
     there counts all its trials."""
