@@ -25,7 +25,8 @@ from tests.cluster.boards import SimulatedBoard, compiled_driver
 from tests.cluster.clusters import ROOT
 
 PYNQ = VtaSpec.load("vta-pynq")
-EPILOGUE = "bias, >> 8, min 127, max -128"
+CLIPS = ">> 8, min 127, max -128"
+EPILOGUE = f"bias, {CLIPS}"
 DENSE = parse_workload("dense:n=1,c=48,o=32", EPILOGUE)
 WORKLOADS = {
     "dense": DENSE,
@@ -35,6 +36,12 @@ WORKLOADS = {
     "by channel": parse_workload("conv2d:c=16,h=4,w=4,o=32,k=1", "bias, >> channel 6, min 127"),
     "groups": parse_workload("conv2d:c=32,h=5,w=5,o=32,k=3,p=1,g=32", EPILOGUE),
     "pool": parse_workload("max_pool:c=16,h=6,w=6,k=2,s=2", "max -128"),
+    "average": parse_workload(
+        "conv2d:c=16,h=5,w=5,o=32,k=1,avg=5", f"bias, residual 2, >> 7, min 127 | + 64, {CLIPS}"
+    ),
+    "shortcut and average": parse_workload(
+        "conv2d:c=16,h=5,w=5,o=32,k=1,xc=32,xi=5,avg=5", f"{EPILOGUE} | {EPILOGUE} | + 64, {CLIPS}"
+    ),
 }
 
 One = tuple[SimulatedBoard, Bench]
