@@ -14,10 +14,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from mlflow.entities import LoggedModel, LoggedModelStatus, Metric, Param, Run, RunTag
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModel,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import (
+    MLFLOW_DATASET_CONTEXT,
     MLFLOW_GIT_COMMIT,
     MLFLOW_PARENT_RUN_ID,
     MLFLOW_RUN_NAME,
@@ -224,6 +235,17 @@ def log_results(run_id: str, values: Mapping[str, float]) -> None:
 def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
     """Keep a copy of a file with the run, in a folder of its artifacts."""
     _client().log_artifact(run_id, str(path), folder)
+
+
+def log_dataset(run_id: str, folder: Path, digest: str) -> None:
+    """Say which dataset a run learned from: the name of its folder, and its digest, of which MLflow
+    keeps the first 36 characters."""
+    source, profile = (
+        canonical(each).decode() for each in ({"uri": str(folder)}, {"sha256": digest})
+    )
+    found = Dataset(folder.name, digest[:36], "local", source, profile=profile)
+    context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
+    _client().log_inputs(run_id, [DatasetInput(found, [context])])
 
 
 def fetch_file(run_id: str, name: str, folder: Path) -> Path:

@@ -114,10 +114,12 @@ def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k:
 
 
 def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    """The percentile bootstrap of the mean, tasks resampled."""
+    """The percentile bootstrap of the mean, tasks resampled; of a single task all there may be."""
     from scipy.stats import bootstrap
 
-    if len(accuracies) < 2 or np.ptp(accuracies) == 0:
+    if len(accuracies) < 2:
+        return 0.0, 1.0  # one task says nothing of others
+    if np.ptp(accuracies) == 0:
         return float(accuracies.min()), float(accuracies.max())
     ends = bootstrap(
         (accuracies,), np.mean, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE,

@@ -72,8 +72,11 @@ def load_model(folder: Path) -> Transferred:
     index = read_index(folder)
     try:
         kind = _find(index.kind, learning=False)
-        model = kind(index.seed, options_of(kind, index.options))
     except UnknownName as error:
+        raise TransferError(f"{folder} holds no usable model: {error}") from None
+    try:
+        model = kind(index.seed, options_of(kind, index.options))
+    except TransferError as error:
         raise TransferError(f"{folder} holds no usable model: {error}") from None
     model.read(folder, index)
     return model

@@ -71,6 +71,8 @@ def test_a_model_is_a_version_with_aliases_dataset_and_figures(
     assert run.info.status == "FINISHED"
     assert run.data.metrics["pairwise_accuracy"] == pytest.approx(found["pairwise_accuracy"])
     assert run.data.params["kind"] == "xgboost"
+    (learned_from,) = run.inputs.dataset_inputs
+    assert found["dataset"].startswith(learned_from.dataset.digest)  # type: ignore[union-attr]
     assert "prefect_flow_run_id" in run.data.tags
     fine = place.run(*FINE, "--start", "model", "--out", "fine")
     assert fine.returncode == 0, fine.stderr
