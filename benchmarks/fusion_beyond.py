@@ -22,24 +22,30 @@ EARLIEST = 1 << 60
 
 
 class Recomputed(NamedTuple):
-    """Residuals that other layers read, too; those of which computing them anew takes less of some
-    resource than loading them; and cycles that this saves at most, of all."""
+    """Residuals that other layers read, too; cycles of reads and of compute that loading all of
+    them takes, and that computing all of them anew would; and those saved at most where it would
+    take less of either."""
 
     residuals: int
-    cheaper: int
-    cycles: int
+    loaded: tuple[int, int]
+    anew: tuple[int, int]
+    gain: int
 
 
 def recomputed(problem: Problem, spec: VtaSpec) -> Recomputed:
     """Of a cheap producer computed anew in the accumulators of a layer that adds its result, which
     has to be stored all the same, for its other readers. Saved are the residual's load and the
     products by the identity; added what the producer reads and multiplies."""
-    gains = [sum(max(0, saved) for saved in each) for each in _saved(problem.graph, spec)]
-    return Recomputed(len(gains), sum(gain > 0 for gain in gains), sum(gains))
+    each = list(_ways(problem.graph, spec))
+    gain = sum(max(0, kept - made) for ways in each for kept, made in zip(*ways, strict=True))
+    loaded, anew = (
+        (sum(ways[k][0] for ways in each), sum(ways[k][1] for ways in each)) for k in (0, 1)
+    )
+    return Recomputed(len(each), loaded, anew, gain)
 
 
-def _saved(graph: IntegerGraph, spec: VtaSpec) -> Iterator[tuple[int, int]]:
-    """Cycles of reads and of compute that are saved, of each residual that others read."""
+def _ways(graph: IntegerGraph, spec: VtaSpec) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Cycles of reads and of compute of each residual that others read: loaded, and anew."""
     writers = {layer.output: layer for layer in graph.layers}
     for layer in graph.layers:
         producer = writers.get(layer.residual or "")
@@ -48,10 +54,8 @@ def _saved(graph: IntegerGraph, spec: VtaSpec) -> Iterator[tuple[int, int]]:
         own, m = geometry_of(layer.workload, spec.machine), spec.machine
         outputs = own.batches * own.groups * own.co * own.oh * own.ow
         anew = bounds(producer.workload, spec)
-        yield (
-            own.res_bytes // m.bus_bytes - anew["read"],
-            outputs * (1 + shifted_residuals(layer.workload)) - (anew["compute"] - outputs),
-        )
+        loaded = own.res_bytes // m.bus_bytes, outputs * (1 + shifted_residuals(layer.workload))
+        yield loaded, (anew["read"], anew["compute"] - outputs)
 
 
 def order_gain(graph: IntegerGraph, layers: Sequence[Needs]) -> int:

@@ -56,8 +56,9 @@ def _shown(network: str, problem: Problem) -> str:
     return (
         f"{network} on {problem.target.name}: no labelling takes less than {least:,} cycles, "
         f"everything fused no less than {fused:,}\n"
-        f"    residuals that others read, too: {anew.residuals}; {anew.cheaper} cheaper computed "
-        f"anew, by at most {anew.cycles / least:.3%}\n"
+        f"    {anew.residuals} residuals that others read, too: reads {anew.loaded[0] / least:.2%} "
+        f"and compute {anew.loaded[1] / least:.2%}; anew {anew.anew[0] / least:.2%} and "
+        f"{anew.anew[1] / least:.2%}; a gain of {anew.gain / least:.3%} at most\n"
         f"    layers in another order: at most {order / least:.3%}\n"
         f"    on the CPU: {host * 1e3:.1f} ms by estimate, beside "
         f"{least / spec.clock_mhz / 1e3:.1f} ms at least"

@@ -18,7 +18,7 @@ def summary(rows: Sequence[Row]) -> str:
         cycles = row["cycles"]
         shown = ", ".join(
             f"{name} {cycles[name] / cycles['all'] - 1:+.2%}"
-            for name in ("none", "tvm", "no shortcuts", "greedy", "learned")
+            for name in ("none", "tvm", "no shortcuts", "no averages", "greedy", "learned")
             if name in cycles
         )
         moved = row["dram_bytes"]["learned"] / row["dram_bytes"]["all"] - 1

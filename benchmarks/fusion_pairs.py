@@ -121,7 +121,7 @@ def named(problem: Problem) -> dict[str, Labelling]:
     """The labellings that have a name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
-        "no shortcuts": problem.no_shortcuts,
+        "no shortcuts": problem.no_shortcuts, "no averages": problem.no_averages,
     }  # fmt: skip
 
 

@@ -19,8 +19,8 @@ _OPERATORS = ("conv2d", "dense", "max_pool")
 LAYER = (
     "log2 macs", "log2 data bytes", "log2 weight bytes", "log2 output bytes", "log2 channels in",
     "log2 channels out", "log2 pixels", "kernel", "stride", "grouped", *_OPERATORS, "pooled",
-    "residual", "steps", "log2 roofline", "log2 estimate", "tuned", "log2 cycles over estimate",
-    "log2 dram bytes over least", "scratchpad share",
+    "averaged", "residual", "steps", "log2 roofline", "log2 estimate", "tuned",
+    "log2 cycles over estimate", "log2 dram bytes over least", "scratchpad share",
 )  # fmt: skip
 """Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate,
 bytes that it moves over those of its tensors, and how full its tiles make the fullest
@@ -80,7 +80,8 @@ class Figures:
             math.log2(w.sums_height * w.sums_width * w.batch), w.kernel_h * w.kernel_w,
             w.stride_h * w.stride_w, float(w.groups > 1),
             *(float(w.operator == name) for name in _OPERATORS), float(w.pool is not None),
-            float(any(op.kind == "residual" for op in w.epilogue)), len(w.epilogue),
+            float(w.average is not None), float(any(op.kind == "residual" for op in w.epilogue)),
+            len(w.epilogue),
             math.log2(least), math.log2(estimate), 0.0, 0.0, 0.0, 0.0,
         ]  # fmt: skip
         return LayerFigures(np.array(row), estimate)

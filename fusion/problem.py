@@ -66,6 +66,11 @@ class Problem:
         return tuple(choice.kind != "shortcut" for choice in self.offered)
 
     @property
+    def no_averages(self) -> Labelling:
+        """All is fused that may be, but averages stay layers."""
+        return tuple(choice.kind != "average" for choice in self.offered)
+
+    @property
     def tvm(self) -> Labelling:
         """What TVM's FuseOps would fuse."""
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)

@@ -14,10 +14,8 @@ from fusion.figures import LAYER, Figures
 from fusion.problem import Labelling, Problem
 from targets.features import Features
 
-KINDS = ("activation", "pool", "siblings", "shortcut")
+KINDS = ("activation", "pool", "siblings", "shortcut", "average")
 """In the order of a policy's columns."""
-_SEEN_AS = {"average": "pool"}
-"""Kinds without a column: what a policy learned of the like serves for them."""
 _BEHIND = (
     *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
     "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",
@@ -77,7 +75,7 @@ def _row(
     largest = max(new or old, key=lambda each: each.prior, default=None)
     own = np.zeros(len(LAYER)) if largest is None else largest.row
     row = [
-        *(float(_SEEN_AS.get(unit.kind, unit.kind) == kind) for kind in KINDS), len(unit.places),
+        *(float(unit.kind == kind) for kind in KINDS), len(unit.places),
         math.log2(1 + len(old)), math.log2(1 + len(new)), math.log2(cycles[0]),
         math.log2(cycles[1]), math.log2(cycles[1] / cycles[0]), math.log2(sizes[1] / sizes[0]),
         cycles[0] / max(total, 1.0), *known,

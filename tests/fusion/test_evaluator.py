@@ -12,7 +12,7 @@ from fusion.figures import LAYER, Figures
 from fusion.problem import Problem
 from fusion.run import fitting
 from fusion.schedules import NoSchedule, Schedules
-from fusion.units import unit_features, units_of
+from fusion.units import KINDS, unit_features, units_of
 from networks.artefact.build import layer_graph
 from targets.capabilities import Blocks, Builds, capability
 from targets.registry import make_target
@@ -136,12 +136,13 @@ def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, targe
         assert last.shortcut is not None
 
 
-def test_a_policy_sees_an_average_as_a_pool() -> None:
+def test_a_policy_has_a_column_of_each_kind() -> None:
     timed = evaluator(net="projecting")
     own = timed.problem
     (row,) = (k for k, unit in enumerate(units_of(own)) if unit.kind == "average")
     table = unit_features(own, Figures(own, timed), own.tvm)
-    assert table.matrix[row, table.names.index("pool")] == 1
+    assert table.matrix[row, table.names.index("average")] == 1
+    assert table.matrix[:, : len(KINDS)].sum(axis=1).tolist() == [1.0] * len(table)
 
 
 def test_a_shortcut_that_no_schedule_runs_stays_a_layer() -> None:

@@ -22,6 +22,7 @@ from fusion.learned.trees import Trees
 from fusion.method import Objective, search
 from fusion.problem import Labelling
 from fusion.tables import GraphTable, Tables
+from fusion.units import KINDS as COLUMNS
 from fusion.units import units_of, with_unit
 from targets.features import Features
 from tests.fusion.nets import NETS, evaluator
@@ -137,12 +138,13 @@ def test_a_policy_learns_and_what_was_seen_outweighs_it(
 
 
 def test_what_was_seen_of_a_unit_tells_of_those_like_it() -> None:
-    names = ("activation", "pool", "siblings", "shortcut", "log2 ratio", "log2 cycles apart")
+    clip, pool = np.eye(len(COLUMNS))[:2]
+    names = (*COLUMNS, "log2 ratio", "log2 cycles apart")
     rows = [
-        (1, 0, 0, 0, -0.10, 12.0),  # seen
-        (1, 0, 0, 0, -0.11, 12.1),  # like it
-        (1, 0, 0, 0, -0.60, 18.0),  # of its kind, but nothing like it
-        (0, 1, 0, 0, -0.10, 12.0),  # of another kind
+        (*clip, -0.10, 12.0),  # seen
+        (*clip, -0.11, 12.1),  # like it
+        (*clip, -0.60, 18.0),  # of its kind, but nothing like it
+        (*pool, -0.10, 12.0),  # of another kind
     ]
     x = Features.of(np.array(rows, np.float64), names)
     before, unknown = np.full(4, 0.9), np.nan
