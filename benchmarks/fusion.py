@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,15 +33,14 @@ import numpy as np
 
 from benchmarks.fusion_bounds import least_bound
 from benchmarks.fusion_figures import summary
+from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
-from benchmarks.fusion_training import made, trained
+from benchmarks.fusion_training import made
 from fusion.evaluator import Evaluator
 from fusion.figures import Figures
 from fusion.learned.contract import GraphModel
-from fusion.learned.examples import Examples, graphs_of
-from fusion.learned.policy import Policy
+from fusion.learned.examples import Examples
 from fusion.learned.search import Plan, learned_search
-from fusion.learned.trees import Trees
 from fusion.method import Objective, search
 from fusion.methods.programming import Programming
 from fusion.problem import Labelling
@@ -125,7 +123,7 @@ def _pair(
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
     best = min(labels.values(), key=lambda each: backing(each).cost)
-    models = _Models(others)
+    models = Trained(others)
     for kind in MODELS:
         found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
@@ -146,42 +144,8 @@ def _pair(
     return row
 
 
-class _Models:
-    """Models trained on some examples, once; each search gets its own, for it corrects them."""
-
-    def __init__(self, others: list[Examples]) -> None:
-        self.others = others
-        self._folder = tempfile.TemporaryDirectory()
-        self._trained: dict[str, Path] = {}
-        model, self._policy = trained(others)
-        self._keep("trees", model)
-
-    def of(self, kind: str) -> tuple[GraphModel, Policy]:
-        """A kind of model of labelled graphs, and the policy, which no search changes."""
-        if kind not in self._trained:
-            network = _made(kind)
-            network.fit(graphs_of(self.others))
-            self._keep(kind, network)
-        model = _made(kind)
-        model.load(self._trained[kind])
-        return model, self._policy
-
-    def _keep(self, kind: str, model: GraphModel) -> None:
-        self._trained[kind] = Path(self._folder.name) / kind
-        model.save(self._trained[kind])
-
-
-def _made(kind: str) -> GraphModel:
-    """One that has learned nothing."""
-    if kind == "trees":
-        return Trees()
-    from fusion.learned.graph_network import GraphNetwork
-
-    return GraphNetwork()
-
-
 def _learned(
-    given: argparse.Namespace, backing: Evaluator, models: _Models, kind: str,
+    given: argparse.Namespace, backing: Evaluator, models: Trained, kind: str,
     starts: list[Labelling],
 ) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
     """The learned search with a kind of model; what the policy alone would label, before anything
@@ -209,7 +173,7 @@ def _learned(
 
 
 def _by_method(
-    given: argparse.Namespace, backing: Evaluator, models: _Models, method: str,
+    given: argparse.Namespace, backing: Evaluator, models: Trained, method: str,
     starts: list[Labelling],
 ) -> tuple[Labelling, dict[str, Any]]:  # fmt: skip
     """The learned search, with trees, whose model another method asks."""
@@ -253,7 +217,7 @@ def _searched(
         method = Programming()
         try:
             method.search(objective, starts, rng)
-            last = [*objective.asked.values()][-1]
+            last = objective.asked[method.found]
             extra = {"expected": method.expected, "additive_error": method.expected / last - 1}
         except BaseException as error:  # the budget, most likely
             if type(error).__name__ != "BudgetSpent":
@@ -267,7 +231,7 @@ def _searched(
 
 
 def _truths(
-    given: argparse.Namespace, backing: Evaluator, best: Labelling, models: _Models
+    given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
     """The network as a whole, or the first, the middle and the last segments that make up so many
     decisions, exhaustively, and by the learned search that knows of no other labels."""

@@ -1,4 +1,4 @@
-"""Models that come with the program: they learned on graphs of other networks
+"""Models that come with the program: they learned on graphs of six networks of the zoo
 (`python -m benchmarks.fusion_training`), and go on learning in each run."""
 
 from __future__ import annotations

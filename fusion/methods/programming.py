@@ -16,11 +16,12 @@ MOST = 6
 
 
 class Programming:
-    """From the best start. `expected` is what the sum of all gains promises of the last labelling
-    that was asked about."""
+    """From the best start. `found` is the labelling with the best of each segment, `expected` what
+    the sum of all gains promises of it."""
 
     def __init__(self) -> None:
         self.expected = np.inf
+        self.found: Labelling = ()
 
     def search(
         self, objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator
@@ -37,8 +38,8 @@ class Programming:
                 gain += before - float(found[least])
                 for place in places:
                     best[place] = ways[least][place]
-        self.expected = before - gain
-        objective.one(tuple(best))
+        self.expected, self.found = before - gain, tuple(best)
+        objective.one(self.found)
 
     @staticmethod
     def _ways(objective: Objective, base: Labelling, places: Sequence[int]) -> list[Labelling]:

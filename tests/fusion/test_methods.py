@@ -81,6 +81,7 @@ def test_programming_says_what_adding_up_promises() -> None:
     both = Objective(together, 4, ((0,), (1,)))
     method.search(both, [(False, False)], np.random.default_rng(0))
     assert method.expected == 8.0
+    assert method.found == (True, True)
     assert both.asked[True, True] == 9.5
 
 
