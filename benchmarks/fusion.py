@@ -15,9 +15,10 @@ labelled graphs each, and count until they come as near as 0.1 % to the best tha
 `bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion_bounds`).
 
 The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
-through exhaustively; a network of few decisions as a whole. Regret is that of what the learned
-search finds by itself where only these decisions are open. Cycles are those of all streams by the
-cycle simulator.
+through exhaustively: the first, the middle and the last ones, and some of those where the best
+labelling does not fuse everything; a network of few decisions as a whole. Regret is that of what
+the learned search finds by itself where only these decisions are open. Cycles are those of all
+streams by the cycle simulator.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fusion.learned.examples import Examples
 from fusion.learned.search import Plan, learned_search
 from fusion.method import Objective, search
 from fusion.methods.programming import Programming
-from fusion.problem import Labelling
+from fusion.problem import Labelling, Problem
 from fusion.tables import Tables
 from targets.files import write_atomically
 
@@ -233,21 +234,15 @@ def _searched(
 def _truths(
     given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
 ) -> Iterator[dict[str, Any]]:
-    """The network as a whole, or the first, the middle and the last segments that make up so many
-    decisions, exhaustively, and by the learned search that knows of no other labels."""
-    problem = backing.problem
-    layers = max(len(problem.labelled(problem.all).layers), 1)
-    most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
-    parts = {"whole": 0.0} if len(problem) <= most else {"first": 0.0, "middle": 0.5, "last": 1.0}
-    for name, where in parts.items():
-        part = Part(problem, _part(problem.segments, where, most), best)
-        if not len(part):
-            continue
+    """Parts of the network, exhaustively, and by the learned search that knows of no other
+    labels."""
+    for name, places in _parts(backing.problem, best).items():
+        part = Part(backing.problem, places, best)
         objective = Objective(
             lambda several, p=part: [  # type: ignore[misc]
                 float(backing(p.within(each)).cycles) for each in several
             ],
-            1 << most, part.segments, part.groups,
+            1 << MOST, part.segments, part.groups,
         )  # fmt: skip
         search("exhaustive", objective, [], np.random.default_rng(0))
         counted = Counted(backing, part)
@@ -262,13 +257,26 @@ def _truths(
         }  # fmt: skip
 
 
-def _part(segments: Sequence[Sequence[int]], where: float, most: int) -> list[int]:
-    """Places of neighbouring segments, `most` at most."""
-    k = round(where * (len(segments) - 1)) if segments else 0
+def _parts(problem: Problem, best: Labelling) -> dict[str, list[int]]:
+    """Places of the network as a whole; or of the first, the middle and the last segments that make
+    up so many decisions, and of those where the best labelling does not fuse everything."""
+    layers = max(len(problem.labelled(problem.all).layers), 1)
+    most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
+    if len(problem) <= most:
+        return {"whole": list(range(len(problem)))} if len(problem) else {}
+    found = {
+        name: _around(problem.segments, round(where * (len(problem.segments) - 1)), most)
+        for name, where in (("first", 0.0), ("middle", 0.5), ("last", 1.0))
+    }
+    telling = [each for each in problem.segments if not all(best[place] for place in each)]
+    return found | ({"apart": _around(telling, 0, MOST)} if telling else {})
+
+
+def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
+    """Places of neighbouring segments, `most` at most but for one that is larger."""
     found: list[int] = []
-    order = [*range(k, len(segments)), *range(k - 1, -1, -1)]
-    for number in order:
-        if len(found) + len(segments[number]) > most:
+    for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
+        if found and len(found) + len(segments[number]) > most:
             break
         found += segments[number]
     return sorted(found)
