@@ -40,7 +40,8 @@ _NEAR = 4.0  # expected errors from the best estimate within which the first bat
 _SPREAD_OVER = 4096  # configs that a blind first batch is spread over
 _SHORT_LIST = 1500  # candidates a batch is chosen from
 _DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
-_DRAWN = 2048  # configs that checks are chosen from, and new ones where others are remembered
+_DRAWN = 2048  # configs that checks are chosen from
+_MORE = 512  # new ones a round about which a transferred model is asked, beside those remembered
 _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
 
 
@@ -113,8 +114,6 @@ class Default(BaseExplorer):
         best = history.configs[history.fastest(8)]
         if len(screened := beliefs.screened):
             flat = np.union1d(screened, candidates.neighbours(space, best))
-            if not beliefs.estimates and len(history):  # it may know nothing of the best
-                flat = np.union1d(flat, candidates.sample(space, _DRAWN, tried, rng))
             flat = candidates.without(flat, tried)
             if len(flat):
                 configs = space.unravel(flat)
@@ -273,7 +272,21 @@ class Default(BaseExplorer):
                 features = drafted.with_hidden(history, features, hidden)
                 models["A"] = after = self.learners.surrogate(problem.seed)
                 after.fit(features, target, noise)
-        return ExplorerState(models, beliefs.state.arrays)
+        state = ExplorerState(models, beliefs.state.arrays)
+        return self._looked_further(problem, state, history)
+
+    def _looked_further(
+        self, problem: Problem, state: ExplorerState, history: History
+    ) -> ExplorerState:
+        """With more configs that a transferred model was asked about: what it remembered may lack
+        the best, and only draws it knows nothing good of check it."""
+        beliefs = self._beliefs(problem, state)
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+            return state
+        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        rng = problem.rng(history.round, "look further")
+        flat = candidates.sample(problem.space, _MORE, known, rng)
+        return beliefs.remembered(flat, self.table.passed) if len(flat) else state
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered

@@ -95,15 +95,32 @@ class Beliefs:
         what a transferred model says of them."""
         configs = self.problem.space.unravel(flat)
         said = self.said(configs)
-        prior = prior_of(self.problem, configs, said, self.table.estimates)
-        assert prior is not None, "something is believed"
-        rough = prior.log_latency / prior.error - np.log(prior.chance)
-        rows = np.argsort(rough, kind="stable")[:count]
+        rows = self._promising(configs, said)[:count]
         rows = rows[np.argsort(flat[rows])]
         arrays = {**self.state.arrays, SCREENED: flat[rows]}
         if said is not None:
             arrays[SAID] = said.table[:, rows]
         return replace(self.state, arrays=arrays)
+
+    def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
+        """The state that also remembers what a transferred model says of these flat indices (n,),
+        none of them known; of what it remembered before the `count` that look best stay."""
+        before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
+        new = self.said(self.problem.space.unravel(flat))
+        assert new is not None, "there is a transferred model"
+        rows = self._promising(self.problem.space.unravel(before), Belief(*kept))[:count]
+        both = np.concatenate([before[rows], flat])
+        order = np.argsort(both)
+        said = np.concatenate([kept[:, rows], new.table], axis=1)[:, order]
+        arrays = {**self.state.arrays, SCREENED: both[order], SAID: said}
+        return replace(self.state, arrays=arrays)
+
+    def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
+        """Rows of configs (n, knobs), those first that are believed to be fast and valid."""
+        prior = prior_of(self.problem, configs, said, self.table.estimates)
+        assert prior is not None, "something is believed"
+        rough = prior.log_latency / prior.error - np.log(prior.chance)
+        return np.argsort(rough, kind="stable")
 
     def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
         """The state with what trials say of a transferred model: how far P and A are to believe it,
