@@ -224,11 +224,11 @@ class Lowering:
 
 def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
     """Call `run(begin, end)` over chunks of rows on all cores; `run` must release the GIL."""
-    begins = range(0, rows, _CHUNK)
-    if rows <= 8:
+    if rows <= _CHUNK:  # a thread takes as long to start as some rows to lower
         run(0, rows)
         return
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    begins = range(0, rows, _CHUNK)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(begins))) as pool:
         for done in [pool.submit(run, b, min(b + _CHUNK, rows)) for b in begins]:
             done.result()
 
