@@ -71,6 +71,7 @@ def test_small_networks_take_as_long_as_they_have_to(target: str, net: str) -> N
     check(problem(target, net), 4, 3)
 
 
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_the_digits_take_as_long_as_they_have_to(target: str) -> None:
     check(problem_of("digits_cnn", target), 4, 4)
