@@ -52,8 +52,8 @@ TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
 SEARCHES = ("random", "descent", "segments", "annealing", "beam", "evolutionary")
 MODELS = ("trees", "graph-network")
-ASKING = ("annealing", "beam", "descent", "segments")
-"""Methods that may ask the model, beside the usual one."""
+ASKING = ("descent", "beam", "segments", "evolutionary", "annealing")
+"""Methods that may ask the model."""
 FEWEST, MOST = 8, 12
 """Decisions of a part that is gone through exhaustively: more of a network with few layers."""
 TRUE_LAYERS = 1 << 14
@@ -120,7 +120,8 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
-        "bound": least_bound(problem), "learned": {}, "methods": {}, "searches": {},
+        "bound": least_bound(problem), "method": Plan.method, "learned": {}, "methods": {},
+        "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
     best = min(labels.values(), key=lambda each: backing(each).cost)
@@ -128,7 +129,7 @@ def _pair(
     for kind in MODELS:
         found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
-    for method in ASKING:
+    for method in (each for each in ASKING if each != Plan.method):
         found, row["methods"][method] = _by_method(given, backing, models, method, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
     row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]

@@ -44,8 +44,7 @@ def summary(rows: Sequence[Row]) -> str:
         if error is not None:
             lines.append(f"    adding up segments is off by {error:+.4%}")
         if row.get("methods"):
-            usual = row["learned"]["trees"]
-            each = {"evolutionary": usual} | row["methods"]
+            each = {row.get("method", "evolutionary"): row["learned"]["trees"]} | row["methods"]
             lines.append(
                 "    the model asked by: "
                 + ", ".join(

@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.fusion import ASKING
 from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, pair
 from benchmarks.fusion_training import NETWORKS as TRAINING
 from benchmarks.fusion_training import TRIALS, made
 from fusion.evaluator import Evaluator
 from fusion.learned.search import Plan, learned_search
-
-METHODS = ("evolutionary", "annealing", "beam", "descent", "segments")
-"""Those that may ask the model."""
 
 
 def main() -> None:
@@ -41,7 +39,7 @@ def main() -> None:
         for network in given.networks.split(","):
             models = Trained([each for (name, _), each in examples.items() if name != network])
             backing = pair(network, target, given.trials, given.folder)
-            rows = {name: compared(backing, models, name, given.seeds) for name in METHODS}
+            rows = {name: compared(backing, models, name, given.seeds) for name in ASKING}
             print(f"{network} on {target}\n{_shown(rows)}", flush=True)
 
 

@@ -31,7 +31,7 @@ class Plan:
     confirmed: int = 2
     asked: int = 4096
     drawn: int = 4
-    method: str = "evolutionary"
+    method: str = "descent"
 
 
 _LOOKED_AT = 32
