@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mlflow.utils import requirements_utils
 
-from search.learning import Boosted, CostModel
+from search.learning import Boosted, CostModel, VetoModel
 
 BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
 """Where a flavour keeps a booster, by the suffix of the model's own file."""
@@ -27,7 +27,10 @@ class Flavoured:
 
 
 def booster_of(model: CostModel) -> Any:
-    """The boosted trees of a model, an object of their library; None if it is of another kind."""
+    """The boosted trees of a model, an object of their library; None if it is of another kind.
+    Those of a veto hold its threshold, which may not have been needed yet."""
+    if isinstance(model, VetoModel):
+        _ = model.threshold
     return model.booster if isinstance(model, Boosted) else None
 
 

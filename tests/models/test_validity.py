@@ -10,6 +10,7 @@ import pytest
 from models.features import tree_features
 from models.validity import Validity
 from targets.vta.stack_table import read_stack_table
+from tasks.flavours import booster_of
 from tests.models.matrices import numbered
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
@@ -61,6 +62,26 @@ def test_the_veto_spares_99_percent_of_the_valid_and_hits_many_of_the_invalid(ju
     hit = [np.mean(c[v == 0] < threshold) for c, v, _, threshold in runs]
     assert np.mean(spared) >= 0.99
     assert np.mean(hit) > 0.4
+
+
+def test_whoever_takes_the_trees_gets_the_threshold_with_them() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    one, other = Validity(0, True, {}), Validity(0, True, {})
+    for model in (one, other):
+        model.fit(numbered(x), (x[:, 0] > 0) * 1.0)
+    assert float(booster_of(one).attr("threshold")) == other.threshold > 0
+
+
+def test_a_veto_is_the_same_whether_its_threshold_was_needed_before_or_not() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(80, 3))
+    y = (x[:, 0] + 0.5 * rng.normal(size=80) > 0) * 1.0
+    one, other = Validity(0, True, {}), Validity(0, True, {})
+    for model in (one, other):
+        model.fit(numbered(x), y)
+    threshold = other.threshold
+    for chance in (np.linspace(0.05, 1, 20), np.linspace(0, 1, 200), np.empty(0)):
+        assert np.array_equal(one.passed(chance), chance >= threshold)
 
 
 def test_without_calibration_or_with_too_few_of_a_class_nothing_is_vetoed() -> None:
