@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from networks.fusion.choices import Choice, Refused, divided
-from networks.fusion.edges import is_cut, is_private, readers, with_steps
+from networks.fusion.edges import is_cut, is_read_once, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
 from targets.averages import average_weights
@@ -82,8 +82,8 @@ def _together(convolution: Workload, average: Workload) -> Workload:
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
     """Why the two cannot be one; empty if they can."""
-    if len(readers(graph, convolution.output)) > 1 or not is_private(graph, convolution.output):
-        return f"the result of {convolution.name} is read by others, too"
+    if not is_read_once(graph, convolution.output):
+        return f"the result of {convolution.name} is read elsewhere, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)
     if average.unfold is not None or average.weight is None or (average.weight != taps).any():
         return f"the weights of {average.name} are those of no average"

@@ -10,16 +10,12 @@ from targets.layer import Layer, Value
 from targets.workload import Workload
 
 
-def readers(graph: IntegerGraph, name: str) -> list[Step]:
-    """The steps that read a tensor itself."""
-    return [step for step in graph.steps if name in _read(step)]
-
-
-def is_private(graph: IntegerGraph, name: str) -> bool:
-    """Whether only steps read a tensor: it is no result of the network, nor inside another or
-    around one."""
+def is_read_once(graph: IntegerGraph, name: str) -> bool:
+    """Whether a step reads a tensor, in one place, and nothing else does: it is no result of the
+    network, nor inside another or around one."""
+    reads = sum(_read(step).count(name) for step in graph.steps)  # a residual may be the data, too
     sliced = any(name in (each.part, each.whole) for each in graph.slices)
-    return not sliced and name not in graph.results.values()
+    return reads == 1 and not sliced and name not in graph.results.values()
 
 
 def with_steps(

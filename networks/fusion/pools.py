@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from networks.fusion.choices import Choice, Refused, divided
-from networks.fusion.edges import is_private, readers, with_steps
+from networks.fusion.edges import is_read_once, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.pooling import leaves_room
 from networks.pooling import together
@@ -55,8 +55,8 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
     """Why the two cannot be one; empty if they can."""
-    if len(readers(graph, convolution.output)) > 1 or not is_private(graph, convolution.output):
-        return f"the result of {convolution.name} is read by others, too"
+    if not is_read_once(graph, convolution.output):
+        return f"the result of {convolution.name} is read elsewhere, too"
     if not leaves_room(convolution):
         return f"the sums of {convolution.name} may overflow beside its bias"
     if together(convolution.workload, pool.workload) is None:

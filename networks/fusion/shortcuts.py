@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from networks.fusion.choices import Choice, Refused, divided
-from networks.fusion.edges import is_cut, is_private, readers, with_steps
+from networks.fusion.edges import is_cut, is_read_once, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
 from targets.epilogue import EpilogueOp
@@ -87,8 +87,8 @@ def _together(shortcut: Workload, last: Workload) -> Workload:
 def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     """Why the two cannot be one; empty if they can."""
     w = shortcut.workload
-    if len(readers(graph, shortcut.output)) > 1 or not is_private(graph, shortcut.output):
-        return f"the result of {shortcut.name} is read by others, too"
+    if not is_read_once(graph, shortcut.output):
+        return f"the result of {shortcut.name} is read elsewhere, too"
     if any(layer.weight is None or layer.unfold is not None for layer in (shortcut, last)):
         return "what one of the two works on is rearranged for it, or no constant"
     if (w.kernel_h, w.kernel_w, w.groups) != (1, 1, 1) or w.pool is not None:

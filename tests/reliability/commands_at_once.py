@@ -7,6 +7,7 @@ what a short run costs. It has opened nothing.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -15,12 +16,16 @@ from typing import NoReturn
 
 from services.home import use_home
 
+HANGS = 300
+"""Seconds after which a command says where each of its threads is, and ends."""
+
 
 def _become(number: int, arguments: list[str]) -> NoReturn:
     try:
         said = os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
         os.dup2(said, 2)
+        faulthandler.dump_traceback_later(HANGS, file=2, exit=True)  # into what it says
         sys.argv = ["tilewright", *arguments]
         command()
     finally:
