@@ -82,10 +82,11 @@ def _disk_message(problem: OSError, place: object) -> str:
 def _full_or_read_only() -> str | None:
     for folder in (current_home().root, Path.cwd(), Path(tempfile.gettempdir())):
         try:
-            state = os.statvfs(folder)
+            there = next(each for each in (folder, *folder.parents) if each.exists())
+            state = os.statvfs(there)
             if state.f_bavail * state.f_frsize < LITTLE_SPACE:
                 return _disk_message(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), folder)
-            with tempfile.TemporaryFile(dir=folder) as probe:
+            with tempfile.TemporaryFile(dir=there) as probe:
                 probe.write(bytes(1 << 16))
         except OSError as error:
             return _disk_message(error, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from networks.accelerator import Accelerator
@@ -148,14 +148,13 @@ def _operators(
 
 
 def _named(report: OperatorReport, operator: Operator, examined: Examined) -> OperatorReport:
-    facts = {
-        **asdict(report),
-        "name": operator.name,
-        "op_type": operator.op_type,
-        "macs": examined.found.macs.get(operator.name, 0),
-        "output_shape": examined.shapes.get(operator.name),
-    }
-    return OperatorReport(**facts)
+    return replace(
+        report,
+        name=operator.name,
+        op_type=operator.op_type,
+        macs=examined.found.macs.get(operator.name, 0),
+        output_shape=examined.shapes.get(operator.name),
+    )
 
 
 def _anchor(decision: Decision) -> OperatorReport:

@@ -9,6 +9,7 @@ is 1 and whose noise is what the model says it is usually off by. It never falls
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,12 +78,16 @@ def _estimated(found: Features) -> Prior:
     shares = logs[:, found.places("share")]
     fullest = shares.max(axis=1) if shares.shape[1] else np.zeros(len(logs))
     latency = logs[:, found.places("latency")[0]]
-    about = tuple(
-        replace(column, text=f"estimate: {column.text or column.name}, by the whole latency")
-        for column in found.columns
-    )
-    relative = Features((logs - latency[:, None]) / 2.0, about)
+    relative = Features((logs - latency[:, None]) / 2.0, _relative(found.columns))
     return Prior(latency, fullest, relative.named("estimated"))
+
+
+@lru_cache(maxsize=64)
+def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    return tuple(
+        replace(column, text=f"estimate: {column.text or column.name}, by the whole latency")
+        for column in columns
+    )
 
 
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:

@@ -28,7 +28,7 @@ from services.guard import Guard
 from services.home import Home
 from services.secret_file import home_secret
 from services.server_process import LOOPBACK, ServerProcess, answers, listening_socket, start
-from targets.collector import collect_seldom
+from targets.collector import collect_beside, collect_seldom
 from targets.files import providing, write_atomically
 from targets.safe_files import read_plain
 
@@ -218,6 +218,7 @@ def _serve(descriptor: int, host: str, *, interface: bool) -> None:
         guarded, log_level="error", access_log=False, proxy_headers=False, lifespan="on",
         timeout_graceful_shutdown=2,
     )  # fmt: skip
+    collect_beside()
     uvicorn.Server(config).run(sockets=[listener])
 
 

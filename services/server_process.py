@@ -22,7 +22,7 @@ from pathlib import Path
 
 from targets.errors import TilewrightError
 from targets.module_path import module_path
-from targets.safe_files import open_own
+from targets.safe_files import UnsafeFile, open_own, read_plain
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_SECONDS = 180.0
@@ -51,8 +51,16 @@ class ServerProcess:
         while not answers(self.health, self.headers):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise ServerError(f"the {self.name} server did not start; see {self.log}")
+                said = self._last_words()
+                raise ServerError(f"the {self.name} server did not start{said}; see {self.log}")
             time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        try:
+            lines = read_plain(self.log).decode(errors="replace").split("\n")
+        except (OSError, UnsafeFile):
+            return ""
+        return next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
 
     def stop(self) -> None:
         """Ask it to end, then insist."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -36,7 +37,7 @@ class Space:
     knobs: tuple[Knob, ...]
     listed: tuple[int, ...] | None = None
 
-    @property
+    @cached_property
     def cardinalities(self) -> NDArray[np.int64]:
         """How many values each knob has, shape (knobs,)."""
         return np.array([len(knob.values) for knob in self.knobs], dtype=np.int64)
@@ -48,9 +49,8 @@ class Space:
 
     def unravel(self, flat: NDArray[np.int64]) -> Configs:
         """Flat indices, shape (n,) → configs, shape (n, knobs)."""
-        return np.stack(
-            np.unravel_index(flat, tuple(self.cardinalities), order="F"), axis=1
-        ).astype(np.int32)
+        indices = np.unravel_index(flat, tuple(self.cardinalities), order="F")
+        return np.array(indices).T.astype(np.int32, order="C")
 
     def ravel(self, configs: Configs) -> NDArray[np.int64]:
         """Configs, shape (n, knobs) → flat indices, shape (n,)."""
@@ -59,9 +59,18 @@ class Space:
         return np.asarray(flat, dtype=np.int64)
 
     def values(self, configs: Configs) -> NDArray[np.int64]:
-        """The knobs' values of each config, shape (n, knobs)."""
-        columns = [np.asarray(knob.values)[configs[:, k]] for k, knob in enumerate(self.knobs)]
-        return np.stack(columns, axis=1).astype(np.int64, copy=False)
+        """The knobs' values of each config, shape (n, knobs). Raises `IndexError`."""
+        table, begins = self._tables
+        if ((configs < 0) | (configs >= self.cardinalities)).any():
+            raise IndexError(f"no knob of {self.name} has so many values")
+        return table.take(configs + begins)
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """All knobs' values behind each other, and where each knob's begin, shape (knobs,)."""
+        every = [value for knob in self.knobs for value in knob.values]
+        begins = np.cumsum([0, *map(len, (knob.values for knob in self.knobs))])[:-1]
+        return np.array(every, dtype=np.int64), begins.astype(np.int32)
 
     def describe(self, config: Sequence[int]) -> dict[str, int]:
         """One config as a mapping from knob name to value."""

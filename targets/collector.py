@@ -1,14 +1,41 @@
-"""How often Python looks for garbage, in processes that are ours alone: never in a library call."""
+"""How often Python looks for garbage, and where, in processes that are ours alone: never in a
+library call."""
 
 from __future__ import annotations
 
 import gc
+import threading
+import time
 
 _EVERY = 20_000  # objects; 700 by default
 _YOUNG, _OLD = 20, 20
+_SECONDS = 1.0
+_NEW = 2_000  # objects that are worth a look
 
 
 def collect_seldom() -> None:
     """Look for cycles every 20,000 new objects. A command makes over a million by importing TVM,
     Prefect and MLflow, which all stay: by default a sixth of its start goes into searching them."""
     gc.set_threshold(_EVERY, _YOUNG, _OLD)
+
+
+def collect_beside() -> None:
+    """Look for cycles in a thread of their own, and never among what there is so far.
+
+    For an event loop over SQLite. A request that found the file locked leaves a cursor in the
+    cycle of its exception. Whoever finds that resets the cursor's statement, and waits until
+    nobody uses its connection; another request may, and wait up to a minute for the file, which a
+    third one holds. If it is the loop that looks, the third cannot go on before that minute is
+    over, and nobody is answered.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    threading.Thread(target=_collect, name="garbage", daemon=True).start()
+
+
+def _collect() -> None:
+    while True:
+        time.sleep(_SECONDS)
+        if gc.get_count()[0] > _NEW:
+            gc.collect()

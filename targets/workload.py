@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from targets.epilogue import (
@@ -268,8 +269,7 @@ class Workload:
     @property
     def id(self) -> str:
         """Content hash: equal workloads have equal ids."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return _id(self)
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads: with a `pool`, a `shortcut` and an `average` where there are any;
@@ -368,6 +368,12 @@ _KEYS: Mapping[str, tuple[str, str]] = {
     "batch_matmul": ("h c o", "n"),
 }
 """By operator what its text must have and may have."""
+
+
+@lru_cache(maxsize=4096)
+def _id(workload: Workload) -> str:
+    text = json.dumps(workload.to_json(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def canonical(workload: Workload) -> Workload:

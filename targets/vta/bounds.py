@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from targets.vta.lowering.geometry import (
     ADDITIONS,
@@ -182,6 +183,7 @@ def _pooled_sides(workload: Workload) -> tuple[int, int]:
     return rows, cols
 
 
+@lru_cache(maxsize=4096)
 def _needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
     """Input rows (columns) inside the image that at least one output reads."""
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
