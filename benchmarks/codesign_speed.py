@@ -53,7 +53,8 @@ def main() -> None:
     rates, pairs = {way: Rate() for way in WAYS}, 0
     for row in rng.choice(len(problem.hardware.points), given.machines, replace=False).tolist():
         design = problem.design(row)
-        floors, estimates = (capability(design.target, kind) for kind in (Floors, Estimates))
+        floors = capability(design.target, Floors)
+        estimates = capability(design.target, Estimates)
         once = capability(design.target, MeasuresInOnePass)
         assert floors is not None
         assert estimates is not None

@@ -140,9 +140,9 @@ def summary(truth: Truth) -> str:
         f"hypervolume of the best {volumes[0]:.4f}, of the bounds {volumes[1]:.4f} "
         f"({volumes[0] / volumes[1]:.1%})"
     )
-    for name, rows in found.groupby("layer"):
+    for layer, rows in found.groupby("layer"):
         ratios = (rows["best_cycles"] / rows["bound_cycles"]).to_numpy(np.float64)
-        lines.append(f"  {name!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
+        lines.append(f"  {layer!s:62} {_quantiles(ratios)}; exact {rows['exact'].mean():.0%}")
     return "\n".join(lines)
 
 
@@ -180,8 +180,8 @@ def relaxed(truth: Truth, operators: pd.DataFrame, networks: tuple[str, ...]) ->
     total, table = 0.0, truth.table.groupby("machine").first()
     for name in networks:
         own = operators[operators["network"] == name]
-        layers = own.assign(layer=list(zip(own["operator"], own["pooled"], strict=True)))
-        kinds = layers.groupby("machine")["layer"].agg(frozenset)
+        layers = pd.Series(list(zip(own["operator"], own["pooled"], strict=True)), own.index)
+        kinds = layers.groupby(own["machine"]).agg(frozenset)
         alike = [kinds.index[kinds == kind] for kind in set(kinds)]
         total += min(
             float(

@@ -17,8 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from benchmarks.schedules import best_extended
-from targets import make_target
+from benchmarks.schedules import best_extended, vta_target
 from targets.vta.bounds import bound_cycles
 
 CLIPS = "min 127, max 0"
@@ -36,7 +35,7 @@ EPILOGUES = {
 
 def main(target: str = "vta-pynq", sample: int = 4_000, timed: int = 600) -> None:
     """Print the table for one target."""
-    extended = make_target(target)
+    extended = vta_target(target)
     table = Table(title=f"cycles on {target}, behind them {REST}")
     for column in ("layer", "×", *EPILOGUES):
         table.add_column(column, justify="left" if column == "layer" else "right")

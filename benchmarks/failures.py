@@ -56,6 +56,7 @@ def main(unchecked: bool = False, sample: int = 20_000) -> None:
     )
     for preset, space in spaces:
         target = make_target(preset, space)
+        assert isinstance(target, VtaTarget)
         found = {
             name: outcomes(target, workload, sample if space != "unchecked" else 1 << 62)
             for name, (workload, _) in track(RESNET18.items(), console=Console(stderr=True))

@@ -10,7 +10,7 @@ from fusion.drawn import rows_read
 from fusion.problem import Problem
 from networks import load
 from networks.accelerator import Accelerator
-from networks.fusion.edges import readers
+from networks.fusion.edges import read_by
 from networks.integer.graph import IntegerGraph
 from targets.vta.board.stream_bound import Needs, stream_bound
 from targets.vta.bounds import bounds, shifted_residuals
@@ -49,7 +49,9 @@ def _ways(graph: IntegerGraph, spec: VtaSpec) -> Iterator[tuple[tuple[int, int],
     writers = {layer.output: layer for layer in graph.layers}
     for layer in graph.layers:
         producer = writers.get(layer.residual or "")
-        if producer is None or len(readers(graph, producer.output)) < 2:
+        if producer is None:
+            continue
+        if sum(producer.output in read_by(step) for step in graph.steps) < 2:
             continue
         own, m = geometry_of(layer.workload, spec.machine), spec.machine
         outputs = own.batches * own.groups * own.co * own.oh * own.ow

@@ -11,7 +11,7 @@ labelled graphs that were simulated, on average and at most.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,7 @@ def compared(backing: Evaluator, models: Trained, method: str, seeds: int) -> li
     return found
 
 
-def _shown(rows: dict[str, Sequence[tuple[int, int]]]) -> str:
+def _shown(rows: Mapping[str, Sequence[tuple[int, int]]]) -> str:
     best = min(cycles for each in rows.values() for cycles, _ in each)
     lines = []
     for name, each in rows.items():

@@ -186,7 +186,7 @@ def _runner(target: Target, workload: Workload, config: Configs, found: Trials) 
     from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
     @derived_object
-    class Future(PyRunnerFuture):
+    class Future(PyRunnerFuture):  # type: ignore[misc]
         def __init__(self, result: Any) -> None:
             super().__init__()
             self._result = result
@@ -198,7 +198,7 @@ def _runner(target: Target, workload: Workload, config: Configs, found: Trials) 
             return self._result
 
     @derived_object
-    class Runner(PyRunner):
+    class Runner(PyRunner):  # type: ignore[misc]
         def run(self, runner_inputs: Any) -> Any:
             libraries = [Path(str(each.artifact_path)).read_bytes() for each in runner_inputs]
             lowered = _lowered(workload, config, libraries)

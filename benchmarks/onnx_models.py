@@ -114,4 +114,5 @@ def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _read(path: Path) -> NDArray[Any]:
-    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+    found: NDArray[Any] = numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+    return found

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TypedDict
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("imports", "engine", "cache and records", "Prefect", "MLflow", "servers", "rest")
@@ -72,6 +73,13 @@ finally:
 """
 
 
+class Split(TypedDict):
+    """Seconds of a command: all, and those of each part that has any."""
+
+    wall: float
+    parts: dict[str, float]
+
+
 def main() -> None:
     """Run all four and print a line each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -94,7 +102,7 @@ def main() -> None:
         print(f"{run}: tracked takes {ratio:.2f} times as long as bare")
 
 
-def _split(folder: Path, command: list[str]) -> dict[str, dict[str, float]]:
+def _split(folder: Path, command: list[str]) -> Split:
     out = folder / "split.json"
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     subprocess.run(
@@ -102,7 +110,7 @@ def _split(folder: Path, command: list[str]) -> dict[str, dict[str, float]]:
         cwd=folder, check=True, stdout=subprocess.DEVNULL,
         env=kept | {"PYTHONPATH": str(ROOT), "TILEWRIGHT_HOME": str(folder / "home")},
     )  # fmt: skip
-    found: dict[str, dict[str, float]] = json.loads(out.read_text())
+    found: Split = json.loads(out.read_text())
     return found
 
 

@@ -42,7 +42,7 @@ from benchmarks.layers import RESNET18
 from models import make_explorer
 from search import tune
 from targets import make_target
-from targets.base import Target
+from targets.base import Configs, Target
 from targets.cluster.connection import connect
 from targets.cluster.target import ClusterTarget, recipe_of
 from targets.faulty import FaultyTarget
@@ -282,7 +282,7 @@ def round_seconds(tuner: str, trials: int) -> float:
     return seconds / count
 
 
-def drawn(target: Target, workload: Workload, count: int) -> np.ndarray:  # type: ignore[type-arg]
+def drawn(target: Target, workload: Workload, count: int) -> Configs:
     """So many configs at random, the same each time, (count, knobs)."""
     space = target.space(workload)
     return space.unravel(np.random.default_rng(0).integers(0, space.size, count))

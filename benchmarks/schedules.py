@@ -28,6 +28,13 @@ from targets.vta.target import VtaTarget
 from targets.workload import Workload
 
 
+def vta_target(name: str, space: str = "") -> VtaTarget:
+    """As `make_target`, of a name that is a VTA's."""
+    target = make_target(name, space)
+    assert isinstance(target, VtaTarget), f"{name} is no VTA"
+    return target
+
+
 def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:
     """Cycles of the best schedule among the `timed` best-looking of a seeded sample."""
     space = target.space(workload)
@@ -48,8 +55,8 @@ def best_template(target: VtaTarget, workload: Workload) -> int:
 
 def main(target: str = "vta-pynq", sample: int = 100_000, timed: int = 20_000) -> None:
     """Print the table for one target."""
-    extended = make_target(target)
-    stock, free = (make_target(target, space) for space in ("stock", "template"))
+    extended = vta_target(target)
+    stock, free = (vta_target(target, space) for space in ("stock", "template"))
     table = Table(title=f"cycles on {target}, epilogue >> 8, min 127, max 0")
     for column in ("layer", "×", "untuned", "stock template", "free template", "extended", "bound",
                    "binds", "above"):  # fmt: skip

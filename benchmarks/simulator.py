@@ -94,10 +94,12 @@ def template_programs(workload: str, spec: VtaSpec, most: int) -> Programs:
 def enumerate_spaces(spec: str) -> None:
     """Print how long whole spaces take, from knobs to cycles."""
     layers = [workload for workload, _ in RESNET18.values()]
-    stock = make_target(spec, "stock")
+    stock, unchecked = make_target(spec, "stock"), make_target("evta-zcu102", "unchecked")
+    assert isinstance(stock, VtaTarget)
+    assert isinstance(unchecked, VtaTarget)
     stock.enumerate(layers[0])  # compiled code is loaded
     _report("ten template spaces, stock restrictions", stock, layers)
-    _report("56×56 64→64 3×3, unchecked", make_target("evta-zcu102", "unchecked"), layers[:1])
+    _report("56×56 64→64 3×3, unchecked", unchecked, layers[:1])
 
 
 def evaluate_extended(spec: VtaSpec, rounds: int) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.layers import RESNET18
-from benchmarks.schedules import bounds
+from targets.vta.bounds import bounds
 from targets.vta.spec import VtaSpec
 
 LAYER, TARGET, SHARE = "C10", "huge", 0.05

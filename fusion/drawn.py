@@ -40,9 +40,11 @@ def _labels(problem: Problem, layers: Sequence[Layer]) -> list[list[int]]:
     base = {layer.output: layer for layer in problem.graph.layers}
     found: list[list[int]] = [[] for _ in layers]
     for place, choice in enumerate(problem.offered):
-        operators = set(base[choice.layers[-1]].names)
+        last = base[choice.layers[-1]]
         for row, layer in enumerate(layers):
-            if operators <= set(layer.names):
+            # one operator is the average of each part of what lies side by side
+            own = layer.output == last.output or choice.kind != "average"
+            if own and set(last.names) <= set(layer.names):
                 found[row].append(place)
                 break
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fusion.segments import groups_of, segments_of
 from networks.accelerator import Accelerator
 from networks.artefact.build import canonical_workloads
-from networks.fusion import Choice, Refused, choices, fused
+from networks.fusion import Choice, Refused, choices, fused, in_parts
 from networks.rewrites import padded
 from targets.base import Target
 from targets.errors import WorkloadError
@@ -28,10 +28,10 @@ its own, and neither joins convolutions nor lays tensors side by side."""
 
 class Problem:
     """What may be fused in a network on a target. `graph` is the network with nothing fused that
-    could be apart."""
+    could be apart, an average of what lies side by side in parts, too."""
 
     def __init__(self, graph: IntegerGraph, target: Target) -> None:
-        self.graph = graph
+        self.graph = in_parts(graph)
         self.target = target
         self.choices = choices(graph)
         self.offered: tuple[Choice, ...] = self.choices.offered

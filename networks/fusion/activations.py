@@ -24,8 +24,13 @@ def offered(graph: IntegerGraph) -> list[Choice]:
     return [
         Choice("activation", layer.name, (layer.output,))
         for layer in graph.layers
-        if _multiplies(layer) and set(_clips(layer)) - set(_WHOLE)
+        if is_cut_further(layer)
     ]
+
+
+def is_cut_further(layer: Layer) -> bool:
+    """Whether what a layer multiplies is cut further than to eight bits."""
+    return layer.workload.operator != "max_pool" and bool(set(_clips(layer)) - set(_WHOLE))
 
 
 def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
@@ -54,10 +59,6 @@ def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
         ]  # fmt: skip
         new.append(before)
     return with_steps(graph, steps, new)
-
-
-def _multiplies(layer: Layer) -> bool:
-    return layer.workload.operator != "max_pool"
 
 
 def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:

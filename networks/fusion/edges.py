@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from networks.integer.graph import CpuIsland, IntegerGraph, Step
@@ -10,12 +10,19 @@ from targets.layer import Layer, Value
 from targets.workload import Workload
 
 
-def is_read_once(graph: IntegerGraph, name: str) -> bool:
-    """Whether a step reads a tensor, in one place, and nothing else does: it is no result of the
-    network, nor inside another or around one."""
-    reads = sum(_read(step).count(name) for step in graph.steps)  # a residual may be the data, too
-    sliced = any(name in (each.part, each.whole) for each in graph.slices)
-    return reads == 1 and not sliced and name not in graph.results.values()
+def read_by(step: Step) -> tuple[str, ...]:
+    """The tensors that a step reads."""
+    if isinstance(step, CpuIsland):
+        return step.inputs
+    return step.reads
+
+
+def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
+    """Whether a step reads a tensor, or one of some that lie inside one another, in one place, and
+    nothing else does: they are no result of the network, nor inside others or around any."""
+    reads = sum(name in names for step in graph.steps for name in read_by(step))
+    around = any((each.part in names) != (each.whole in names) for each in graph.slices)
+    return reads == 1 and not around and not set(names) & set(graph.results.values())
 
 
 def with_steps(
@@ -24,7 +31,7 @@ def with_steps(
     """The graph with other steps, and with tensors that they read and write beside its own; those
     that no step touches any more are gone."""
     values = dict(graph.values) | {value.name: value for value in new}
-    used = {name for step in steps for name in (*_read(step), *_written(step))}
+    used = {name for step in steps for name in (*read_by(step), *_written(step))}
     used |= {value.name for value in graph.inputs} | set(graph.results.values())
     used |= {name for each in graph.slices for name in (each.part, each.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
@@ -44,12 +51,6 @@ def is_cut(w: Workload) -> bool:
     """Whether a layer's results are stored as they are, without losing bits."""
     clips = {op.kind: op.value for op in w.epilogue[-2:]}
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
-
-
-def _read(step: Step) -> tuple[str, ...]:
-    if isinstance(step, CpuIsland):
-        return step.inputs
-    return step.reads
 
 
 def _written(step: Step) -> tuple[str, ...]:

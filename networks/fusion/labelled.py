@@ -11,9 +11,10 @@ from networks.integer.graph import IntegerGraph
 
 def choices(graph: IntegerGraph) -> Choices:
     """What of a network may be fused: of one that was extracted without pools in convolutions."""
+    averaged, no_averages = averages.offered(graph)
+    graph = averages.in_parts(graph)
     pooled, no_pools = pools.offered(graph)
     summed, no_shortcuts = shortcuts.offered(graph)
-    averaged, no_averages = averages.offered(graph)
     beside, no_siblings = siblings.offered(graph)
     return Choices(
         (*activations.offered(graph), *pooled, *summed, *averaged, *beside),
@@ -46,7 +47,7 @@ def fused(
         if choice.kind in ("pool", "shortcut", "average") and own
         for output in (choice.layers if choice.kind == "average" else choice.layers[:1])
     }
-    graph = pools.merged(graph, labelled("pool", True))
+    graph = pools.merged(averages.in_parts(graph), labelled("pool", True))
     graph = shortcuts.merged(graph, labelled("shortcut", True))
     graph = averages.merged(graph, labelled("average", True))
     cut = [behind.get(output, output) for output in labelled("activation", False)]

@@ -55,7 +55,7 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
     """Why the two cannot be one; empty if they can."""
-    if not is_read_once(graph, convolution.output):
+    if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read elsewhere, too"
     if not leaves_room(convolution):
         return f"the sums of {convolution.name} may overflow beside its bias"

@@ -87,7 +87,7 @@ def _together(shortcut: Workload, last: Workload) -> Workload:
 def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     """Why the two cannot be one; empty if they can."""
     w = shortcut.workload
-    if not is_read_once(graph, shortcut.output):
+    if not is_read_once(graph, {shortcut.output}):
         return f"the result of {shortcut.name} is read elsewhere, too"
     if any(layer.weight is None or layer.unfold is not None for layer in (shortcut, last)):
         return "what one of the two works on is rearranged for it, or no constant"

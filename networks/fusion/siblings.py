@@ -55,10 +55,12 @@ def offered(graph: IntegerGraph) -> tuple[list[Choice], list[Refused]]:
 
 
 def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
-    """With the siblings of these names together, as far as two or more are of one kind."""
+    """With the siblings of these names together, as far as two or more are of one kind. Those that
+    write averages stay apart where these have to lie in another order."""
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
-        graph = _joined(graph, layers)
+        if layers[0].workload.average is None or _order(graph, layers) is not None:
+            graph = _joined(graph, layers)
     return graph
 
 

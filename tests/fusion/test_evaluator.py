@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -96,11 +98,11 @@ def test_what_no_schedule_runs_is_not_fused() -> None:
 def test_what_is_offered_and_what_has_to_do_with_it() -> None:
     own = problem()
     kinds = [choice.kind for choice in own.offered]
-    assert (kinds.count("activation"), kinds.count("pool"), kinds.count("siblings")) == (5, 1, 2)
-    assert sorted(map(len, own.segments)) == [1, 1, 2, 4]
+    assert Counter(kinds) == {"activation": 5, "pool": 1, "average": 2, "siblings": 2}
+    assert sorted(map(len, own.segments)) == [1, 1, 2, 6]
     assert [len(places) for places in own.groups] == [2]
     assert own.tvm == tuple(kind == "activation" for kind in kinds)
-    assert sorted(place for places in own.segments for place in places) == list(range(8))
+    assert sorted(place for places in own.segments for place in places) == list(range(len(own)))
 
 
 def test_shortcuts_are_decided_like_pools() -> None:
@@ -124,7 +126,9 @@ def test_shortcuts_are_decided_like_pools() -> None:
 def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, target: str) -> None:
     own, timed = problem(target, net), evaluator(target, net)
     places = [k for k, choice in enumerate(own.offered) if choice.kind == "average"]
-    assert [own.offered[k].name for k in places] == ["global"] * (net == "projecting")
+    # of each that lies side by side; on `huge` the CPU joins channels that fill no block
+    parts = ["global of one", "global of two"] if target == "vta-pynq" else []
+    assert [own.offered[k].name for k in places] == (["global"] if net == "projecting" else parts)
     for place in places:
         apart, together = timed(own.flipped(own.all, [place])), timed(own.all)
         assert together.cycles < apart.cycles
@@ -133,7 +137,7 @@ def test_an_average_in_the_accumulators_makes_the_network_faster(net: str, targe
         assert not own.tvm[place]
         last = together.workloads[-2]
         assert last.average is not None
-        assert last.shortcut is not None
+        assert (last.shortcut is not None) == (net == "projecting")
 
 
 def test_a_policy_has_a_column_of_each_kind() -> None:

@@ -36,14 +36,14 @@ def costs_of(timed: Evaluator) -> Objective:
     def costs(several: Sequence[Labelling]) -> list[float]:
         return [float(timed(each).cycles) for each in several]
 
-    return Objective(costs, 1 << 8, own.segments, own.groups)
+    return Objective(costs, 1 << len(own), own.segments, own.groups)
 
 
 @pytest.fixture(scope="module")
 def truth(timed: Evaluator) -> float:
     objective = costs_of(timed)
     search("exhaustive", objective, [], np.random.default_rng(0))
-    assert len(objective.asked) == 1 << 8
+    assert len(objective.asked) == 1 << len(timed.problem)
     return objective.least
 
 

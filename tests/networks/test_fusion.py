@@ -352,6 +352,70 @@ def test_an_average_of_results_that_are_not_cut_is_refused() -> None:
     assert reason == "the result of end is not cut to eight bits"
 
 
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize(("spec", "which"), [("vta-pynq", "all"), ("huge", "first")])
+def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_path: Path) -> None:
+    """Of a convolution, of two in a concatenation of their own, of a pool: each has its average;
+    the pool's stays a layer, and so does each that is not fused."""
+    target, net = make_target(spec), Builder("joined", (1, 16, 7, 7), 0, True)
+
+    def conv(x: str, name: str, channels: int, kernel: int = 1) -> str:
+        own = net.conv(x, name, channels, kernel, pad=kernel // 2)
+        return net.relu(net.batch_norm(own, f"{name}.bn"), f"{name}.relu")
+
+    x = conv(net.input, "stem", 32)
+    inner = net.concat([conv(x, "a", 64, 3), conv(x, "b", 64)], "inner")
+    pooled = net.max_pool(conv(x, "c", 64), "pool", kernel=3, stride=1, pad=1)
+    x = net.concat([conv(x, "d", 64), inner, pooled], "outer")
+    x = net.flatten(net.global_average_pool(x, "global"), "flatten")
+    graph = integer_graph(quantise(net.model(net.dense(x, "fc", 10))).model, blocks_of(target))
+    found = choices(graph)
+    averages = [choice for choice in found.offered if choice.kind == "average"]
+    assert [choice.name for choice in averages] == [f"global of {name}" for name in "dab"]
+    labels = [
+        choice.kind not in ("average", "pool")
+        or choice in averages[: None if which == "all" else 1]
+        for choice in found.offered
+    ]
+    network = fused(graph, labels, found)
+    own = [layer for layer in network.layers if layer.name.startswith("global of ")]
+    assert [layer.name[-1] for layer in own] == (["l"] if which == "all" else ["a", "b", "l"])
+    assert [layer.output for layer in graph.layers if layer.name == "global"] == [
+        each.whole for each in network.slices if each.part == own[-1].output
+    ]
+    inputs = random_inputs(graph)
+    expected = run(graph, inputs, library.in_memory(graph))
+    picks = tuned_picks(artefact.canonical_workloads(network), target, trials=0)
+    artefact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
+    loaded = artefact.load(tmp_path / "built")
+    for name, ours in loaded.infer(inputs).items():
+        np.testing.assert_array_equal(ours, expected[name])
+    assert [check.wrong for check in loaded.verify()] == [0] * len(network.layers)
+
+
+def test_averages_of_joined_tensors_that_stay_one_layer_say_why() -> None:
+    """What is joined is read elsewhere, too; the average is cut further than to eight bits; the CPU
+    writes a part."""
+
+    def reason(read: bool = False, cut: bool = False, erf: bool = False) -> str:
+        g = Graph()
+        x = g.quantise(g.input("x", (1, 16, 6, 6)), -5)
+        parts = [g.quantise(g.conv(x, name, (16, 16, 1, 1), (-5, -7)), -4) for name in "ab"]
+        parts += [g.quantise(g.op("Erf", "erf", [x]), -4)] * erf
+        both = g.quantise(g.op("Concat", "both", parts, axis=1), -4)
+        mean = g.op("GlobalAveragePool", "mean", [both])
+        mean = g.quantise(g.op("Relu", "relu", [mean]) if cut else mean, -5)
+        other = g.quantise(g.conv(both, "other", (16, 32, 1, 1), (-4, -7)), -3) if read else ""
+        last = [(mean, (1, 48 if erf else 32, 1, 1))] + [(other, (1, 16, 6, 6))] * read
+        found = choices(integer_graph(g.model(*last), BLOCKS))
+        assert not [choice for choice in found.offered if choice.kind == "average"]
+        return next((each.reason for each in found.refused if each.kind == "average"), "")
+
+    assert reason(read=True) == "what lies side by side is read elsewhere, too"
+    assert reason(cut=True) == "its results are cut further than to eight bits"
+    assert reason(erf=True) == ""  # the CPU joins them: no tensor lies in another
+
+
 def test_what_does_not_lie_in_whole_blocks_is_moved_by_the_cpu() -> None:
     """Half a block of channels in front of others; a batch of images; a tensor twice."""
 
