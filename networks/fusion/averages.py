@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from networks.fusion.activations import is_cut_further
 from networks.fusion.choices import Choice, Refused, divided
-from networks.fusion.edges import is_cut, is_read_once, with_steps
+from networks.fusion.edges import is_cut, is_read_once, unused, with_steps
 from networks.integer.graph import IntegerGraph, Step
 from networks.integer.reference import is_image_of
 from targets.averages import average_weights
@@ -93,7 +93,7 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
     """The averages of what layers write inside a tensor, in the order of channels."""
     writers = {inside[each.output]: each for each in graph.layers if each.output in inside}
     return [
-        _of_channels(average, writers[first], first, f"{average.output} {place}")
+        _of_channels(average, writers[first], first, unused(graph, f"{average.output} {place}"))
         for place, first in enumerate(sorted(writers))
     ]
 
