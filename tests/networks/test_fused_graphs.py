@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
@@ -125,6 +126,7 @@ class Drawn(Graph):
         self.found.append(Tensor(self.quantise(y, piece.exponent), shape, piece.exponent))
 
 
+@pytest.mark.slow(seconds=8)
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(pieces, min_size=2, max_size=9),
