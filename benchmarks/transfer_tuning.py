@@ -80,6 +80,7 @@ TUNERS = (
     Tuner("default, dealt", "default", batch=WARM_BATCH, dealt=True),
     Tuner("warm", "default-blind", batch=WARM_BATCH, warm=True),
     Tuner("warm, dealt", "default-blind", batch=WARM_BATCH, warm=True, dealt=True),
+    Tuner("warm, dealt by 2", "default-blind", batch=2, warm=True, dealt=True),
     Tuner("warm, no compiles", "default-blind", _ALONE, batch=WARM_BATCH, warm=True),
     Tuner("warm default, dealt", "default", batch=WARM_BATCH, warm=True, dealt=True),
 )  # fmt: skip
