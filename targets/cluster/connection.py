@@ -190,7 +190,13 @@ def connect(address: str) -> Cluster:
     with _connecting:
         found = _connected.get(address)
         if found is None or found.client.status != "running":
-            found = _connected[address] = Cluster(address, _client(address))
+            try:
+                client = _client(address)
+            except ClusterError:
+                if found is None:
+                    raise
+                raise ClusterError(f"the scheduler at {address} was lost; {_GONE}") from None
+            found = _connected[address] = Cluster(address, client)
             found.wait_for_worker()
         return found
 
