@@ -33,7 +33,7 @@ class Problem:
     def __init__(self, graph: IntegerGraph, target: Target) -> None:
         self.graph = in_parts(graph)
         self.target = target
-        self.choices = choices(graph)
+        self.choices = choices(self.graph)
         self.offered: tuple[Choice, ...] = self.choices.offered
         self.refused: tuple[Refused, ...] = self.choices.refused
         self.segments = segments_of(self.offered)

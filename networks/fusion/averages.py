@@ -23,8 +23,8 @@ from targets.workload import Average, Workload
 
 def offered(graph: IntegerGraph) -> tuple[list[Choice], list[Refused]]:
     """The global averages that could be taken of a convolution's accumulators, and those that could
-    not."""
-    graph, whole = _divided(graph)
+    not, of a network that has them `in_parts`."""
+    _, whole = _divided(graph)
     found, refused = divided(
         "average",
         ((average.name, (before.output, average.output), _reason(graph, average, before))

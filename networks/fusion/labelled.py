@@ -11,10 +11,10 @@ from networks.integer.graph import IntegerGraph
 
 def choices(graph: IntegerGraph) -> Choices:
     """What of a network may be fused: of one that was extracted without pools in convolutions."""
-    averaged, no_averages = averages.offered(graph)
     graph = averages.in_parts(graph)
     pooled, no_pools = pools.offered(graph)
     summed, no_shortcuts = shortcuts.offered(graph)
+    averaged, no_averages = averages.offered(graph)
     beside, no_siblings = siblings.offered(graph)
     return Choices(
         (*activations.offered(graph), *pooled, *summed, *averaged, *beside),
