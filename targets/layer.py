@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +13,33 @@ from targets.unfold import Unfold
 from targets.workload import Workload
 
 
+class Scale(NamedTuple):
+    """What an int8 tensor stands for: real = step · (integer − zero_point)."""
+
+    step: float
+    zero_point: int = 0
+
+    @classmethod
+    def power_of_two(cls, exponent: int) -> Scale:
+        """Steps of 2^exponent, zero point 0."""
+        return cls(math.ldexp(1.0, exponent))
+
+    @property
+    def exponent(self) -> int | None:
+        """log2 of the step where that is a whole number and the zero point 0; None otherwise."""
+        mantissa, exponent = math.frexp(self.step)
+        return exponent - 1 if mantissa == 0.5 and not self.zero_point else None
+
+
 @dataclass(frozen=True)
 class Value:
-    """A tensor between layers, by name: NCHW or any other shape, int8 with scale 2^exponent, or
-    another element type without one."""
+    """A tensor between layers, by name: NCHW or any other shape; int8 with a scale, or another
+    element type without one. A uint8 tensor of the host is int8 less 128 here."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "int8"
-    exponent: int | None = None
+    scale: Scale | None = None
 
 
 @dataclass(frozen=True)
