@@ -24,7 +24,7 @@ from networks.accelerator import Accelerator, EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall
 from networks.rewrites import best_unfold, image_bytes, padded, waste
 from targets.capabilities import Blocks
-from targets.epilogue import EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp
 from targets.errors import WorkloadError
 from targets.unfold import Unfold
 from targets.workload import Workload, canonical
@@ -91,7 +91,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
     """With additions in place of residuals where no tensor passes the matrix unit as it is."""
     if blocks.in_channels == blocks.out_channels:
         return workload
-    steps = (EpilogueOp("add") if op.kind == "residual" else op for op in workload.epilogue)
+    steps = (EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue)
     return replace(workload, epilogue=tuple(steps))
 
 

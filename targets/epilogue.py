@@ -11,8 +11,12 @@ from typing import Literal
 from targets.errors import WorkloadError
 
 EpilogueKind = Literal[
-    "bias", "add", "shr", "min", "max", "shl", "residual", "offset", "shr_channel"
+    "bias", "add", "shr", "min", "max", "shl", "residual", "weighted", "offset", "shr_channel"
 ]
+RESIDUALS: tuple[EpilogueKind, ...] = ("residual", "weighted")
+"""Steps that add an int8 tensor of the output's shape; an epilogue has one at the most."""
+MAX_WEIGHT = 127
+"""The largest factor of a `weighted` residual: what an int8 weight holds."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class EpilogueOp:
     `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: below
     `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
-    `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
+    `weighted` one times `value` (1 to `MAX_WEIGHT`), `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
     clip from above / below with the constant `value`. `shr_channel` shifts to the right by an
     amount an output channel (`amounts`: by what, as `value` promises).
     """
@@ -65,6 +69,8 @@ _USUAL_IMMEDIATE: Mapping[str, tuple[EpilogueKind, int]] = {
 def usual(op: EpilogueOp) -> EpilogueOp:
     """The step that stands for all that differ from it in an immediate alone: equal schedules,
     programs of equal lengths, equal cycles (`targets.workload.canonical`)."""
+    if op.kind == "weighted":
+        return EpilogueOp("residual", 0)
     if op.kind == "residual":
         return replace(op, value=0 if op.value <= 6 else min(op.value, 8))
     least, most = NEAR_SHIFTS
@@ -85,18 +91,19 @@ _KINDS = {">>": "shr", "<<": "shl", "+": "offset", ">> channel": "shr_channel"}
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
-    """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `+ N`, `relu` (max 0),
-    `<< N`, `>> channel`, `>> channel N`; empty for none. Raises `WorkloadError`."""
+    """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `weighted N`, `+ N`,
+    `relu` (max 0), `<< N`, `>> channel`, `>> channel N`; empty for none. Raises `WorkloadError`."""
     ops: list[EpilogueOp] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(
-            r"(>> channel|>>|<<|\+|min|max|residual)\s*(-?\d+)|(bias|add|relu|bias 32|>> channel)",
+            r"(>> channel|>>|<<|\+|min|max|residual|weighted)\s*(-?\d+)"
+            r"|(bias|add|relu|bias 32|>> channel)",
             item,
         )
         if not match:
             raise WorkloadError(
                 f"cannot read epilogue step '{item}'; known: >> N, << N, min N, max N, "
-                "relu, bias, bias 32, add, residual N, + N, >> channel, >> channel N"
+                "relu, bias, bias 32, add, residual N, weighted N, + N, >> channel, >> channel N"
             )
         if match[3] in _NAMED:
             ops.append(_NAMED[match[3]])
@@ -105,6 +112,8 @@ def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
         value = int(match[2])
         if kind in ("shr", "shl", "residual") and not 0 <= value <= 31:
             raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
+        if kind == "weighted" and not 1 <= value <= MAX_WEIGHT:
+            raise WorkloadError(f"'{item}': a weight lies between 1 and {MAX_WEIGHT}")
         if kind == "shr_channel" and not NEAR_SHIFTS[0] <= value <= NEAR_SHIFTS[1]:
             raise WorkloadError(
                 f"'{item}': the least amount lies between {NEAR_SHIFTS[0]} and {NEAR_SHIFTS[1]}; "

@@ -80,7 +80,8 @@ class Layer:
     pools and where `weight_from` names an activation (rows, channels) that is packed as the weights
     of a dense layer. `unfold` is set where `data` names a tensor that is rearranged when it is
     packed: `workload` and `weight` are those of the rearranged image then. `shortcut` is set where
-    the workload has one.
+    the workload has one. `add` (n, o, oh, ow) int32 are constants that an `add` of the epilogue
+    reads.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Layer:
     shifts: NDArray[np.int32] | None = None
     unfold: Unfold | None = None
     shortcut: LayerShortcut | None = None
+    add: NDArray[np.int32] | None = None
     macs: int = 0
     """Multiply-accumulates that the source model does here."""
 

@@ -23,7 +23,7 @@ def reference(
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
     (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
-    `residual` (n, o, oh, ow), before an average; those of a shortcut with `shortcut_` before their
+    `residual` (n, o, oh, ow; of a `weighted`, too), before an average; those of a shortcut with `shortcut_` before their
     names.
 
     Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
@@ -66,6 +66,8 @@ def _behind(
             total = total + tensors["add"]
         elif op.kind == "residual":
             total = total + (tensors["residual"].astype(np.int64) << op.value)
+        elif op.kind == "weighted":
+            total = total + tensors["residual"].astype(np.int64) * op.value
         elif op.kind == "offset":
             total = total + op.value
         elif op.kind == "shr":

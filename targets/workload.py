@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 from targets.epilogue import (
     CLIPPED_TO_INT8,
     DEFAULT_EPILOGUE,
+    RESIDUALS,
     EpilogueOp,
     parse_epilogue,
     usual,
@@ -174,7 +175,7 @@ class Workload:
             raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
         if self.dtype != "int8":
             raise WorkloadError("a shortcut (xc) is of integers")
-        if any(op.kind in ("add", "residual") for op in shortcut.epilogue):
+        if any(op.kind in ("add", *RESIDUALS) for op in shortcut.epilogue):
             raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
         own = self.of_shortcut
         size = self.results_height, self.results_width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from targets.epilogue import RESIDUALS
 from targets.vta.lowering.geometry import (
     ADDITIONS,
     IDENTITY_BITS,
@@ -155,7 +156,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
         + weights * m.wgt_bits
         + len(channel_vectors(w)) * w.out_channels * m.acc_bits
         + ("add" in kinds) * outputs * m.acc_bits
-        + ("residual" in kinds) * outputs * m.inp_bits
+        + any(kind in RESIDUALS for kind in kinds) * outputs * m.inp_bits
     )
 
 

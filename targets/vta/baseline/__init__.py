@@ -27,7 +27,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.epilogue import EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp
 from targets.errors import WorkloadError
 from targets.files import as_int, as_list, as_object, as_text, read_json
 from targets.vta.estimates import CYCLES, SHARES, estimate_template, estimator
@@ -151,7 +151,7 @@ def _smallest(workload: Workload, spec: VtaSpec) -> Baseline:
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
     """The workload as the stock compiler would run it, and what that changes."""
-    steps = [EpilogueOp("add") if op.kind == "residual" else op for op in workload.epilogue]
+    steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue
     return replace(workload, epilogue=tuple(steps)), WIDE_RESIDUAL * changed
 

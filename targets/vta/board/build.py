@@ -91,11 +91,12 @@ def linked(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[Piece]]:
-    """Where a layer's micro-ops, weights and bias lie, buffers counted by kind."""
+    """Where a layer's micro-ops, weights, bias and addend lie, buffers counted by kind."""
     return {
         "uops": uops.put(program.uops, m.uop_bytes),
         "weights": constants.put(program.weights, m.wgt_bytes),
         "bias": constants.put(program.bias, m.acc_bytes),
+        "add": constants.put(program.add, m.acc_bytes),
     }
 
 

@@ -110,6 +110,8 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
         own = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
         raw = _raw(device, layer, "bias")[:own]
         tensors |= unpacked_vectors(w, m, geo, _blocks(raw, m))
+    if "add" in layer.places:
+        tensors["add"] = _image(device, layer, "add", geo, m)
     if "residual" in layer.places:
         tensors["residual"] = _image(device, layer, "residual", geo, m)
     return tensors
@@ -150,14 +152,15 @@ def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
 
 
 def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine) -> Values:
-    """An activation as the layer's workload has it, (n, c, h, w)."""
-    w, raw = layer.workload, _raw(device, layer, role).view(np.int8)
+    """An activation or addend as the layer's workload has it, (n, c, h, w)."""
+    w, raw = layer.workload, _raw(device, layer, role)
+    raw = raw.view(f"<i{m.acc_bits // 8}" if role == "add" else np.int8)
     blocks, block, channels = geo.co, m.block_out, w.out_channels
     size, (rows, cols) = geo.output, (w.out_height, w.out_width)
     if role == "data":
         blocks, block, channels = geo.ci, m.block_in, w.in_channels
         size, (rows, cols) = (geo.h, geo.w), (w.height, w.width)
-    elif role == "residual":
+    elif role in ("residual", "add"):
         size, (rows, cols) = (geo.oh, geo.ow), (w.results_height, w.results_width)
     packed = raw.reshape(geo.batches, geo.groups * blocks, *size, m.batch, block)
     order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)

@@ -4,7 +4,7 @@ packed weights and bias."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast, get_args
 
 import numpy as np
@@ -25,7 +25,7 @@ from targets.vta.isa import ACC, INP, OUT, UOP, WGT
 from targets.vta.lowering.batch import Lowering, SpaceName
 from targets.vta.lowering.failures import FAILURES
 from targets.vta.lowering.geometry import Geometry, geometry_of
-from targets.vta.lowering.tensors import packed_vectors, packed_weights
+from targets.vta.lowering.tensors import packed_image, packed_vectors, packed_weights
 from targets.vta.spec import Machine, VtaSpec
 
 STOCK = "stock"
@@ -46,8 +46,8 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """`insns` (n, 2) end in FINISH; `uops`, `weights` and `bias` are bytes as they lie in memory.
-    `data` and `output` say how its tensors lie in memory; `space` and `config` are the schedule."""
+    """`insns` (n, 2) end in FINISH; `uops`, `weights`, `bias` and `add` are bytes as they lie in
+    memory. `data` and `output` say how its tensors lie in memory; `space` and `config` are the schedule."""
 
     layer: Layer
     lowering: Lowering
@@ -59,6 +59,7 @@ class LayerProgram:
     uops: NDArray[np.uint8]
     weights: NDArray[np.uint8]
     bias: NDArray[np.uint8]
+    add: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     @property
     def residual(self) -> Packing:
@@ -114,8 +115,9 @@ def lower_layer(
     data = data_packing(layer, values[layer.data].shape, geo, m)
     output = output_packing(layer, values[layer.output].shape, geo, m)
     return LayerProgram(
-        layer, lowering, data, output, space, tuple(config), insns, words, weights, bias
-    )
+        layer, lowering, data, output, space, tuple(config), insns, words, weights, bias,
+        packed_addend(layer, lowering),
+    )  # fmt: skip
 
 
 def regions(geo: Geometry, m: Machine) -> list[Region]:
@@ -152,6 +154,15 @@ def packed_constants(
         vectors.append(packed_vectors(own, m, beside, _vectors(shortcut)))
     bias = _as_bytes(np.concatenate(vectors), m.acc_bits)
     return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
+
+
+def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
+    """The int32 constants that are added to a layer's sums, as its program reads them, (bytes,)."""
+    if layer.add is None:
+        return np.zeros(0, np.uint8)
+    m, geo = lowering.machine, lowering.geometry
+    packed = packed_image(layer.add.astype(np.int64), m, geo, geo.co, m.block_out)
+    return _as_bytes(packed, m.acc_bits)
 
 
 def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.averages import total_taps
-from targets.epilogue import EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp
 from targets.errors import WorkloadError
 from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from targets.vta.spec import Machine
@@ -27,13 +27,13 @@ IDENTITY_BITS = 6
 """The largest power of two that an int8 weight can be."""
 
 _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
-           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD,
+           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD, "weighted": ALU_ADD,
            "shr_channel": ALU_SHR}  # fmt: skip
 
 CHANNEL_VECTORS = ("bias", "shr_channel")
 """Epilogue steps that read a value a channel. They lie one behind the other where biases do."""
 
-ADDITIONS = ("bias", "add", "offset", "residual")
+ADDITIONS = ("bias", "add", "offset", "residual", "weighted")
 """Epilogue steps whose order does not matter."""
 
 
@@ -144,7 +144,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     ci = -(-(w.in_channels // w.groups * merged) // machine.block_in)
     co = -(-(w.out_channels // w.groups * merged) // machine.block_out)
     batches = -(-w.batch // machine.batch)
-    identity = int(_has(w, "residual") or w.operator == "max_pool")
+    identity = int(_has_residual(w) or w.operator == "max_pool")
     if identity and machine.block_in != machine.block_out:
         raise WorkloadError(
             f"{w}: tensors pass through the GEMM core as they are only where its blocks are "
@@ -171,7 +171,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
         "bias": groups * co * machine.acc_bytes * len(channel_vectors(w)),
         "add": batches * groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
-        "res": batches * groups * co * spatial_out * machine.inp_bytes * _has(w, "residual"),
+        "res": batches * groups * co * spatial_out * machine.inp_bytes * _has_residual(w),
         "out": batches * groups * co * (1 if w.average else spatial_out) * machine.out_bytes,
         "uop": machine.uop_bytes << machine.log_uop_depth,
     }
@@ -246,10 +246,12 @@ def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
 
 def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np.int64]:
     operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
-               "shr_channel": EPILOGUE_BIAS}  # fmt: skip
+               "weighted": EPILOGUE_RESIDUAL, "shr_channel": EPILOGUE_BIAS}  # fmt: skip
     rows = []
     for op in epilogue:
         immediate = -op.value if op.kind == "shl" else op.value
+        if op.kind == "weighted":
+            immediate = 0  # one weight holds it, as it does 2^0
         if op.kind in vectors:
             immediate = vectors.index(op.kind)
         rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))
@@ -271,24 +273,29 @@ def check_residual(workload: Workload, has_residuals: bool) -> None:
     """Raises `WorkloadError` for a residual in a space that has none (`has_residuals`), and for one
     behind what does not commute with its addition."""
     kinds = [op.kind for op in workload.epilogue]
-    if "residual" not in kinds:
+    at = next((i for i, kind in enumerate(kinds) if kind in RESIDUALS), None)
+    if at is None:
         return
     if not has_residuals:
         raise WorkloadError(
             f"{workload}: only the extended space brings a residual through the GEMM core; use it"
         )
-    before = next((k for k in kinds[: kinds.index("residual")] if k not in ADDITIONS), None)
+    before = next((k for k in kinds[:at] if k not in ADDITIONS), None)
     if before is not None:
         raise WorkloadError(
-            f"{workload}: its epilogue has '{before}' before 'residual', which is added to the sums"
+            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which is added to the sums"
             " themselves; put the residual first, or load it as int32 ('add')"
         )
 
 
-def _has(workload: Workload, kind: str) -> bool:
-    count = sum(op.kind == kind for op in workload.epilogue)
+def _has_residual(workload: Workload) -> bool:
+    return _has(workload, *RESIDUALS)
+
+
+def _has(workload: Workload, *kinds: str) -> bool:
+    count = sum(op.kind in kinds for op in workload.epilogue)
     if count > 1:
-        raise WorkloadError(f"{workload}: more than one '{kind}' in the epilogue; fold them first")
+        raise WorkloadError(f"{workload}: more than one '{kinds[0]}' in the epilogue; fold them first")
     return count == 1
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.epilogue import NEAR_BIAS, EpilogueOp
+from targets.epilogue import NEAR_BIAS, RESIDUALS, EpilogueOp
 from targets.vta.isa import ALU_MAX, ALU_MIN
 from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
 from targets.vta.spec import Machine
@@ -98,8 +98,9 @@ def _largest_sum(w: Workload, m: Machine) -> int:
         m.inp_bits + m.wgt_bits - 2
     )
     others = (
-        op.value if op.kind == "offset" else 1 << (m.inp_bits - 1 + op.value)
-        for op in w.epilogue if op.kind in ("offset", "residual")
+        op.value if op.kind == "offset"
+        else (op.value if op.kind == "weighted" else 1 << op.value) << m.inp_bits - 1
+        for op in w.epilogue if op.kind in ("offset", *RESIDUALS)
     )  # fmt: skip
     return products + sum(abs(value) for value in others)
 

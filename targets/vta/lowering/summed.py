@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.epilogue import RESIDUALS
 from targets.errors import WorkloadError
 from targets.vta.isa import Layout
 from targets.vta.lowering import emit
@@ -58,7 +59,7 @@ def check_summed(workload: Workload, is_extended: bool) -> None:
             f"{workload}: only the extended space sums a shortcut in the accumulators; use it, or "
             "make the shortcut a layer of its own"
         )
-    if any(op.kind in ("add", "residual") for op in workload.epilogue):
+    if any(op.kind in ("add", *RESIDUALS) for op in workload.epilogue):
         raise WorkloadError(
             f"{workload}: a tensor is added to its sums, and a shortcut, too; make one of the two "
             "a layer of its own"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.epilogue import EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp
 from targets.errors import WorkloadError
 from targets.reference import of_shortcut
 from targets.reference import reference as integers
@@ -48,7 +48,7 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
         tensors["shr_channel"] = rng.integers(least, most + 1, w.out_channels, dtype=np.int64)
     if "add" in kinds:
         tensors["add"] = draw(20, w.batch, w.out_channels, w.results_height, w.results_width)
-    if "residual" in kinds:
+    if kinds & set(RESIDUALS):
         shape = (w.batch, w.out_channels, w.results_height, w.results_width)
         tensors["residual"] = draw(machine.inp_bits, *shape)
     if w.of_shortcut is not None:
@@ -163,10 +163,11 @@ def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
-    """The weights (block_out, block_in) that bring a residual to the accumulators, times as much of
-    its power of two as a weight can hold; a pool's pixels as they are."""
-    scale = next((op.value for op in workload.epilogue if op.kind == "residual"), 0)
-    return np.eye(m.block_out, dtype=np.int64) << min(scale, IDENTITY_BITS)
+    """The weights (block_out, block_in) that bring a residual to the accumulators, times its own
+    weight or as much of its power of two as a weight can hold; a pool's pixels as they are."""
+    step = next((op for op in workload.epilogue if op.kind in RESIDUALS), EpilogueOp("residual"))
+    times = step.value if step.kind == "weighted" else 1 << min(step.value, IDENTITY_BITS)
+    return np.eye(m.block_out, dtype=np.int64) * times
 
 
 def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
