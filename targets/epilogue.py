@@ -26,9 +26,10 @@ class EpilogueOp:
     `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: below
     `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
-    `weighted` one times `value` (1 to `MAX_WEIGHT`), `offset` the constant `value`; `shr`/`shl` shift arithmetically by `value` bits; `min`/`max`
-    clip from above / below with the constant `value`. `shr_channel` shifts to the right by an
-    amount an output channel (`amounts`: by what, as `value` promises).
+    `weighted` one times `value` (1 to `MAX_WEIGHT`), `offset` the constant `value`; `shr`/`shl`
+    shift arithmetically by `value` bits; `min`/`max` clip from above / below with the constant
+    `value`. `shr_channel` shifts to the right by an amount an output channel (`amounts`: by what,
+    as `value` promises).
     """
 
     kind: EpilogueKind

@@ -23,8 +23,8 @@ def reference(
 ) -> Integers:
     """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
     (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
-    `residual` (n, o, oh, ow; of a `weighted`, too), before an average; those of a shortcut with `shortcut_` before their
-    names.
+    `residual` (n, o, oh, ow; that of a `weighted`, too), before an average; those of a shortcut
+    with `shortcut_` before their names.
 
     Sums and every step of the epilogue wrap modulo 2^acc_bits, the result is truncated to
     `out_bits`.

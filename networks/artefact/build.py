@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,12 +199,12 @@ def _manifest(
 
 
 def _tensor(value: Value) -> dict[str, Json]:
-    return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype,
-            "exponent": value.exponent}  # fmt: skip
+    return {"name": value.name, **_value(value)}
 
 
 def _value(value: Value) -> dict[str, Json]:
-    return {key: entry for key, entry in asdict(value).items() if key != "name"}
+    step, zero = value.scale or (None, None)
+    return {"shape": list(value.shape), "dtype": value.dtype, "scale": step, "zero_point": zero}
 
 
 __all__ = ["build", "canonical_workloads", "check", "in_the_way", "layer_graph"]

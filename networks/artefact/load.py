@@ -27,7 +27,7 @@ from targets.built import BuiltProgram, LayerCheck, StreamTimes
 from targets.capabilities import Builds, capability
 from targets.errors import TilewrightError
 from targets.files import Json, as_int, as_list, as_number, as_object, as_text
-from targets.layer import Value
+from targets.layer import Scale, Value
 from targets.registry import rebuild
 
 
@@ -167,9 +167,10 @@ def _values(rows: Json) -> tuple[Value, ...]:
 
 
 def _value(name: str, row: Mapping[str, Any]) -> Value:
-    exponent = row["exponent"]
+    step, zero = row["scale"], row["zero_point"]
     shape = tuple(map(as_int, as_list(row["shape"])))
-    return Value(name, shape, as_text(row["dtype"]), None if exponent is None else as_int(exponent))
+    scale = None if step is None else Scale(as_number(step), as_int(zero))
+    return Value(name, shape, as_text(row["dtype"]), scale)
 
 
 def _row(row: Mapping[str, Json]) -> LayerTime:

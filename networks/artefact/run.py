@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError
 from targets.built import BuiltProgram, StreamTimes
+from targets.host_numbers import from_int8, to_int8
 from targets.layer import Value
 
 Array = NDArray[np.generic]
@@ -140,9 +141,7 @@ def _sizes(shape: Sequence[int]) -> str:
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
     """A tensor that is there, or that the host quantises first."""
     if name not in tensors:
-        source, value = order.quantised[name], order.values[name]
-        scaled = np.rint(np.ldexp(tensors[source].astype(np.float64), -(value.exponent or 0)))
-        tensors[name] = np.nan_to_num(np.clip(scaled, -128, 127)).astype(np.int8)
+        tensors[name] = to_int8(tensors[order.quantised[name]], order.values[name].scale)
     return tensors[name]
 
 
@@ -153,6 +152,5 @@ def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
         found = _tensor(order, tensors, order.results[value.name])
         if found.dtype == np.int8 and value.dtype != "int8":
             held = order.values[order.results[value.name]]
-            exponent = value.exponent if value.exponent is not None else held.exponent or 0
-            found = np.ldexp(found.astype(np.float32), exponent)
+            found = from_int8(found.view(np.int8), value.scale or held.scale, value.dtype)
     return found.reshape(value.shape).astype(value.dtype, copy=False)

@@ -100,6 +100,8 @@ def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
     if not is_cut(w):
         return f"the result of {shortcut.name} is not cut to eight bits"
     kinds = [op.kind for op in last.workload.epilogue]
+    if "residual" not in kinds:
+        return f"{last.name} adds it times a number that is no power of two"
     if not set(kinds[: kinds.index("residual")]) <= _ADDED:
         return f"the sums of {last.name} are shifted or cut before it is added"
     try:

@@ -34,20 +34,25 @@ def integer_graph(
     keep_float: Collection[str] = (),
     unfold: UnfoldRule | None = None,
     pool: PoolRule | None = None,
+    exact: bool = True,
 ) -> IntegerGraph:
     """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
 
     `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
     `keep_float` names operators to leave to the CPU, `unfold` chooses how a first convolution is
     rearranged (by default `networks.rewrites.best_unfold`), and `pool` which max-pools become part
-    of the convolution before them (by default none). Raises `QuantisationError` for scales that
-    shifts cannot represent, and as `networks.load(...).compiled`.
+    of the convolution before them (by default none). Scales that are no powers of two apart take
+    two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
+    (`IntegerGraph.lost`). Raises `QuantisationError` for scales that are not known before the
+    network runs, and as `networks.load(...).compiled`.
     """
     normal, flat = import_whole(name, model, dict(input_shapes or {}))
     types = {o.name: o.op_type for o in normal.operators}
     outputs = [info.name for info in normal.graph.output]
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
-    return _Extraction(name, flat, types, outputs, blocks, rule, keep_float, pool=pool).graph()
+    return _Extraction(
+        name, flat, types, outputs, blocks, rule, keep_float, pool=pool, exact=exact
+    ).graph()
 
 
 def graph_of_module(
@@ -64,9 +69,9 @@ def graph_of_module(
     """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
     its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
 
-    Operators with scales that shifts cannot represent are left to the CPU; `IntegerGraph.left`
-    says why. TVM joins and slices tensors: between two programs they are its own. Raises
-    `ImportFailedError` for a result that depends on no input.
+    Operators with scales that are not known before the module runs are left to the CPU;
+    `IntegerGraph.left` says why. TVM joins and slices tensors: between two programs they are its
+    own. Raises `ImportFailedError` for a result that depends on no input.
     """
     tolerated = (QuantisationError,)
     return _Extraction(
@@ -88,6 +93,7 @@ class _Extraction:
         *,
         pool: PoolRule | None = None,
         in_place: bool = True,
+        exact: bool = True,
     ) -> None:
         self._name = name
         self._flat = flat
@@ -100,7 +106,7 @@ class _Extraction:
         self._pool = pool
         self._left: dict[str, str] = {}
         self._tensors = Tensors(flat, blocks if in_place else None)
-        self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types)
+        self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types, exact=exact)
 
     def graph(self) -> IntegerGraph:
         self._walk()
@@ -133,6 +139,7 @@ class _Extraction:
             macs=sum(self._macs.values()),
             left=self._left,
             slices=slices,
+            lost=self._layers.lost,
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
@@ -192,8 +199,8 @@ class _Extraction:
                     "export the model without it"
                 )
             view = self._tensors.view(var)
-            exponent = None if view is None else view.exponent
-            outputs.append(Value(name, shape_of(var) or (), str(var.ty.dtype), exponent))
+            scale = None if view is None else view.scale
+            outputs.append(Value(name, shape_of(var) or (), str(var.ty.dtype), scale))
             results[name] = owner
         return tuple(outputs), results
 

@@ -61,6 +61,9 @@ class IntegerGraph:
     """Why an operator that an accelerator could be given is with the CPU, by its name."""
     slices: tuple[ChannelSlice, ...] = ()
     """Values that lie inside others: nobody copies them."""
+    lost: Mapping[str, float] = field(default_factory=dict)
+    """Layers with weights that were rounded anew, by name: the power of the exact weights over that
+    of what rounding took, in decibels."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:

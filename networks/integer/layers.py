@@ -1,15 +1,35 @@
 """From a call that the importer found to layers in integers: what multiplies, and what follows it
-in one epilogue."""
+in one epilogue.
+
+Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
+into the weights (`networks.integer.multipliers`), and a call with constant weights is two: a pass
+with what rounding leaves of them, and one that adds its result.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from networks.integer.arithmetic import INT8, Requantisation, exponent_of, finish
+from networks.integer.arithmetic import (
+    INT8,
+    MAX_RESIDUAL_SHIFT,
+    Finished,
+    Integers,
+    Real,
+    Requantisation,
+    SumsOverflow,
+    bounds_of,
+    check_sums,
+    finish,
+    scale_of,
+    shifts_of,
+)
+from networks.integer.multipliers import FINE_BITS, Scaled, scaled, spread_taps, weighted_pair
 from networks.integer.products import NotALayer, Product, Products, depthwise
 from networks.integer.walk import Tensors, View, nodes_of
 from networks.relax import islands
@@ -17,42 +37,76 @@ from networks.relax.chains import Link, Match, quantisation, upper_bound, window
 from networks.relax.constants import value_of
 from targets.capabilities import Blocks
 from targets.epilogue import EpilogueOp
-from targets.layer import Layer, Value
+from targets.layer import Layer, Scale, Value
+from targets.reference import reference
 from targets.unfold import Unfold
 from targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
+FAR_APART = "its scales are too far apart for shifts"
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call on its way to layers: what multiplies, the scale and bounds of what it writes, the
+    constants that are added, (o,) real numbers, and the int8 tensor that is."""
+
+    match: Match
+    product: Product
+    output: Scale
+    bounds: tuple[int, int]
+    bias: Real | None
+    residual: View | None
+    layer_name: str
+    value_name: str
+    parts: int = 1
+
+    @property
+    def ratios(self) -> Real:
+        """A step of the sums over one of the output, (1,) or (o,)."""
+        return self.product.sums / self.output.step
+
+    @property
+    def channels(self) -> int:
+        """Of the output."""
+        return self.product.workload.out_channels
 
 
 class Layers:
-    """Writes calls as layers, in order, into `steps`."""
+    """Writes calls as layers, in order, into `steps`. `lost` says, by the name of a layer whose
+    weights had to be rounded anew, the decibels that leaves them."""
 
     def __init__(
         self, tensors: Tensors, blocks: Blocks, unfold: UnfoldRule, macs: dict[str, int],
-        types: dict[str, str],
+        types: dict[str, str], *, exact: bool = True,
     ) -> None:  # fmt: skip
         self._t = tensors
         self._products = Products(tensors, blocks)
         self._passes = blocks.in_channels == blocks.out_channels
+        self._exact = exact
         self._unfold = unfold
         self._macs = macs
         self._types = types
         self.steps: list[Layer] = []
+        self.lost: dict[str, float] = {}
 
     def write(self, match: Match) -> None:
         """Append the layers of a call and bind its result. Raises `NotALayer`, and
-        `QuantisationError` for scales that shifts cannot represent."""
+        `QuantisationError` for scales that are not known before the network runs."""
         p = self._products
         rules: dict[str, Callable[[Match], Product]] = {
             "conv2d": p.conv2d, "dense": p.dense, "average_pool": p.average,
             "elementwise": p.identity, "add": p.sum,
         }  # fmt: skip
-        if match.operator == "max_pool":
-            self._maximum(match)
-        elif match.operator == "matmul":
-            self._heads(match)
-        else:
-            self._bind(match, self._accumulate(match, rules[match.operator](match)))
+        try:
+            if match.operator == "max_pool":
+                self._maximum(match)
+            elif match.operator == "matmul":
+                self._heads(match)
+            else:
+                self._bind(match, self._accumulate(match, rules[match.operator](match)))
+        except SumsOverflow:
+            raise NotALayer("its sums could leave 32 bits") from None
 
     def _heads(self, match: Match) -> None:
         """A dense layer a head; their outputs after one another are the result."""
@@ -66,18 +120,16 @@ class Layers:
             self._bind(match, made[0])
             return
         holders = [self._t.holders[value.name] for value in made]
-        view = self._t.integers(islands.stacked(holders, shape), shape, made[0].exponent, node)
+        view = self._t.integers(islands.stacked(holders, shape), shape, made[0].scale, node)
         self._t.bind(match.result.var, view)
 
     def _accumulate(self, match: Match, product: Product, name: str = "", parts: int = 1) -> Value:
-        """Append a layer that sums products and requantises, one of `parts` of the call; the value
-        it writes."""
-        channels = product.workload.out_channels
-        steps = _Behind(match)
-        residual, bias = None, None
+        """Append the layers that sum products and requantise, those of one of `parts` of the call;
+        the value they write."""
+        steps, bias, residual = _Behind(match), None, None
         for link in match.links:
             if link.kind == "bias":
-                more = self._bias(link, channels)
+                more = self._bias(link, product.workload.out_channels)
                 bias = more if bias is None else bias + more
             elif link.kind == "add":
                 self._check_passes()
@@ -86,17 +138,97 @@ class Layers:
         if output is None:
             if match.operator != "elementwise" or steps.upper is not None:
                 raise NotALayer("nothing quantises its result")
-            output = product.sums
-        exponent = None if residual is None else residual.exponent
-        if residual is not None and product.finer is not None:
-            raise NotALayer("a tensor is added to its sums, which count differently by channel")
-        r = Requantisation(product.sums, output, exponent, steps.relu, steps.upper, product.finer)
-        if not r.is_possible:
-            raise NotALayer("its scales are too far apart for shifts")
-        epilogue, integers = finish(r, bias, channels)
-        value = self._t.add(name or match.result.node, product.shape, output)
-        added = None if residual is None else residual.value
-        self._append(match, product, epilogue, value, integers, added, name, parts, r.shifts)
+            output = product.scale
+        bounds = bounds_of(output, steps.relu, steps.upper)
+        own, value = name or match.anchor.node, name or match.result.node
+        return self._requantised(
+            _Call(match, product, output, bounds, bias, residual, own, value, parts)
+        )
+
+    def _requantised(self, call: _Call) -> Value:
+        """By shifts alone where these do, else by weights that hold the factor between scales."""
+        weight, shifts = call.product.weight, shifts_of(call.ratios)
+        is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
+        if shifts is not None and is_int8 and (found := _residual_step(call, shifts)) is not None:
+            r = Requantisation(shifts, found or None, call.bounds)
+            if r.by_channel and call.residual is not None:
+                raise NotALayer("a tensor is added to its sums, which count differently by channel")
+            return self._layer(call, weight, r)
+        if weight is None:
+            raise NotALayer("it multiplies two activations, and no shift requantises the products")
+        if call.match.operator == "average_pool":
+            return self._averaged(call)
+        if call.match.operator == "add":
+            return self._weighted(call)
+        if call.residual is not None:
+            raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
+        return self._scaled(call, weight)
+
+    def _scaled(self, call: _Call, weight: Integers) -> Value:
+        """Two passes: what rounding leaves of the scaled weights, and these."""
+        made = _reached(scaled(weight, call.ratios))
+        if made.fine is None or not (self._exact and self._passes):
+            if made.decibels is not None:
+                self.lost[call.layer_name] = made.decibels
+            r = Requantisation(np.array([made.shift]), None, call.bounds)
+            return self._layer(call, made.coarse.astype(np.int64), r)
+        fine = self._fine(call, made, made.fine)
+        added = EpilogueOp("residual", made.residual)
+        r = Requantisation(np.array([made.shift]), added, call.bounds)
+        both = made.coarse + made.fine / (1 << FINE_BITS)
+        return self._layer(call, made.coarse.astype(np.int64), r, fine, both)
+
+    def _fine(self, call: _Call, made: Scaled, weight: NDArray[np.int8]) -> str:
+        """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
+        of the other, from 0."""
+        name = f"{call.layer_name}.fine"
+        finished = finish(Requantisation(np.array([made.fine_shift])), (), call.channels)
+        value = self._t.add(name, call.product.shape, Scale(1.0))
+        self._append(call, weight, finished, value, None, name=name, macs=0)
+        return value.name
+
+    def _averaged(self, call: _Call) -> Value:
+        """An average whose taps hold the factor."""
+        w = call.product.workload
+        factor = call.product.scale.step / call.output.step
+        taps, shift = _reached(spread_taps(factor, w.kernel_h, w.kernel_w))
+        weight = np.broadcast_to(taps, (w.out_channels, 1, *taps.shape)).astype(np.int64)
+        return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
+
+    def _weighted(self, call: _Call) -> Value:
+        """A sum of two tensors, each times a weight."""
+        assert call.residual is not None
+        one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
+        first, second, shift = _reached(weighted_pair(one, two))
+        weight = np.full((call.channels, 1, 1, 1), first, np.int64)
+        added = EpilogueOp("weighted", second)
+        return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
+
+    def _layer(
+        self, call: _Call, weight: Integers | None, r: Requantisation, residual: str | None = None,
+        stands_for: Real | None = None,
+    ) -> Value:  # fmt: skip
+        """Append the layer that writes a call's value. `residual` names what is added in the place
+        of the call's own, `stands_for` are the weights that this and an earlier pass have together.
+        """
+        if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
+            raise NotALayer(FAR_APART)
+        steps = call.output.step * np.exp2(-r.shifts.astype(np.float64))
+        zero = None if residual or call.residual is None else call.residual.known.zero_point
+        constants = [
+            np.broadcast_to(call.output.zero_point * np.exp2(r.shifts), (call.channels,)),
+            call.bias / steps if call.bias is not None else np.zeros(0),
+            -(zero or 0) * _times(r.residual) * np.ones(call.channels),
+            _of_zero_point(call.product, weight if stands_for is None else stands_for),
+        ]
+        finished = finish(r, [each for each in constants if each.any()], call.channels,
+                          has_bias=call.bias is not None)  # fmt: skip
+        made = None if weight is None else weight.astype(np.int8)
+        if made is not None:
+            check_sums(made, finished)
+        value = self._t.add(call.value_name, call.product.shape, call.output)
+        own = None if call.residual is None else call.residual.value
+        self._append(call, made, finished, value, residual or own)
         return value
 
     def _check_passes(self) -> None:
@@ -106,49 +238,41 @@ class Layers:
 
     def _bind(self, match: Match, value: Value) -> None:
         shape = match.result.shape or ()
-        self._t.bind(match.result.var, View(value.name, shape, value.exponent))
+        self._t.bind(match.result.var, View(value.name, shape, value.scale))
 
     def _append(
-        self,
-        match: Match,
-        product: Product,
-        epilogue: tuple[EpilogueOp, ...],
-        value: Value,
-        bias: NDArray[np.int32] | None = None,
-        residual: str | None = None,
-        name: str = "",
-        parts: int = 1,
-        shifts: NDArray[np.int64] | None = None,
-    ) -> None:
-        node = match.anchor.node
-        workload, weight, unfold = (
-            replace(product.workload, epilogue=epilogue),
-            product.weight,
-            None,
-        )
-        if match.operator == "conv2d" and product.data in self._t.host and weight is not None:
+        self, call: _Call, weight: NDArray[np.int8] | None, finished: Finished, value: Value,
+        residual: str | None = None, *, name: str = "", macs: int | None = None,
+    ) -> None:  # fmt: skip
+        product, node, unfold = call.product, call.match.anchor.node, None
+        workload = replace(product.workload, epilogue=finished.epilogue)
+        if call.match.operator == "conv2d" and product.data in self._t.host and weight is not None:
             unfold = self._unfold(workload)
             if unfold is not None:
                 workload, weight = unfold.workload(workload), unfold.weight(weight)
+        add = finished.add
+        if add is not None:
+            add = np.repeat(add, workload.batch, axis=0)
         self.steps.append(
             Layer(
-                name=name or node,
-                names=nodes_of(match),
-                operator=self._types.get(node, match.operator),
+                name=name or call.layer_name,
+                names=nodes_of(call.match),
+                operator=self._types.get(node, call.match.operator),
                 workload=workload,
                 data=product.data,
                 output=value.name,
                 residual=residual,
                 weight=weight,
                 weight_from=product.weight_from,
-                bias=bias,
-                shifts=None if shifts is None else shifts.astype(np.int32),
+                bias=finished.bias,
+                shifts=finished.shifts,
                 unfold=unfold,
-                macs=self._macs.get(node, 0) // parts,
+                add=add,
+                macs=self._macs.get(node, 0) // call.parts if macs is None else macs,
             )
         )
 
-    def _bias(self, link: Link, channels: int) -> NDArray[np.float64]:
+    def _bias(self, link: Link, channels: int) -> Real:
         array = value_of(self._t.flat, link.binding.args[1 - link.position])
         if array is None:
             raise NotALayer("its bias is computed by operators that are not known here")
@@ -168,37 +292,81 @@ class Layers:
         if behind.output is None and behind.upper is not None:
             raise NotALayer("nothing quantises its result")
         moved = behind.output not in (None, view.known)
-        low, high = Requantisation(0, view.known, None, behind.relu, behind.upper).bounds
+        low, high = bounds_of(view.known, behind.relu, behind.upper)
         epilogue: tuple[EpilogueOp, ...] = ()
         if high < INT8[1] and not moved:
             epilogue += (EpilogueOp("min", high),)
-        if low == 0:
-            epilogue += (EpilogueOp("max", 0),)
+        if low > INT8[0]:
+            epilogue += (EpilogueOp("max", low),)
         workload = replace(
             depthwise(n, c, h, w, read.kernel, read.strides, read.padding), operator="max_pool"
         )
         shape = (n, c, workload.out_height, workload.out_width)
         name = match.result.node if not moved else match.anchor.node
         value = self._t.add(name, shape, view.known)
-        self._append(match, Product(workload, view.value, view.known, shape), epilogue, value)
+        product = Product(workload, view.value, view.known, shape)
+        own = match.anchor.node
+        call = _Call(match, product, view.known, (low, high), None, None, own, name)
+        self._append(call, None, Finished(epilogue), value)
         if behind.output is not None and moved:
             product = self._products.one_by_one(View(value.name, shape, view.known))
-            r = Requantisation(view.known, behind.output, None, behind.relu, behind.upper)
-            if not r.is_possible:
-                raise NotALayer("its scales are too far apart for shifts")
-            epilogue, bias = finish(r, None, c)
-            value = self._t.add(match.result.node, shape, behind.output)
-            name = f"{match.anchor.node}.scale"
-            self._append(match, product, epilogue, value, bias, name=name)
+            bounds = bounds_of(behind.output, behind.relu, behind.upper)
+            own, name = f"{own}.scale", match.result.node
+            call = _Call(match, product, behind.output, bounds, None, None, own, name)
+            value = self._requantised(call)
         self._bind(match, value)
 
 
+T = TypeVar("T")
+
+
+def _reached(made: T | None) -> T:
+    """What there is. Raises `NotALayer` where there is nothing."""
+    if made is None:
+        raise NotALayer(FAR_APART)
+    return made
+
+
+def _residual_step(call: _Call, shifts: Integers) -> EpilogueOp | Literal[False] | None:
+    """How the tensor that is added gets into the sums' scale by a shift: False where nothing is
+    added, None where no shift to the left does."""
+    if call.residual is None:
+        return False
+    ratio = call.residual.known.step / call.product.sums
+    left = shifts_of(np.unique(1 / ratio))
+    if left is None or len(left) > 1 or not 0 <= int(left[0]) <= MAX_RESIDUAL_SHIFT:
+        return None if len(set(shifts.tolist())) == 1 else EpilogueOp("residual", 0)
+    return EpilogueOp("residual", int(left[0]))
+
+
+def _times(residual: EpilogueOp | None) -> int:
+    """How often a residual counts in the sums."""
+    if residual is None:
+        return 0
+    return residual.value if residual.kind == "weighted" else 1 << residual.value
+
+
+def _of_zero_point(product: Product, weight: Real | Integers | None) -> Real:
+    """What the zero point of the data adds to sums by weights (o, c/groups, kh, kw), to be taken
+    back: (o,), or (1, o, oh, ow) where it is not the same for all pixels, since zeros pad them."""
+    w, zero = product.workload, product.scale.zero_point
+    if not zero or weight is None:
+        return np.zeros(0)
+    if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
+        return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
+    ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
+    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
+    alone = replace(w, batch=1, epilogue=())
+    sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
+    return -zero * sums / (1 << FINE_BITS)
+
+
 class _Behind:
-    """What follows the sums of a call: the exponent it is written with, None where nothing says,
+    """What follows the sums of a call: the scale it is written with, None where nothing says,
     whether a relu cuts it and where it is cut above."""
 
     def __init__(self, match: Match) -> None:
-        self.output: int | None = None
+        self.output: Scale | None = None
         self.relu = False
         self.upper: float | None = None
         for link in match.links:
@@ -210,4 +378,4 @@ class _Behind:
             elif link.kind == "quantise":
                 found = quantisation(link.binding)
                 assert found is not None
-                self.output = exponent_of(link.binding.node, found)
+                self.output = scale_of(link.binding.node, found)

@@ -1,24 +1,24 @@
-"""What multiplies in a call, in integers: workloads without epilogue, weights, exponents, and the
+"""What multiplies in a call, in integers: workloads without epilogue, weights, scales, and the
 values they read in the shape they need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from networks.integer.arithmetic import exponents_of
+from networks.integer.arithmetic import Integers, Real, steps_of
 from networks.integer.walk import Tensors, View, rows_and_channels
 from networks.relax import islands
 from networks.relax.chains import Match, quantisation, window
 from networks.relax.constants import along_channels, integers_of
 from targets.averages import average_weights
 from targets.capabilities import Blocks
+from targets.layer import Scale
 from targets.workload import Workload
 
 Shape = tuple[int, ...]
@@ -30,39 +30,27 @@ class NotALayer(Exception):
 
 @dataclass(frozen=True)
 class Product:
-    """What multiplies: a workload without epilogue, its weights (or the value that is packed as
-    such) and their exponent, the int8 value it reads with its own, and the shape of the value it
-    writes. The weights of an output channel may count in finer steps: by so many bits, `finer`
-    (o,)."""
+    """What multiplies: a workload without epilogue, the int8 value it reads and its scale, the
+    shape of the value it writes, and the weights (o, c/groups, kh, kw), integers less their zero
+    point, or the value that is packed as such. `steps` are the weights', (1,) or (o,)."""
 
     workload: Workload
     data: str
-    data_exponent: int
+    scale: Scale
     shape: Shape
-    weight: NDArray[np.int8] | None = None
-    exponent: int = 0
+    weight: Integers | None = None
+    steps: Real = field(default_factory=lambda: np.ones(1))
     weight_from: str | None = None
-    finer: NDArray[np.int64] | None = None
 
     @property
-    def sums(self) -> int:
-        """The exponent of its sums."""
-        return self.data_exponent + self.exponent
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Integers that count in 2^`exponent`; those of an output channel in finer steps, see
-    `Product`."""
-
-    integers: NDArray[Any]
-    exponent: int
-    finer: NDArray[np.int64] | None = None
+    def sums(self) -> Real:
+        """What its sums count in, (1,) or (o,)."""
+        return self.scale.step * self.steps
 
 
 class Products:
     """Finds them for the calls of a network. `NotALayer` is raised for what has no such form,
-    `QuantisationError` for scales that are no powers of two."""
+    `QuantisationError` for scales that are not known before the network runs."""
 
     def __init__(self, tensors: Tensors, blocks: Blocks) -> None:
         self._t = tensors
@@ -95,28 +83,36 @@ class Products:
         n, c, h, w = view.shape
         return view, (n, c, h, w)
 
-    def _weights(self, value: Any, axis: int) -> _Weights:
-        """Int8 weights in the shape that the operator reads, whose output channels are an axis."""
+    def _weights(self, value: Any, axis: int) -> tuple[Integers, Real]:
+        """The integers of weights less their zero point, in the shape that the operator reads, and
+        their steps, (1,) or one a place of an axis, that of the output channels."""
         found = integers_of(self._t.flat, value)
         if found is None:
             raise NotALayer("its weights are no int8 constants")
         integers, binding = found
         given = quantisation(binding)
         assert given is not None
-        exponents = exponents_of(binding.node, given)
-        if len(set(exponents.tolist())) == 1:
-            return _Weights(integers, int(exponents[0]))
-        each = np.moveaxis(along_channels(self._t.flat, value, exponents), axis, 0)
-        own = each.reshape(len(each), -1).astype(np.int64)
+        steps, zeros = steps_of(binding.node, given)
+        values = integers.astype(np.int64) - (128 if given.dtype == "uint8" else 0)
+        own = self._along(value, zeros.astype(np.float64), axis)
+        values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
+        return values, self._along(value, steps, axis)
+
+    def _along(self, value: Any, each: Real, axis: int) -> Real:
+        """What a constant has of each scale, (scales,), as one value, (1,), or one a place of an
+        axis."""
+        if len(set(each.tolist())) == 1:
+            return each[:1]
+        whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
+        own = whole.reshape(len(whole), -1)
         if (own != own[:, :1]).any():
             raise NotALayer("its weights have scales along what is summed")
-        return _Weights(integers, int(own.max()), own.max() - own[:, 0])
+        return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> Product:
         """A convolution with constant weights."""
         view, (n, c, h, w) = self.image(match.anchor.args[0])
-        found = self._weights(match.anchor.args[1], 0)
-        weight, attrs = found.integers, match.anchor.value.attrs
+        (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
         top, left, bottom, right = (int(pad) for pad in attrs.padding)
         workload = Workload(
             "conv2d", n, c, h, w, weight.shape[0],
@@ -127,15 +123,13 @@ class Products:
             groups=int(attrs.groups), epilogue=(),
         )  # fmt: skip
         shape = match.anchor.shape or ()
-        return Product(
-            workload, view.value, view.known, shape, weight, found.exponent, finer=found.finer
-        )
+        return Product(workload, view.value, view.known, shape, weight, steps)
 
     def dense(self, match: Match) -> Product:
         """A product with constant weights; of a flattened image they follow how it lies packed."""
         view = self.data(match.anchor.args[0])
-        found = self._weights(match.anchor.args[1], 1)
-        weight = np.ascontiguousarray(found.integers.T)[:, :, None, None]
+        integers, steps = self._weights(match.anchor.args[1], 1)
+        weight = np.ascontiguousarray(integers.T)[:, :, None, None]
         rows, channels = rows_and_channels(view.shape)
         own = self._t.values[view.value].shape
         if len(own) == 4 and (own[0] != 1 or rows != 1 or math.prod(own) != channels):
@@ -148,9 +142,7 @@ class Products:
         workload = Workload("dense", rows, inputs, 1, 1, outputs, epilogue=())
         shape = match.anchor.shape or ()
         shape = shape if len(shape) != 4 else (rows, outputs)
-        return Product(
-            workload, view.value, view.known, shape, weight, found.exponent, finer=found.finer
-        )
+        return Product(workload, view.value, view.known, shape, weight, steps)
 
     def average(self, match: Match) -> Product:
         """A depthwise convolution with equal weights, as far as integers are."""
@@ -160,9 +152,9 @@ class Products:
             raise NotALayer("an average of fewer pixels at the border")
         taps, shift = average_weights(*read.kernel)
         workload = depthwise(n, c, h, w, read.kernel, read.strides, read.padding)
-        weight = np.broadcast_to(taps, (c, 1, *read.kernel)).copy()
+        weight = np.broadcast_to(taps, (c, 1, *read.kernel)).astype(np.int64)
         shape = (n, c, workload.out_height, workload.out_width)
-        return Product(workload, view.value, view.known, shape, weight, -shift)
+        return Product(workload, view.value, view.known, shape, weight, np.exp2([-float(shift)]))
 
     def identity(self, match: Match) -> Product:
         """What a relu, clip or requantisation that stands alone reads, times one."""
@@ -174,7 +166,7 @@ class Products:
 
     def operands(self, match: Match) -> tuple[View, View]:
         """Of a sum: the finer first, whose numbers the other's are shifted to."""
-        one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=lambda v: v.known)
+        one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
         return one, self.like(two, self._t.values[one.value].shape)
 
     def heads(self, match: Match) -> Iterator[Product]:
@@ -188,6 +180,8 @@ class Products:
         right = self._t.derived(
             right, islands.transposed, (heads, outputs, channels), f"{node}.turned"
         )
+        if one.known.zero_point or two.known.zero_point:
+            raise NotALayer("it multiplies two activations, and one has a zero point")
         workload = Workload("dense", rows, channels, 1, 1, outputs, epilogue=())
         for i in range(heads):
             data, weight = (
@@ -197,15 +191,20 @@ class Products:
                 for side, role in ((left, "data"), (right, "weights"))
             )
             yield Product(
-                workload, data.value, one.known, (rows, outputs), None, two.known, weight.value
-            )
+                workload, data.value, one.known, (rows, outputs), None,
+                np.array([two.known.step]), weight.value,
+            )  # fmt: skip
 
     def one_by_one(self, view: View) -> Product:
         """A depthwise convolution that multiplies by one, on whatever shape the value has."""
         shape = self._t.values[view.value].shape
         workload = passing(shape, self._blocks)
-        weight = np.ones((workload.out_channels, 1, 1, 1), np.int8)
+        weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
         return Product(workload, view.value, view.known, shape, weight)
+
+
+def _step(view: View) -> float:
+    return view.known.step
 
 
 def passing(shape: Shape, blocks: Blocks) -> Workload:
@@ -218,14 +217,14 @@ def passing(shape: Shape, blocks: Blocks) -> Workload:
     return depthwise(n, c, h, w, (1, 1), (1, 1), (0, 0, 0, 0))
 
 
-def as_packed(weight: NDArray[np.int8], image: tuple[int, ...], block: int) -> NDArray[np.int8]:
+def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
     """Weights (o, c·h·w, 1, 1) of a flattened `image` (1, c, h, w), for the image as it is packed:
     (o, ⌈c/block⌉·h·w·block, 1, 1), zero for channels that fill the last block."""
     _, c, h, w = image
     if h * w == 1:
         return weight
     blocks = -(-c // block)
-    whole = np.zeros((len(weight), blocks * block, h * w), np.int8)
+    whole = np.zeros((len(weight), blocks * block, h * w), np.int64)
     whole[:, :c] = weight.reshape(len(weight), c, h * w)
     packed = whole.reshape(len(weight), blocks, block, h * w).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(packed.reshape(len(weight), -1, 1, 1))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from networks.errors import InputError
 from networks.integer.graph import CpuIsland, IntegerGraph
+from targets.host_numbers import from_int8, to_int8
 from targets.layer import Layer, LayerShortcut, channel_axis
 from targets.reference import reference
 from targets.slices import lay_out
@@ -40,7 +41,7 @@ def run(
     run_layer = layer or by_reference
     values = dict(checked(graph, inputs))
     for name, source in graph.quantised.items():
-        values[name] = quantised(values[source], _exponent(graph, name))
+        values[name] = to_int8(values[source], graph.values[name].scale)
     places = _places(graph)
     values.update(places)
     for step in graph.steps:
@@ -93,20 +94,14 @@ def checked(graph: IntegerGraph, inputs: Mapping[str, Array]) -> dict[str, Array
     return {name: np.asarray(inputs[name]) for name in wanted}
 
 
-def quantised(values: Array, exponent: int) -> NDArray[np.int8]:
-    """int8 of any shape that counts in 2^exponent: rounded half to even, cut off at -128 and 127;
-    a NaN is 0."""
-    steps = np.rint(np.ldexp(values.astype(np.float64), -exponent))
-    integers: NDArray[np.int8] = np.nan_to_num(np.clip(steps, -128, 127)).astype(np.int8)
-    return integers
-
-
 def result(graph: IntegerGraph, output: str, values: Mapping[str, Array]) -> Array:
     """An output in its own shape and type, out of the value that it is."""
     info = next(value for value in graph.outputs if value.name == output)
     array = values[graph.results[output]]
     if array.dtype == np.int8 and info.dtype != "int8":
-        array = np.ldexp(array.astype(np.float32), info.exponent or 0)
+        array = from_int8(
+            array, info.scale or graph.values[graph.results[output]].scale, info.dtype
+        )
     return array.reshape(info.shape).astype(info.dtype)
 
 
@@ -124,6 +119,8 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         tensors["bias"] = layer.bias
     if layer.shifts is not None:
         tensors["shr_channel"] = layer.shifts
+    if layer.add is not None:
+        tensors["add"] = layer.add
     if layer.residual is not None:
         tensors["residual"] = _as_image(values[layer.residual], results_shape(layer))
     if layer.shortcut is not None:
@@ -201,9 +198,3 @@ def _flattened(image: Array, channels: int, block: int) -> Array:
     whole = np.zeros((channels // (h * w), h * w), image.dtype)
     whole[:c] = image.reshape(c, h * w)
     return whole.reshape(-1, block, h * w).transpose(0, 2, 1).reshape(1, -1, 1, 1)
-
-
-def _exponent(graph: IntegerGraph, name: str) -> int:
-    exponent = graph.values[name].exponent
-    assert exponent is not None
-    return exponent

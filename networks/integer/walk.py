@@ -1,5 +1,5 @@
-"""One walk through a quantised network: which float tensors are int8 tensors times a power of two,
-which calls become layers, and what is left to the CPU."""
+"""One walk through a quantised network: which float tensors are int8 tensors in some scale, which
+calls become layers, and what is left to the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from networks.errors import QuantisationError
-from networks.integer.arithmetic import exponent_of
+from networks.integer.arithmetic import scale_of
 from networks.integer.slices import Slices, channels_of
 from networks.relax import islands
 from networks.relax.bindings import Binding, FlatGraph, shape_of, variables
@@ -23,7 +23,7 @@ from networks.relax.chains import (
 )
 from networks.relax.islands import CpuNode, Held
 from targets.capabilities import Blocks
-from targets.layer import Value, channel_axis
+from targets.layer import Scale, Value, channel_axis
 
 Shape = tuple[int, ...]
 CONCAT, SLICE = "relax.concat", "relax.strided_slice"
@@ -31,18 +31,18 @@ CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 
 @dataclass(frozen=True)
 class View:
-    """An int8 value in another shape, its numbers in their order; `exponent` as it is read there,
-    None where nothing says it."""
+    """An int8 value in another shape, its numbers in their order; `scale` as it is read there, None
+    where nothing says it. A uint8 tensor of the model is int8 less 128."""
 
     value: str
     shape: Shape
-    exponent: int | None = None
+    scale: Scale | None = None
 
     @property
-    def known(self) -> int:
-        """The exponent of a value that has one."""
-        assert self.exponent is not None
-        return self.exponent
+    def known(self) -> Scale:
+        """The scale of a value that has one."""
+        assert self.scale is not None
+        return self.scale
 
 
 class Tensors:
@@ -78,6 +78,11 @@ class Tensors:
         self._owners[param] = name
         if dtype == "int8":
             self._views[param] = View(name, shape or ())
+        elif dtype == "uint8":
+            own = self.add(f"{name}.int8", shape or (), None)
+            self.host.add(own.name)
+            self.quantised[own.name] = name
+            self._views[param] = View(own.name, own.shape)
 
     def unique(self, name: str) -> str:
         """A name for a tensor that no other has."""
@@ -93,16 +98,16 @@ class Tensors:
         return self._views.get(var)
 
     def real(self, var: Any) -> View | None:
-        """The int8 value that a float is 2^exponent times. Raises `QuantisationError` where it is
-        some other multiple of one."""
+        """The int8 value that a float stands for. Raises `QuantisationError` where its scale is not
+        known before the network runs."""
         if var in self.errors:
             raise self.errors[var]
         found = self._views.get(var)
-        return found if found is not None and found.exponent is not None else None
+        return found if found is not None and found.scale is not None else None
 
-    def add(self, name: str, shape: Shape, exponent: int) -> Value:
-        """A new int8 value that a layer writes."""
-        value = Value(self.unique(name), shape, "int8", exponent)
+    def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
+        """A new int8 value that a layer writes, or the host."""
+        value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
         self.holders[value.name] = islands.int8_variable(value.name, shape)
         self._owners[self.holders[value.name]] = value.name
@@ -123,8 +128,8 @@ class Tensors:
         for var, view in self._views.items():
             holder = self.holders[view.value]
             if var not in self._owners:
-                integer = "int" in str(var.ty.dtype)
-                found[var] = Held(holder, view.shape, None if integer else view.exponent)
+                dtype = str(var.ty.dtype)
+                found[var] = Held(holder, view.shape, None if "int" in dtype else view.scale, dtype)
         return found
 
     def computed(self, var: Any, value: Any, node: str, name: str = "") -> str:
@@ -140,27 +145,27 @@ class Tensors:
         return name
 
     def integers(
-        self, value: Any, shape: Shape, exponent: int | None, name: str, node: str = ""
+        self, value: Any, shape: Shape, scale: Scale | None, name: str, node: str = ""
     ) -> View:
         """Int8 numbers that the CPU moves about, for a source operator or as a layer needs them;
         `value` is the expression of them."""
         var = islands.int8_variable(name, shape)
         name = self.computed(var, value, node, name)
-        self.values[name] = replace(self.values[name], exponent=exponent)
-        self._views[var] = View(name, shape, exponent)
+        self.values[name] = replace(self.values[name], scale=scale)
+        self._views[var] = View(name, shape, scale)
         return self._views[var]
 
     def derived(self, view: View, move: Callable[[Any], Any], shape: Shape, name: str) -> View:
         """A value of that shape, which `move` makes of the expression of another."""
         holder = self.holders[self.in_shape(view, view.shape, name).value]
-        return self.integers(move(holder), shape, view.exponent, name)
+        return self.integers(move(holder), shape, view.scale, name)
 
     def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
         """A value that has this shape itself, with the same numbers in their order."""
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
         expression = islands.reshaped(self.holders[view.value], shape)
-        return self.integers(expression, shape, view.exponent, name or f"{view.value}.reshaped")
+        return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def plain(self, binding: Binding) -> None:
         """A binding that is no layer: a view where it can be one, else work of the CPU."""
@@ -174,9 +179,9 @@ class Tensors:
         elif (beside := self._beside(binding)) is not None:
             self._views[var] = beside
         elif op in MOVES and (parts := self._parts(binding)) is not None:
-            replaced, exponent = parts
+            replaced, scale = parts
             value, node = islands.moved(binding.value, replaced), binding.node
-            view = self.integers(value, binding.shape or (), exponent, node, node)
+            view = self.integers(value, binding.shape or (), scale, node, node)
             self._views[var] = view
         else:
             self.computed(var, binding.value, binding.node)
@@ -191,37 +196,42 @@ class Tensors:
         var, source = binding.var, binding.args[0]
         q = quantisation(binding)
         try:
-            exponent = exponent_of(binding.node, q) if q is not None else None
+            scale = scale_of(binding.node, q) if q is not None else None
         except QuantisationError as error:
             self.errors[var] = error
-            exponent = None
+            scale = None
         view = self._views.get(source)
-        if exponent is None:
+        if scale is None:
             self.computed(var, binding.value, binding.node)
         elif view is not None and (
-            binding.op == DEQUANTISE or (view.exponent == exponent and source not in self.errors)
+            binding.op == DEQUANTISE or (view.scale == scale and source not in self.errors)
         ):
-            self._views[var] = replace(view, exponent=exponent)
-            if self.values[view.value].exponent is None:
+            self._views[var] = replace(view, scale=scale)
+            if self.values[view.value].scale is None:
                 value = self.values[view.value]
-                self.values[value.name] = replace(value, exponent=exponent)
+                self.values[value.name] = replace(value, scale=scale)
         elif binding.op == QUANTISE:
-            self._written(binding, exponent)
+            self._written(binding, scale)
         else:
             self.computed(var, binding.value, binding.node)
 
-    def _written(self, binding: Binding, exponent: int) -> None:
+    def _written(self, binding: Binding, scale: Scale) -> None:
         """Quantised by the host: a float input, or what the CPU computed."""
         var, source = binding.var, binding.args[0]
         if source in self.flat.data and source not in self._views:
-            value = self.add(binding.node, binding.shape or (), exponent)
+            value = self.add(binding.node, binding.shape or (), scale)
             self.host.add(value.name)
             self.quantised[value.name] = self._owners[source]
-            self._views[var] = View(value.name, value.shape, exponent)
+            self._views[var] = View(value.name, value.shape, scale)
+            return
+        if str(var.ty.dtype) == "uint8":
+            expression = islands.quantised(source, scale)
+            node = binding.node
+            self._views[var] = self.integers(expression, binding.shape or (), scale, node, node)
             return
         name = self.computed(var, binding.value, binding.node)
-        self.values[name] = replace(self.values[name], exponent=exponent)
-        self._views[var] = View(name, binding.shape or (), exponent)
+        self.values[name] = replace(self.values[name], scale=scale)
+        self._views[var] = View(name, binding.shape or (), scale)
 
     def _beside(self, binding: Binding) -> View | None:
         """What a concatenation or a slice is where it is a matter of addresses; else None."""
@@ -230,13 +240,13 @@ class Tensors:
         fields = getattr(binding.args[0], "fields", (binding.args[0],))
         views = [self._views.get(field) for field in fields]
         read = [view for view in views if view is not None]
-        exponents = {view.exponent for view in read}
+        scales = {view.scale for view in read}
         as_they_are = all(self.values[view.value].shape == view.shape for view in read)
-        if len(read) < len(views) or len(exponents) != 1 or not as_they_are:
+        if len(read) < len(views) or len(scales) != 1 or not as_they_are:
             return None
-        exponent = exponents.pop()
-        value = Value(binding.node, binding.shape, "int8", exponent)
-        if exponent is None or value.name in self.values:
+        scale = scales.pop()
+        value = Value(binding.node, binding.shape, "int8", scale)
+        if scale is None or value.name in self.values:
             return None
         if binding.op == CONCAT:
             axis = int(binding.value.attrs.axis) % len(value.shape)
@@ -248,25 +258,25 @@ class Tensors:
             fits = taken is not None and self.slices.taken(value, read[0].value, taken[0])
         if not fits:
             return None
-        self.add(value.name, value.shape, exponent)
-        return View(value.name, value.shape, exponent)
+        self.add(value.name, value.shape, scale)
+        return View(value.name, value.shape, scale)
 
-    def _parts(self, binding: Binding) -> tuple[dict[Any, Any], int | None] | None:
-        """The int8 variables to move in place of a binding's operands, and their exponent."""
+    def _parts(self, binding: Binding) -> tuple[dict[Any, Any], Scale | None] | None:
+        """The int8 variables to move in place of a binding's operands, and their scale."""
         replaced: dict[Any, Any] = {}
-        exponents = set()
+        scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
             return None  # numbers of int8 and of floats do not go into one tensor
         for operand in variables(binding.value):
             view = self._views.get(operand)
             if view is None or operand in self.flat.constants:
                 return None
-            exponents.add(view.exponent)
+            scales.add(view.scale)
             whole = self.in_shape(view, view.shape)
             replaced[operand] = self.holders[whole.value]
-        if len(exponents) != 1 or any(self.flat.is_constant(a) for a in replaced):
+        if len(scales) != 1 or any(self.flat.is_constant(a) for a in replaced):
             return None
-        return replaced, exponents.pop()
+        return replaced, scales.pop()
 
 
 def rows_and_channels(shape: Shape) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Int8 models with power-of-two scales: made of float ones, or of quantised ones with other scales.
+"""Int8 models: made of float ones, with scales that are powers of two, or taken as they are.
 
     model = model_with_weights("resnet18")                # or an ONNX file
     samples = read_samples(Path("images.npz"), calibration_inputs(model))
@@ -11,15 +11,14 @@ neither onnxruntime nor TVM.
 
 from __future__ import annotations
 
-from networks.quantise.existing import is_quantised
+from networks.quantise.existing import Existing, as_it_is, is_quantised
 from networks.quantise.noise import LayerNoise, OutputNoise, QuantisationReport
 from networks.quantise.prepare import int8_model, model_with_weights
 from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
-from networks.quantise.rescale import Rescaled, ScaleChange, nearest_power_of_two
 from networks.quantise.samples import Input, Samples, read_samples, seeded_samples
 
 __all__ = [
-    "Input", "LayerNoise", "Options", "OutputNoise", "QuantisationReport", "Quantised", "Rescaled",
-    "Samples", "ScaleChange", "calibration_inputs", "int8_model", "is_quantised",
-    "model_with_weights", "nearest_power_of_two", "quantise", "read_samples", "seeded_samples",
+    "Existing", "Input", "LayerNoise", "Options", "OutputNoise", "QuantisationReport", "Quantised",
+    "Samples", "as_it_is", "calibration_inputs", "int8_model", "is_quantised",
+    "model_with_weights", "quantise", "read_samples", "seeded_samples",
 ]  # fmt: skip

@@ -10,9 +10,8 @@ import onnx
 from networks import zoo
 from networks.errors import QuantisationError
 from networks.onnx_file import load_weights, read
-from networks.quantise.existing import is_quantised
+from networks.quantise.existing import Existing, as_it_is, is_quantised
 from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
-from networks.quantise.rescale import Rescaled, nearest_power_of_two
 from networks.quantise.samples import read_samples
 from networks.sources import TORCH_SUFFIXES
 from targets.errors import UnknownName
@@ -42,13 +41,13 @@ def int8_model(
     options: Options | None = None,
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Quantised | Rescaled:
+) -> Quantised | Existing:
     """A float model as `quantise` makes it of the samples in `calibration`, an NPZ file or a
-    folder; a quantised one as `nearest_power_of_two` leaves it. Raises as these and `read_samples`.
+    folder; a quantised one `as_it_is`. Raises as these and `read_samples`.
     """
     options = options or Options()
     if is_quantised(model):
-        return nearest_power_of_two(model, options.keep_float, input_shapes)
+        return as_it_is(model, options.keep_float, input_shapes)
     samples = None
     if calibration is not None:
         samples = read_samples(calibration, calibration_inputs(model, input_shapes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tvm import relax
 from networks.errors import ImportFailedError
 from networks.relax.bindings import FlatGraph, variables
 from networks.relax.failures import plain
+from targets.layer import Scale
 
 Array = NDArray[Any]
 
@@ -32,12 +33,13 @@ class CpuNode:
 
 @dataclass(frozen=True)
 class Held:
-    """A variable that is an int8 tensor in another shape, and dequantised where `exponent` is
-    given."""
+    """A variable that is an int8 tensor in another shape: dequantised where `scale` is given, 128
+    more where it is of uint8."""
 
     holder: Any
     shape: tuple[int, ...]
-    exponent: int | None = None
+    scale: Scale | None = None
+    dtype: str = "int8"
 
 
 def int8_variable(name: str, shape: Sequence[int]) -> Any:
@@ -75,6 +77,35 @@ def _replace(arg: Any, replaced: Mapping[Any, Any]) -> Any:
     if isinstance(arg, relax.Tuple):
         return relax.Tuple([_replace(field, replaced) for field in arg.fields])
     return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
+
+
+def quantised(real: Any, scale: Scale) -> Any:
+    """The expression of a float tensor in int8."""
+    return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
+
+
+def dequantised(integers: Any, scale: Scale) -> Any:
+    """The expression of an int8 tensor in float32."""
+    return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
+
+
+def as_uint8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+    """The expression of int8 + 128 as uint8; `emit` binds what comes before it."""
+    wide = emit(relax.op.astype(integers, "int16"))
+    return relax.op.astype(emit(relax.op.add(wide, relax.const(128, "int16"))), "uint8")
+
+
+def as_int8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+    """The expression of uint8 − 128 as int8; `emit` binds what comes before it."""
+    wide = emit(relax.op.astype(integers, "int16"))
+    return relax.op.astype(emit(relax.op.subtract(wide, relax.const(128, "int16"))), "int8")
+
+
+def _constants(scale: Scale) -> tuple[Any, Any]:
+    return (
+        relax.const(np.float32(scale.step), "float32"),
+        relax.const(np.int8(scale.zero_point), "int8"),
+    )
 
 
 def function_of(
@@ -118,15 +149,12 @@ def function_of(
 
 def _unpacked(builder: Any, held: Held) -> Any:
     value = held.holder
-    if held.exponent is not None:
-        scale = relax.const(np.float32(2.0**held.exponent), "float32")
-        value = relax.op.dequantize(
-            value, scale, relax.const(np.int8(0), "int8"), axis=-1, out_dtype="float32"
-        )
+    if held.scale is not None:
+        value = builder.emit(dequantised(value, held.scale))
+    elif held.dtype == "uint8":
+        value = builder.emit(as_uint8(value, builder.emit))
     if tuple(int(size) for size in held.holder.ty.shape) != held.shape:
-        value = relax.op.reshape(
-            builder.emit(value) if held.exponent is not None else value, held.shape
-        )
+        value = relax.op.reshape(value, held.shape)
     return value
 
 

@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, IRModule, StringImm
 
 from networks.integer.graph import CpuIsland, IntegerGraph
+from networks.relax import islands
 from networks.relax.module_view import ModuleView
 from targets.layer import Value
 
@@ -40,7 +41,7 @@ def rewritten(
     """The module with a `main` of the same parameters and results that runs `steps` in order."""
     others = {var: f for var, f in module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(others, attrs=module.attrs))
-    islands = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
+    functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
     old = module["main"]
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     made = _Main(builder, graph)
@@ -50,7 +51,7 @@ def rewritten(
         with builder.dataflow():
             for step in steps:
                 if isinstance(step, CpuIsland):
-                    made.island(step, islands[step.name])
+                    made.island(step, functions[step.name])
                 else:
                     made.program(step)
             results = [made.result(value) for value in graph.outputs]
@@ -121,9 +122,12 @@ class _Main:
         """The expression of an output, of its shape and type."""
         name = self._graph.results[value.name]
         found, held = self._value(name), self._graph.values[name]
-        if held.dtype == "int8" and value.dtype != "int8":
-            exponent = value.exponent if value.exponent is not None else held.exponent or 0
-            found = self._emit(relax.op.dequantize(found, *_scale(exponent), out_dtype="float32"))
+        if held.dtype == "int8" and value.dtype == "uint8":
+            found = self._emit(islands.as_uint8(found, self._emit))
+        elif held.dtype == "int8" and value.dtype != "int8":
+            scale = value.scale or held.scale
+            assert scale is not None
+            found = self._emit(islands.dequantised(found, scale))
         if held.shape != value.shape:
             found = self._emit(relax.op.reshape(found, value.shape))
         if str(found.ty.dtype) != value.dtype:
@@ -133,8 +137,12 @@ class _Main:
     def _value(self, name: str) -> Any:
         """The expression of a value; TVM quantises inputs."""
         if name not in self.known:
-            source, exponent = self._graph.quantised[name], self._graph.values[name].exponent or 0
-            expression = relax.op.quantize(self.known[source], *_scale(exponent), out_dtype="int8")
+            source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
+            if str(source.ty.dtype) == "uint8":
+                expression = islands.as_int8(source, self._emit)
+            else:
+                assert scale is not None
+                expression = islands.quantised(source, scale)
             self.known[name] = self._emit(expression)
         return self.known[name]
 
@@ -144,8 +152,3 @@ class _Main:
 
     def _emit(self, expression: Any) -> Any:
         return self._builder.emit(expression)
-
-
-def _scale(exponent: int) -> tuple[Any, Any]:
-    """The scale 2^exponent and the zero point 0."""
-    return relax.const(np.float32(2.0**exponent), "float32"), relax.const(np.int8(0), "int8")

@@ -47,7 +47,8 @@ class Region:
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
     """`insns` (n, 2) end in FINISH; `uops`, `weights`, `bias` and `add` are bytes as they lie in
-    memory. `data` and `output` say how its tensors lie in memory; `space` and `config` are the schedule."""
+    memory. `data` and `output` say how its tensors lie in memory; `space` and `config` are the
+    schedule."""
 
     layer: Layer
     lowering: Lowering

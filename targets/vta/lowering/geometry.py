@@ -283,8 +283,8 @@ def check_residual(workload: Workload, has_residuals: bool) -> None:
     before = next((k for k in kinds[:at] if k not in ADDITIONS), None)
     if before is not None:
         raise WorkloadError(
-            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which is added to the sums"
-            " themselves; put the residual first, or load it as int32 ('add')"
+            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which is added to the "
+            "sums themselves; put the residual first, or load it as int32 ('add')"
         )
 
 
@@ -295,7 +295,9 @@ def _has_residual(workload: Workload) -> bool:
 def _has(workload: Workload, *kinds: str) -> bool:
     count = sum(op.kind in kinds for op in workload.epilogue)
     if count > 1:
-        raise WorkloadError(f"{workload}: more than one '{kinds[0]}' in the epilogue; fold them first")
+        raise WorkloadError(
+            f"{workload}: more than one '{kinds[0]}' in the epilogue; fold them first"
+        )
     return count == 1
 
 

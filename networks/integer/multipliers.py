@@ -1,0 +1,94 @@
+"""Multiplications by any number, where an accelerator can only shift: the number goes into weights.
+
+A sum of products times a factor a channel is the sum of products with weights times that factor.
+Rounded to int8 alone these lose what the model's own integers have. So each is written as two int8
+weights, `coarse + fine / 2^FINE_BITS`: 16 bits, of which rounding takes next to nothing. A pass
+with the fine ones comes first and leaves a small int8 tensor, which the other adds to its sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from networks.integer.arithmetic import MAX_RESIDUAL_SHIFT, MAX_SHIFT, Integers, Real
+
+FINE_BITS = 8
+LARGEST = 127
+_SPREAD = 74.0
+"""Standard deviation of int8 data that use their whole range."""
+_SIGMAS = 6.0
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Weights times a factor: int8 of the same shape. The sums of `coarse` are shifted to the right
+    by `shift`; those of `fine`, by `fine_shift`, are an int8 tensor that counts 2^`residual` of
+    them. `decibels` is the power of the exact weights over that of what `coarse` alone loses; None
+    where it loses nothing, and then `fine` is None, too."""
+
+    coarse: NDArray[np.int8]
+    shift: int
+    fine: NDArray[np.int8] | None = None
+    fine_shift: int = 0
+    residual: int = 0
+    decibels: float | None = None
+
+
+def scaled(weight: Integers, factors: Real) -> Scaled | None:
+    """Weights (o, …) times factors, (1,) or (o,), as large as int8 allows; None where no right
+    shift reaches them."""
+    along = factors.reshape(-1, *[1] * (weight.ndim - 1))
+    exact = weight * along
+    largest = float(np.abs(exact).max(initial=0.0))
+    shift = MAX_SHIFT if largest == 0 else min(MAX_SHIFT, math.floor(math.log2(LARGEST / largest)))
+    if shift < 0:
+        return None
+    exact = exact * 2.0**shift
+    coarse = np.rint(exact)
+    left = exact - coarse
+    fine = np.clip(np.rint(left * (1 << FINE_BITS)), -128, 127)
+    if not fine.any():
+        return Scaled(coarse.astype(np.int8), shift)
+    k = _residual_shift(fine.reshape(len(fine), -1))
+    if k > MAX_RESIDUAL_SHIFT:
+        return None
+    return Scaled(
+        coarse.astype(np.int8), shift, fine.astype(np.int8), FINE_BITS + k, k,
+        10 * math.log10(float(np.sum(exact**2)) / float(np.sum(left**2))),
+    )  # fmt: skip
+
+
+def _residual_shift(fine: Real) -> int:
+    """By how many bits int8 has to be coarser than the sums to hold those of fine weights (o, …):
+    at the worst, or, for many weights, at six standard deviations of what data do to them."""
+    worst = 128 * np.abs(fine).sum(axis=1)
+    likely = _SIGMAS * _SPREAD * np.sqrt((fine**2).sum(axis=1)) + 128 * np.abs(fine.sum(axis=1))
+    reach = float(np.minimum(worst, likely).max()) / (1 << FINE_BITS)
+    return max(0, math.ceil(math.log2(reach / LARGEST))) if reach > 0 else 0
+
+
+def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
+    """Two factors as integers up to 127 over a power of two: (weight of one, weight of two, right
+    shift), as fine as int8 allows; None where no right shift reaches them."""
+    shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / max(one, two))))
+    if shift < 0:
+        return None
+    first, second = (round(math.ldexp(factor, shift)) for factor in (one, two))
+    return (first, second, shift) if min(first, second) > 0 else None
+
+
+def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8], int] | None:
+    """The taps (height, width) that average a window and multiply by a factor: integers whose sum
+    is factor · 2^shift, as equal as can be, the larger ones spread evenly; and the shift. None
+    where no right shift reaches it."""
+    taps = height * width
+    shift = min(MAX_SHIFT, math.floor(math.log2(LARGEST * taps / factor)))
+    if shift < 0:
+        return None
+    total = round(math.ldexp(factor, shift))
+    ends = np.arange(taps + 1, dtype=np.int64) * total // taps
+    return np.diff(ends).astype(np.int8).reshape(height, width), shift
