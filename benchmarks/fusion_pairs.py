@@ -107,7 +107,7 @@ def problem_of(network: str, target_name: str) -> Problem:
     """What may be fused in a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(network, Path(), target=target_name)
-    graph, _, _ = integer_network(options, target, apart=True)
+    graph = integer_network(options, target, apart=True).graph
     return Problem(graph, target)
 
 

@@ -78,7 +78,7 @@ def problem_of(asked: ToDecide) -> Problem:
         per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
         seed=options.seed,
     )  # fmt: skip
-    graph, _, _ = integer_network(build, asked.target, apart=True)
+    graph = integer_network(build, asked.target, apart=True).graph
     return Problem(graph, asked.target)
 
 

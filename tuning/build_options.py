@@ -13,7 +13,9 @@ DEFAULT_TRIALS = 16
 class BuildOptions:
     """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
     many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare`
-    refuses what the CPU would have to compute."""
+    refuses what the CPU would have to compute. A model with scales that no shifts reach is `exact`,
+    or takes one pass a layer. `tolerance` bounds the relative error of the outputs; None takes the
+    default for the kind of model (`networks.artefact.accuracy`)."""
 
     model: str
     out: Path
@@ -25,4 +27,6 @@ class BuildOptions:
     per_channel: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bare: bool = False
+    exact: bool = True
+    tolerance: float | None = None
     seed: int = 0

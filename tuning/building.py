@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from networks import artefact
 from networks.artefact import ArtefactError
+from networks.artefact.accuracy import OF_FLOAT, OF_QUANTISED
 from networks.errors import ModelFileError
 from targets.base import Target
 from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
-from targets.files import Json
+from targets.files import Json, as_object
 from targets.printable import printable
 from targets.registry import check_target, kind_of, make_target
 from tuning.build_options import BuildOptions
@@ -22,6 +25,8 @@ from tuning.labels import labels_of
 from tuning.picks import PickError, Progress, pool_rule, read_picks, tuned_picks
 
 if TYPE_CHECKING:
+    import onnx
+
     from networks.accelerator import Accelerator, EpilogueMode
     from networks.integer.graph import IntegerGraph
     from networks.integer.pooling import PoolRule
@@ -55,8 +60,9 @@ def build_artefact(
 
         return BuiltArtefact(*build_library(options, target, say, progress))
     say("quantising")
-    graph, notes, warnings = integer_network(options, target)
-    artefact.check(graph, target, options.out, bare=options.bare)
+    made = integer_network(options, target)
+    graph = made.graph
+    artefact.check_possible(graph, target, options.out, bare=options.bare)
     say("choosing schedules")
     workloads = artefact.canonical_workloads(graph)
     if options.schedules is not None:
@@ -68,10 +74,11 @@ def build_artefact(
         picks = tuned_picks(workloads, target, options.trials, options.seed, progress)
     say("linking")
     manifest = artefact.build(
-        graph, picks, target, kind_of(options.target)[0].name, options.out, notes=notes,
-        bare=options.bare,
+        graph, picks, target, kind_of(options.target)[0].name, options.out,
+        notes={"quantisation": made.quantisation}, bare=options.bare,
+        check=artefact.check_of(made.source, made.samples), tolerance=made.tolerance,
     )  # fmt: skip
-    return BuiltArtefact(manifest, warnings)
+    return BuiltArtefact(manifest, made.warnings)
 
 
 def check(options: BuildOptions) -> None:
@@ -96,10 +103,23 @@ def check(options: BuildOptions) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class IntegerNetwork:
+    """A network in integers: how it was quantised, as the manifest states it, warnings, and by what
+    its outputs are judged: the model it came from, samples, and the bound on the relative error."""
+
+    graph: IntegerGraph
+    quantisation: Json
+    warnings: tuple[str, ...]
+    source: onnx.ModelProto
+    samples: Sequence[Mapping[str, NDArray[Any]]]
+    tolerance: float
+
+
 def integer_network(
     options: BuildOptions, target: Target, *, apart: bool = False
-) -> tuple[IntegerGraph, dict[str, Json], tuple[str, ...]]:
-    """The network in integers for a target, how it was quantised for the manifest, and warnings.
+) -> IntegerNetwork:
+    """The network in integers for a target.
     What runs together is as `options.schedules` says, or nothing that may be `apart`. Raises
     `ArtefactError` for a target that runs no programs of ours, `PickError` for schedules of what is
     fused otherwise."""
@@ -110,34 +130,35 @@ def integer_network(
     from networks.accelerator import Accelerator
     from networks.extract import unfold_for
     from networks.integer.extraction import integer_graph
-    from networks.quantise import Options, Quantised, int8_model, model_with_weights
+    from networks.quantise import Options, Quantised, int8_model, model_with_weights, samples_for
 
     mode: EpilogueMode = "per-channel" if options.per_channel else "full"
     accelerator = Accelerator.of(target, mode)
     model = model_with_weights(options.model, options.seed)
     on_cpu = (*options.keep_float, *_cheaper_on_cpu(options, accelerator))
+    samples = samples_for(model, options.calibration, options.input_shapes)
     made = int8_model(
-        model, options.calibration,
-        Options(keep_float=on_cpu, per_channel=options.per_channel),
+        model, samples, Options(keep_float=on_cpu, per_channel=options.per_channel),
         input_shapes=options.input_shapes,
     )  # fmt: skip
-    warnings: tuple[str, ...] = ()
-    if isinstance(made, Quantised):
-        quantisation = made.report.to_json()
-        warnings = made.report.warnings
-    else:
-        quantisation = made.to_json()
+    is_float = isinstance(made, Quantised)
+    warnings = made.report.warnings if isinstance(made, Quantised) else ()
+    quantisation = made.report.to_json() if isinstance(made, Quantised) else made.to_json()
     name = Path(options.model).stem
     labels = None if apart or options.schedules is None else labels_of(options.schedules)
     free = apart or labels is not None
     graph = integer_graph(
         made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
         keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
-        pool=None if free else _pool_rule(options, target, accelerator),
+        pool=None if free else _pool_rule(options, target, accelerator), exact=options.exact,
     )  # fmt: skip
+    if graph.lost:
+        quantisation = {**as_object(quantisation), "rounded_weights_decibels": dict(graph.lost)}
     if labels is not None and options.schedules is not None:
         graph = _labelled(graph, labels, options.schedules / FUSION)
-    return graph, {"quantisation": quantisation}, warnings
+    default = OF_FLOAT if is_float else OF_QUANTISED
+    tolerance = default if options.tolerance is None else options.tolerance
+    return IntegerNetwork(graph, quantisation, warnings, model, samples.feeds, tolerance)
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:

@@ -58,6 +58,21 @@ def build(
             "pays; more accurate, and a cycle more for every 16 values.",
         ),
     ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest relative error of the outputs against onnxruntime on the source model.  "
+            "[default: 0.1 for a quantised model, 0.5 for a float one]",
+            min=0,
+        ),
+    ] = None,
+    one_pass: Annotated[
+        bool,
+        typer.Option(
+            "--one-pass", help="Round the weights of a quantised model anew instead of computing "
+            "its scales exactly in two passes a layer: faster, less accurate.",
+        ),
+    ] = False,
     shape: InputShape = None,
     bare: Annotated[
         bool,
@@ -80,6 +95,7 @@ def build(
         model=model, out=out, target=target, schedules=schedules,
         trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
         per_channel=per_channel, input_shapes=read_input_shapes(shape), bare=bare,
+        exact=not one_pass, tolerance=tolerance,
     )  # fmt: skip
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
@@ -164,10 +180,10 @@ def _run_library(
 
 
 def verify(folder: Folder, as_json: AsJson = False) -> None:
-    """Run every layer on random data and compare it with plain arithmetic; of a library also the
-    whole network, with what its source model gives."""
+    """Compare the whole network with its source model on stored samples, and every layer with plain
+    arithmetic on random data."""
     from cli.interrupts import interruptible
-    from cli.views.artefact import checks_json, show_checks
+    from cli.views.artefact import checks_json, show_accuracy, show_checks
     from cli.views.terminal import Terminal
     from networks.artefact import CompiledArtefact, load
 
@@ -175,12 +191,14 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
     if isinstance(artefact, CompiledArtefact):
         _verify_library(artefact, as_json=as_json)
         return
-    checks = interruptible(lambda: list(artefact.verify()))
+    checks, whole = interruptible(lambda: (list(artefact.verify()), artefact.accuracy()))
+    found = checks_json(artefact, checks, whole)
     if as_json:
-        typer.echo(json.dumps(checks_json(artefact, checks), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         show_checks(artefact, checks, Terminal())
-    if any(check.wrong for check in checks):
+        show_accuracy(artefact, whole, Terminal())
+    if not found["right"]:
         raise typer.Exit(1)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cli.views.terminal import ruled_table, say
-from reports.building import built_lines
+from reports.building import accuracy_line, built_lines
 from reports.figures import mega, milliseconds, percent, plural
 from targets.files import Json
 
 if TYPE_CHECKING:
-    from networks.artefact import Artefact, Profile
+    from networks.artefact import Accuracy, Artefact, Profile
     from targets.built import LayerCheck
 
 MEBI = 1 << 20
@@ -87,12 +87,27 @@ def show_checks(artefact: Artefact, checks: Sequence[LayerCheck], console: Conso
     )
 
 
-def checks_json(artefact: Artefact, checks: Sequence[LayerCheck]) -> dict[str, Json]:
+def show_accuracy(artefact: Artefact, whole: Accuracy | None, console: Console) -> None:
+    """How far the whole network's outputs are from its source model's."""
+    if whole is None:
+        say(console, f"{artefact.name} holds no outputs of its source model to compare with")
+        return
+    say(console, accuracy_line(whole.to_json()))
+    if not whole.is_right:
+        say(console, "its outputs are WRONG: build it again, with real samples (--calibration)")
+
+
+def checks_json(
+    artefact: Artefact, checks: Sequence[LayerCheck], whole: Accuracy | None
+) -> dict[str, Json]:
     """The same for programs."""
     layers: Sequence[Json] = [
         {"name": artefact.rows[c.layer].name, "values": c.values, "wrong": c.wrong} for c in checks
     ]
-    return {"right": all(not check.wrong for check in checks), "layers": layers}
+    right = all(not check.wrong for check in checks) and (whole is None or whole.is_right)
+    return {
+        "right": right, "layers": layers, "network": None if whole is None else whole.to_json()
+    }  # fmt: skip
 
 
 def _line(artefact: Artefact, spent: Profile) -> str:

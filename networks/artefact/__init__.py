@@ -7,13 +7,25 @@ artefact = load(Path("art"))
 outputs, profile = artefact.run({"image": array})
 """
 
-from networks.artefact.build import build, canonical_workloads, check, in_the_way
+from networks.artefact.accuracy import Accuracy, Check, check_of
+from networks.artefact.build import build, canonical_workloads, check_possible, in_the_way
 from networks.artefact.compiled import CompiledArtefact
 from networks.artefact.errors import ArtefactError
 from networks.artefact.load import Artefact, load
 from networks.artefact.run import LayerTime, Profile
 
 __all__ = [
-    "Artefact", "ArtefactError", "CompiledArtefact", "LayerTime", "Profile", "build",
-    "canonical_workloads", "check", "in_the_way", "load",
+    "Accuracy",
+    "Artefact",
+    "ArtefactError",
+    "Check",
+    "CompiledArtefact",
+    "LayerTime",
+    "Profile",
+    "build",
+    "canonical_workloads",
+    "check_of",
+    "check_possible",
+    "in_the_way",
+    "load",
 ]  # fmt: skip

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from networks.artefact.accuracy import CHECK_FILE, OF_FLOAT, Check, accuracy, refuse
 from networks.artefact.errors import ArtefactError
 from networks.artefact.folder import in_the_way, write_folder
+from networks.artefact.load import CPU_LIBRARY, Artefact
 from targets.base import Target
 from targets.built import Built, HostStep, LayerGraph, Pick
 from targets.capabilities import Builds, HasSpecification, capability
-from targets.files import Json
+from targets.files import Json, as_list, as_object
 from targets.layer import Layer, Value
 from targets.workload import Workload, canonical
 
 if TYPE_CHECKING:
     from networks.integer.graph import CpuIsland, IntegerGraph
-
-CPU_LIBRARY = "cpu/islands.so"
 
 
 def build(
@@ -31,15 +31,19 @@ def build(
     *,
     notes: Mapping[str, Json] | None = None,
     bare: bool = False,
+    check: Check | None = None,
+    tolerance: float = OF_FLOAT,
 ) -> Mapping[str, Json]:
-    """Write an artefact to `out` and return its manifest; `schedules` has one for each of
+    """Write an artifact to `out` and return its manifest; `schedules` has one for each of
     `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
-    `notes` are further entries of the manifest, such as how the model was quantised.
+    `notes` are further entries of the manifest, such as how the model was quantised. The artifact
+    is run on the inputs of `check` before it is written.
 
-    Raises `ArtefactError` for a target that builds nothing, a folder with other files, and, if it
-    is to be `bare`, work left to the CPU; `WorkloadError` for what no board could load.
+    Raises `ArtefactError` for a target that builds nothing, a folder with other files, outputs
+    further from those of `check` than `tolerance` (of their size), and, if it is to be `bare`, work
+    left to the CPU; `WorkloadError` for what no board could load.
     """
-    builds = check(graph, target, out, bare=bare)
+    builds = check_possible(graph, target, out, bare=bare)
     made = builds.build(layer_graph(graph), schedules)
     if bare and made.why_not_bare:
         raise ArtefactError(f"--bare: {made.why_not_bare}; leave out --bare")
@@ -47,11 +51,19 @@ def build(
     if graph.islands:
         files[CPU_LIBRARY] = _library(graph)
     manifest = _manifest(graph, made, target, target_kind, notes or {})
+    if check is not None:
+        layers = [as_object(row) for row in as_list(manifest["layers"])]
+        library = files.get(CPU_LIBRARY)
+        artefact = Artefact(manifest, builds.open(files, layers), library)
+        found = accuracy(check, artefact.infer, tolerance, artefact.zero_points)
+        refuse(found, graph.name)
+        files[CHECK_FILE] = check.packed()
+        manifest["accuracy"] = found.to_json()
     write_folder(out, files, manifest)
     return manifest
 
 
-def check(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
+def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
     """Who builds it. Raises `ArtefactError` as `build` does, before any schedule is needed."""
     problem = in_the_way(out)
     if problem:
@@ -207,4 +219,4 @@ def _value(value: Value) -> dict[str, Json]:
     return {"shape": list(value.shape), "dtype": value.dtype, "scale": step, "zero_point": zero}
 
 
-__all__ = ["build", "canonical_workloads", "check", "in_the_way", "layer_graph"]
+__all__ = ["build", "canonical_workloads", "check_possible", "in_the_way", "layer_graph"]

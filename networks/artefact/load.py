@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from networks.artefact.build import CPU_LIBRARY
+from networks.artefact.accuracy import CHECK_FILE, Accuracy, accuracy, unpacked
 from networks.artefact.compiled import KIND as LIBRARY_KIND
 from networks.artefact.compiled import CompiledArtefact
 from networks.artefact.errors import ArtefactError
@@ -30,16 +30,20 @@ from targets.files import Json, as_int, as_list, as_number, as_object, as_text
 from targets.layer import Scale, Value
 from targets.registry import rebuild
 
+CPU_LIBRARY = "cpu/islands.so"
+
 
 class Artefact:
     """A network in memory, as it was built. `manifest` is what the folder says of it."""
 
     def __init__(
-        self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None
-    ) -> None:
+        self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None,
+        check: bytes | None = None,
+    ) -> None:  # fmt: skip
         self.manifest = manifest
         self.program = program
         self._library = library
+        self._check = check
         self._order = _order(manifest)
         self.rows = tuple(_row(as_object(row)) for row in as_list(manifest["layers"]))
         self.clock_hz = _clock(manifest)
@@ -87,6 +91,31 @@ class Artefact:
             self.clock_hz, cpu_seconds or {},
         )  # fmt: skip
 
+    @property
+    def zero_points(self) -> dict[str, int]:
+        """What stands for 0 in the outputs that are of integers with a scale, in their own type."""
+        outputs = [value for value in self.outputs if value.dtype in ("int8", "uint8")]
+        return {
+            value.name: value.scale.zero_point + (128 if value.dtype == "uint8" else 0)
+            for value in outputs
+            if value.scale is not None
+        }
+
+    def accuracy(self) -> Accuracy | None:
+        """The whole network on the samples it holds, against what its source model gives for them;
+        None where it holds none. Raises `ArtefactError` where they are damaged."""
+        if self._check is None:
+            return None
+        said = as_object(self.manifest["accuracy"])
+        names = [[value.name for value in values] for values in (self.inputs, self.outputs)]
+        try:
+            check = unpacked(self._check, *names)
+        except (KeyError, ValueError) as error:
+            raise ArtefactError(
+                f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
+            ) from None
+        return accuracy(check, self.infer, as_number(said["tolerance"]), self.zero_points)
+
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Every layer's program, as it stands in its stream, against plain integer arithmetic with
         the weights that the artefact holds."""
@@ -118,7 +147,9 @@ def load(folder: Path) -> Artefact | CompiledArtefact:
         if builds is None:
             raise ArtefactError(f"{folder} is for {target.name}, which runs no programs of ours")
         layers = [as_object(row) for row in as_list(manifest["layers"])]
-        return Artefact(manifest, builds.open(files, layers), files.get(CPU_LIBRARY))
+        return Artefact(
+            manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE)
+        )
     except ArtefactError:
         raise
     except TilewrightError as error:

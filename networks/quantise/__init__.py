@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from networks.quantise.existing import Existing, as_it_is, is_quantised
 from networks.quantise.noise import LayerNoise, OutputNoise, QuantisationReport
-from networks.quantise.prepare import int8_model, model_with_weights
+from networks.quantise.prepare import int8_model, model_with_weights, samples_for
 from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
 from networks.quantise.samples import Input, Samples, read_samples, seeded_samples
 
 __all__ = [
     "Existing", "Input", "LayerNoise", "Options", "OutputNoise", "QuantisationReport", "Quantised",
     "Samples", "as_it_is", "calibration_inputs", "int8_model", "is_quantised",
-    "model_with_weights", "quantise", "read_samples", "seeded_samples",
+    "model_with_weights", "quantise", "read_samples", "samples_for",
+    "seeded_samples",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from networks.errors import QuantisationError
 from networks.onnx_file import load_weights, read
 from networks.quantise.existing import Existing, as_it_is, is_quantised
 from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
-from networks.quantise.samples import read_samples
+from networks.quantise.samples import Samples, default_samples, read_samples
 from networks.sources import TORCH_SUFFIXES
 from targets.errors import UnknownName
 
@@ -37,18 +37,27 @@ def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
 
 def int8_model(
     model: onnx.ModelProto,
-    calibration: Path | None = None,
+    samples: Samples | None = None,
     options: Options | None = None,
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Quantised | Existing:
-    """A float model as `quantise` makes it of the samples in `calibration`, an NPZ file or a
-    folder; a quantised one `as_it_is`. Raises as these and `read_samples`.
-    """
+    """A float model as `quantise` makes it of samples; a quantised one `as_it_is`. Raises as
+    these."""
     options = options or Options()
     if is_quantised(model):
         return as_it_is(model, options.keep_float, input_shapes)
-    samples = None
-    if calibration is not None:
-        samples = read_samples(calibration, calibration_inputs(model, input_shapes))
     return quantise(model, samples, options, input_shapes=input_shapes)
+
+
+def samples_for(
+    model: onnx.ModelProto,
+    calibration: Path | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Samples:
+    """The samples in `calibration`, an NPZ file or a folder; else the network's own, or seeded
+    ones. Raises as `read_samples` and `calibration_inputs`."""
+    inputs = calibration_inputs(model, input_shapes)
+    if calibration is not None:
+        return read_samples(calibration, inputs)
+    return default_samples(model, inputs)

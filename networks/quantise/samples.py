@@ -66,8 +66,8 @@ def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
 
 
 def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
-    """Standard-normal arrays for float inputs; for integers, rows of the table they pick from, or
-    0 and 1. The same seed gives the same samples; they carry a warning."""
+    """Standard-normal arrays for float inputs; for integers, rows of the table they pick from, any
+    value of eight bits, or 0 and 1. The same seed gives the same samples; they carry a warning."""
     random = np.random.default_rng([seed, 0x5A])
     feeds = tuple({each.name: _drawn(each, random) for each in inputs} for _ in range(count))
     return Samples(feeds, SEEDED_WARNING.format(count=count))
@@ -206,6 +206,9 @@ def _drawn(each: Input, random: np.random.Generator) -> NDArray[Any]:
         return random.standard_normal(each.shape).astype(each.dtype)
     if each.dtype.kind == "b":
         return np.ones(each.shape, each.dtype)
+    if each.dtype.itemsize == 1 and not each.categories:  # a quantised tensor, not a flag or a row
+        info = np.iinfo(each.dtype)
+        return random.integers(info.min, info.max + 1, each.shape).astype(each.dtype)
     return random.integers(0, each.categories or 2, each.shape).astype(each.dtype)
 
 

@@ -35,7 +35,7 @@ def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph,
     """A network in integers, and its artefact with the schedules that are estimated best."""
     target = make_target(TARGET)
     options = BuildOptions(name, out, TARGET, per_channel=per_channel)
-    graph, _, _ = integer_network(options, target)
+    graph = integer_network(options, target).graph
     picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
     artefact.build(graph, picks, target, "vta", out)
     return graph, artefact.load(out)

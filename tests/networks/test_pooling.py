@@ -120,7 +120,7 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
     tuned = networks.load(name).workloads_on(Accelerator.of(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
-    graph, _, _ = integer_network(BuildOptions(name, tmp_path / "art"), target)
+    graph = integer_network(BuildOptions(name, tmp_path / "art"), target).graph
     built = artefact.canonical_workloads(graph)
     of_both = [
         {canonical(padded(workload, graph.blocks)) for workload in found if workload.pool}
