@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.host_numbers import from_int8, to_int8
 from targets.vta.board.forms import Packing, pack, unpack
 from targets.vta.board.program import BoardProgram, Port
 from targets.vta.board.relocate import relocated
@@ -119,7 +120,7 @@ def port_block(port: Port, program: BoardProgram) -> int:
 def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
     """The bytes of a tensor, of the port's shape, as they lie in memory, (bytes,). A float one is
     quantised by the port's scale."""
-    values = quantised(port, tensor).reshape(port.shape)
+    values = to_int8(tensor, port.scale).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
     return pack(packing_of(port, program), program.spec.machine, values)
@@ -130,27 +131,4 @@ def unpack_port(port: Port, program: BoardProgram, raw: NDArray[np.int8]) -> NDA
     step · (value − zero point) in float32, a uint8 one the value plus 128."""
     packing, m = packing_of(port, program), program.spec.machine
     values = unpack(packing, m, raw, port.shape)
-    if port.dtype == "int8":
-        return values
-    if port.dtype == "uint8":
-        return values.view(np.uint8) ^ np.uint8(0x80)
-    step, zero_point = port.scale
-    counts = (values.astype(np.int16) - np.int16(zero_point)).astype(np.float32)
-    with np.errstate(over="ignore"):
-        scaled: NDArray[np.generic] = (counts * np.float32(step)).astype(port.dtype)
-    return scaled
-
-
-def quantised(port: Port, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """A host's tensor as int8, in its own shape: uint8 is 128 more; anything else is quantised as
-    ONNX's QuantizeLinear says, round(x / step) + zero point in float32, halves to even, saturated.
-    NaN is the zero point."""
-    if tensor.dtype == np.int8:
-        return tensor.astype(np.int8, copy=False)
-    if tensor.dtype == np.uint8:
-        return (tensor.astype(np.uint8, copy=False) ^ np.uint8(0x80)).view(np.int8)
-    step, zero_point = port.scale
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        counts = np.rint(tensor.astype(np.float32) / np.float32(step))
-    counts = np.where(np.isnan(counts), np.float32(0), counts) + np.float32(zero_point)
-    return np.clip(counts, -128, 127).astype(np.int8)
+    return from_int8(values, port.scale, port.dtype)
