@@ -32,6 +32,9 @@ class LayerGraph:
     tensor; `stored_as`, for one that the host gives out, the tensor it becomes as it is unpacked.
     `outputs` names the values of layers that the host reads in the end, `host_work` what it then
     has to do beside unpacking them. `slices` are the values that lie inside others.
+    `inputs` and `results` are the tensors of the host that the whole network takes and gives, in
+    the order in which a caller passes them, those that nothing reads among them; None: what layers
+    take and give, in the order of first use.
     """
 
     steps: tuple[Layer | HostStep, ...]
@@ -41,6 +44,8 @@ class LayerGraph:
     stored_as: Mapping[str, Value]
     host_work: tuple[str, ...] = ()
     slices: tuple[ChannelSlice, ...] = ()
+    inputs: tuple[Value, ...] | None = None
+    results: tuple[Value, ...] | None = None
 
     @property
     def layers(self) -> tuple[Layer, ...]:

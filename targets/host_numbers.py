@@ -16,16 +16,16 @@ OF_UINT8 = np.uint8(0x80)
 def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:
     """A host's tensor of any shape as int8. Floats as ONNX's QuantizeLinear does it in float32:
     divided by the step, rounded half to even, from the zero point, cut off at −128 and 127; a NaN
-    is 0. uint8 less 128; int8 as it is."""
+    is the zero point. uint8 less 128; int8 as it is."""
     if values.dtype == np.int8:
         return values
     if values.dtype == np.uint8:
         return (values ^ OF_UINT8).view(np.int8)
     assert scale is not None
     with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.rint(values.astype(np.float32) / np.float32(scale.step)) + scale.zero_point
-    integers: NDArray[np.int8] = np.nan_to_num(np.clip(steps, -128, 127)).astype(np.int8)
-    return integers
+        steps = np.rint(values.astype(np.float32) / np.float32(scale.step))
+    from_zero = np.where(np.isnan(steps), np.float32(0), steps) + np.float32(scale.zero_point)
+    return np.clip(from_zero, -128, 127).astype(np.int8)
 
 
 def from_int8(values: NDArray[np.int8], scale: Scale | None, dtype: str) -> NDArray[Any]:
@@ -36,5 +36,6 @@ def from_int8(values: NDArray[np.int8], scale: Scale | None, dtype: str) -> NDAr
     if dtype == "uint8":
         return values.view(np.uint8) ^ OF_UINT8
     assert scale is not None
-    real = (values.astype(np.float32) - scale.zero_point) * np.float32(scale.step)
+    with np.errstate(over="ignore"):
+        real = (values.astype(np.float32) - scale.zero_point) * np.float32(scale.step)
     return real.astype(dtype, copy=False)

@@ -120,7 +120,7 @@ def layer_graph(graph: IntegerGraph) -> LayerGraph:
     )
     return LayerGraph(
         tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored, by_host,
-        graph.slices,
+        graph.slices, graph.inputs, graph.outputs,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from targets.board import EXPECTED, INPUT
 from targets.built import LayerGraph
 from targets.errors import WorkloadError
 from targets.files import digest
-from targets.layer import Layer, LayerShortcut, Value
+from targets.layer import Layer, LayerShortcut, Scale, Value
 from targets.reference import of_shortcut
 from targets.vta.board.build import linked
 from targets.vta.board.forms import data_packing, output_packing
@@ -69,7 +69,7 @@ def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
         except WorkloadError as error:
             found.add_none(str(error))
             continue
-        order = [port.name for port in made.board.steps[0].loads]
+        order = [value.name for value in made.board.inputs]
         files[INPUT] = b"".join(tensors[name].astype(np.int8).tobytes() for name in order)
         files[EXPECTED] = expected
         found.add(files)
@@ -144,5 +144,5 @@ def _graph(workload: Workload) -> LayerGraph:
     if w.shortcut is not None:
         image = w.shortcut.height, w.shortcut.width
         shapes["shortcut_data"] = w.batch, w.shortcut.in_channels, *image
-    values = {name: Value(name, shape, exponent=0) for name, shape in shapes.items()}
+    values = {name: Value(name, shape, scale=Scale(1.0)) for name, shape in shapes.items()}
     return LayerGraph((), values, ("output",), {}, {})

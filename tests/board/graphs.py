@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.built import HostStep, LayerGraph, Pick
-from targets.layer import Layer, Value
+from targets.layer import Layer, Scale, Value
 from targets.unfold import Unfold
 from targets.vta.lowering.tensors import reference
 from targets.vta.spec import VtaSpec
@@ -136,7 +136,8 @@ def layer(
 
 def values(**shapes: Sequence[int]) -> dict[str, Value]:
     """int8 tensors of one scale."""
-    return {name: Value(name, tuple(shape), "int8", -5) for name, shape in shapes.items()}
+    scale = Scale.power_of_two(-5)
+    return {name: Value(name, tuple(shape), "int8", scale) for name, shape in shapes.items()}
 
 
 def graph(

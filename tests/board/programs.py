@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.layer import Scale
 from targets.unfold import Unfold
 from targets.vta.board.program import (
     RELOCATION,
@@ -17,6 +18,7 @@ from targets.vta.board.program import (
     PortForm,
     Segment,
     Step,
+    crossing,
 )
 from targets.vta.isa import ACC, INP, LOAD, OUT, STORE, UOP, WGT
 from targets.vta.lowering.batch import Lowering
@@ -61,12 +63,18 @@ def one_layer(
     )
 
 
-def with_float_ports(made: Made, in_exponent: int, out_exponent: int) -> BoardProgram:
-    """The same program with float32 tensors on the host."""
+def with_ports(made: Made, data: Scale, out: Scale, dtype: str = "float32") -> BoardProgram:
+    """The same program with tensors of another type on the host."""
     step = made.program.steps[0]
-    loads = tuple(replace(port, dtype="float32", exponent=in_exponent) for port in step.loads)
-    stores = tuple(replace(port, dtype="float32", exponent=out_exponent) for port in step.stores)
-    return replace(made.program, steps=[Step(0, loads, stores)])
+    loads = tuple(replace(port, dtype=dtype, scale=data) for port in step.loads)
+    stores = tuple(replace(port, dtype=dtype, scale=out) for port in step.stores)
+    return with_steps(made.program, Step(0, loads, stores))
+
+
+def with_steps(program: BoardProgram, *steps: Step) -> BoardProgram:
+    """The same program with other ports, of which all are inputs and outputs."""
+    inputs, outputs = crossing(steps)
+    return replace(program, steps=steps, inputs=inputs, outputs=outputs)
 
 
 def _program(
@@ -102,11 +110,13 @@ def _program(
     out_shape: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
     if w.operator == "dense":
         in_shape, out_shape = in_shape[:2], out_shape[:2]
+    step = Step(
+        0, (Port("data", in_shape, "int8", Scale(1.0), form, 3, HEAD, fold),),
+        (Port("out", out_shape, "int8", Scale(1.0), form, 3, out_at),),
+    )  # fmt: skip
     return BoardProgram(
         spec, insns, relocations, words, np.concatenate([bias, weights]), buffers,
-        [Segment(0, len(insns))],
-        [Step(0, (Port("data", in_shape, "int8", 0, form, 3, HEAD, fold),),
-              (Port("out", out_shape, "int8", 0, form, 3, out_at),))],
+        [Segment(0, len(insns))], [step], *crossing([step]),
     )  # fmt: skip
 
 

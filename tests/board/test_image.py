@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from targets.layer import Scale, Value
 from targets.unfold import Unfold
+from targets.vta.board.bare import why_not_bare
 from targets.vta.board.bounds import BoardError
 from targets.vta.board.image import (
     CONSTANTS,
@@ -19,7 +21,6 @@ from targets.vta.board.image import (
     image_files,
     is_bare,
     read_image,
-    why_not_bare,
 )
 from targets.vta.board.program import BoardProgram, Buffer, Port, Segment, Step
 from targets.vta.spec import VtaSpec
@@ -44,6 +45,7 @@ def test_a_program_is_read_as_it_was_written(program: BoardProgram) -> None:
     assert list(read.buffers) == list(program.buffers)
     assert list(read.segments) == list(program.segments)
     assert list(read.steps) == list(program.steps)
+    assert (read.inputs, read.outputs) == (program.inputs, program.outputs)
     assert isinstance(read.steps[0].loads[0].unfold, Unfold)
     assert image_files(read) == files
     assert is_bare(files[NETWORK])
@@ -51,8 +53,8 @@ def test_a_program_is_read_as_it_was_written(program: BoardProgram) -> None:
 
 def test_steps_with_work_between_them_are_kept_and_not_bare(program: BoardProgram) -> None:
     step = program.steps[0]
-    data = replace(step.loads[0], name="β", dtype="int64", unfold=None, exponent=-300)
-    weights = Port("k", (4, 5, 6), "int8", -3, "weights", 3, 0)
+    data = replace(step.loads[0], name="β", dtype="int64", unfold=None)
+    weights = Port("k", (4, 5, 6), "int8", Scale(0.75, 3), "weights", 3, 0)
     wide = replace(
         program, steps=[step, Step(0, (weights,), ()), Step(0, (data,), step.stores)],
         buffers=[*program.buffers[:3], Buffer("tensors", "activations", 1 << 16)],
@@ -63,7 +65,7 @@ def test_steps_with_work_between_them_are_kept_and_not_bare(program: BoardProgra
     assert "3 steps" in why_not_bare(wide)
     for steps, why in [
         ([Step(0, (weights,), ())], "the host must pack k as weights"),
-        ([Step(0, (data,), ())], "β is int64, neither int8 nor float32"),
+        ([Step(0, (data,), ())], "β is int64, neither int8, uint8 nor float32"),
     ]:
         assert why_not_bare(replace(wide, steps=steps)) == why
     assert why_not_bare(program, ["softmax", "resize"]) == "the host must compute softmax, resize"
@@ -92,9 +94,9 @@ def test_another_machine_or_version_is_refused(program: BoardProgram) -> None:
     with pytest.raises(BoardError, match="LOG_WGT_BUFF_SIZE 18, 'smaller' has 17"):
         read_image(files, other)
     later = bytearray(files[NETWORK][:-32])
-    later[8] = 2
+    later[8] = 1
     signed = bytes(later) + hashlib.sha256(later).digest()
-    with pytest.raises(BoardError, match="version 2, this program reads 1"):
+    with pytest.raises(BoardError, match="version 1, this program reads 2; build the artefact again"):
         read_image({**files, NETWORK: signed}, PYNQ)
 
 
@@ -150,7 +152,7 @@ def _twice(program: BoardProgram) -> BoardProgram:
 
 def _two_shapes(program: BoardProgram) -> BoardProgram:
     step = program.steps[0]
-    other = replace(step.loads[0], offset=1 << 15, exponent=3)
+    other = replace(step.loads[0], offset=1 << 15, dtype="float32")
     wide = _buffer(3, bytes=1 << 16)(program)
     return replace(wide, steps=[replace(step, loads=(step.loads[0], other))])
 
@@ -166,6 +168,13 @@ def _without_relocation(program: BoardProgram) -> BoardProgram:
 
 def _backwards(program: BoardProgram) -> BoardProgram:
     return replace(program, relocations=program.relocations[::-1].copy())
+
+
+DATA = Value("data", (1, 3, 15, 13))
+
+
+def _inputs(*inputs: Value) -> Change:
+    return lambda program: replace(program, inputs=inputs)
 
 
 WRONG: dict[str, tuple[Change, str]] = {
@@ -197,7 +206,18 @@ WRONG: dict[str, tuple[Change, str]] = {
     "five axes": (_port(shape=(1, 3, 15, 13, 1)), "shape"),
     "empty": (_port(shape=(1, 3, 0, 13)), "shape"),
     "huge": (_port(shape=(1 << 20, 1 << 20, 1, 1)), "shape"),
-    "scale": (_port(dtype="float32", exponent=121), r"2\^121"),
+    "no step": (_port(scale=Scale(0.0)), "has steps of 0.0"),
+    "negative step": (_port(scale=Scale(-0.5)), "has steps of -0.5"),
+    "subnormal step": (_port(scale=Scale.power_of_two(-127)), "has steps of 5.87"),
+    "infinite step": (_port(scale=Scale(1e39)), r"has steps of 1e\+39"),
+    "step that is not a number": (_port(scale=Scale(float("nan"))), "has steps of nan"),
+    "step between two floats": (_port(scale=Scale(0.1)), "has steps of 0.1"),
+    "high zero point": (_port(scale=Scale(1.0, 128)), "has zero point 128"),
+    "low zero point": (_port(scale=Scale(1.0, -129)), "has zero point -129"),
+    "input's type": (_inputs(replace(DATA, dtype="float32")), "'data' has two shapes"),
+    "input's size": (_inputs(replace(DATA, shape=(1, 3, 15, 14))), "'data' has two shapes"),
+    "two inputs": (_inputs(DATA, DATA), "two tensors are named 'data'"),
+    "zero in an input's name": (_inputs(DATA, Value("a\0b", (1,))), "zero byte"),
     "port's buffer": (_port(buffer=4), "no buffer"),
     "port's kind": (_port(buffer=1), "buffer of constants"),
     "between elements": (_port(offset=8), "does not fit"),

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from targets.layer import Scale
 from targets.vta.board.program import Buffer, Port, Step
 from targets.vta.spec import VtaSpec
 from tests.board.boards import run, write_artefact
-from tests.board.programs import Made, one_layer, with_float_ports
+from tests.board.programs import Made, one_layer, with_ports, with_steps
 
 PYNQ = VtaSpec.load("vta-pynq")
 PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
@@ -75,6 +76,7 @@ def test_floats_are_rounded_halves_to_even(
     exponent: int, out_exponent: int, tmp_path: Path, sanitized: Path
 ) -> None:
     made = one_layer("dense:n=1,c=600,o=40", PYNQ)
+    scales = Scale.power_of_two(exponent), Scale.power_of_two(out_exponent)
     steps = np.concatenate([
         np.arange(-130, 130, 0.5), [np.inf, -np.inf, 1e9, -1e9, 127.49, -128.51],
         np.random.default_rng(1).normal(0, 60, 74),
@@ -82,7 +84,7 @@ def test_floats_are_rounded_halves_to_even(
     with np.errstate(over="ignore", under="ignore"):
         values = (steps * 2.0**exponent).astype("<f4")
     wanted = np.clip(np.rint(values.astype(np.float64) * 2.0**-exponent), -128, 127)
-    floats = write_artefact(tmp_path / "float", with_float_ports(made, exponent, out_exponent))
+    floats = write_artefact(tmp_path / "float", with_ports(made, *scales))
     integers = write_artefact(tmp_path / "int8", made.program)
     done = run(sanitized, floats, values.tobytes(), PYNQ)
     same = run(sanitized, integers, wanted.astype(np.int8).tobytes(), PYNQ)
@@ -96,7 +98,7 @@ def test_floats_are_rounded_halves_to_even(
 
 def test_not_a_number_is_refused(tmp_path: Path, sanitized: Path) -> None:
     made = one_layer(*LAYERS["dense"][:2])
-    artefact = write_artefact(tmp_path / "art", with_float_ports(made, 0, 0))
+    artefact = write_artefact(tmp_path / "art", with_ports(made, Scale(1.0), Scale(1.0)))
     values = np.zeros(40, np.float32)
     values[7] = np.nan
     done = run(sanitized, artefact, values.tobytes(), PYNQ)
@@ -108,13 +110,13 @@ def test_one_input_in_two_forms_beside_another(tmp_path: Path, sanitized: Path) 
     made = one_layer(*LAYERS["stem"][:2], unfold=(2, 2))
     program, step = made.program, made.program.steps[0]
     plain = replace(step.loads[0], unfold=None, buffer=len(program.buffers), offset=0)
-    other = Port("other", (2, 3), "int8", 0, "column", len(program.buffers) + 1, 0)
+    other = Port("other", (2, 3), "int8", Scale(1.0), "column", len(program.buffers) + 1, 0)
     program = replace(
         program,
         buffers=[*program.buffers, Buffer("image", "activations", 16 * 15 * 13),
                  Buffer("other", "activations", 64)],
-        steps=[Step(0, (other, step.loads[0], plain), (step.stores[0],))],
     )  # fmt: skip
+    program = with_steps(program, Step(0, (other, step.loads[0], plain), step.stores))
     artefact = write_artefact(tmp_path / "art", program)
     done = run(sanitized, artefact, bytes(6) + made.data.tobytes(), PYNQ)
     assert (done.code, done.said, done.output) == (0, "", made.expected.tobytes())

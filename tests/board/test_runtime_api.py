@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from targets.layer import Scale
 from targets.vta.board.runtime import SOURCES, copy_runtime
 from targets.vta.spec import VtaSpec
 from tests.board.boards import HERE, STRICT, compile_c, linked, make, run, served, write_artefact
-from tests.board.programs import Made, one_layer, with_float_ports
+from tests.board.programs import Made, one_layer, with_ports
 
 PYNQ = VtaSpec.load("vta-pynq")
 
@@ -25,15 +26,16 @@ def dense() -> Made:
 
 @pytest.mark.slow(seconds=6)
 def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitized: Path) -> None:
-    artefact = write_artefact(tmp_path / "art", with_float_ports(dense, -4, 2))
+    out = Scale(float(np.float32(3.3)), -7)
+    artefact = write_artefact(tmp_path / "art", with_ports(dense, Scale(0.0625), out))
     integers = ((np.arange(40) - 20) * 2).astype(np.int8)
     expected = run(sanitized, write_artefact(tmp_path / "int8", dense.program),
                    integers.tobytes(), PYNQ).output  # fmt: skip
     assert expected is not None
     done = served([linked("use_api.c", sanitized, tmp_path / "use"), artefact], PYNQ)
     assert (done.code, done.said) == (0, "")
-    real = (np.frombuffer(expected, np.int8) * np.float32(4)).astype("<f4").tobytes()
-    assert done.output == real * 2
+    counts = (np.frombuffer(expected, np.int8).astype(np.int64) + 7).astype("<f4")
+    assert done.output == (counts * np.float32(3.3)).tobytes() * 2
     assert [patience for _, _, patience in done.streams] == [1000, 1000]
 
 

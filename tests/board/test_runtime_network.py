@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from targets.built import LayerGraph, Pick
-from targets.layer import Layer, Value
+from targets.layer import Layer, Scale, Value
 from targets.unfold import Unfold
 from targets.vta.board.built import VtaProgram, build
 from targets.vta.board.runtime import SOURCES
@@ -54,8 +54,9 @@ def small_network() -> LayerGraph:
         layer("fc", "a", "y", parse_workload("dense:n=1,c=256,o=10", "bias, >> 8, max -128")),
     )
     values = [
-        Value("image.q", (1, 1, 8, 8), "int8", -5), Value("a", (1, 16, 4, 4), "int8", -4),
-        Value("y", (1, 10), "int8", -3), Value("image", (1, 1, 8, 8), "float32"),
+        Value("image.q", (1, 1, 8, 8), "int8", Scale(0.0371, 5)),
+        Value("a", (1, 16, 4, 4), "int8", Scale(1 / 16)),
+        Value("y", (1, 10), "int8", Scale(0.118, -9)), Value("image", (1, 1, 8, 8), "float32"),
         Value("logits", (1, 10), "float32"),
     ]  # fmt: skip
     named = {value.name: value for value in values}

@@ -43,7 +43,9 @@ static void describe(const tilewright *net) {
   EXPECT(!strcmp(tilewright_output_name(net, 0), "out"));
   EXPECT(tilewright_input_type(net, 0) == TILEWRIGHT_FLOAT32);
   EXPECT(tilewright_output_type(net, 0) == TILEWRIGHT_FLOAT32);
-  EXPECT(tilewright_input_exponent(net, 0) == -4 && tilewright_output_exponent(net, 0) == 2);
+  EXPECT(tilewright_input_scale(net, 0) == 0.0625f && tilewright_output_scale(net, 0) == 3.3f);
+  EXPECT(tilewright_input_zero_point(net, 0) == 0 && tilewright_output_zero_point(net, 0) == -7);
+  EXPECT(tilewright_input_scale(net, 1) == 0 && tilewright_output_zero_point(net, 1) == 0);
   EXPECT(tilewright_input_rank(net, 0) == 2 && tilewright_output_rank(net, 0) == 2);
   EXPECT(tilewright_input_size(net, 0, 0) == 1 && tilewright_input_size(net, 0, 1) == 40);
   EXPECT(tilewright_output_size(net, 0, 1) == 24 && !tilewright_output_size(net, 0, 2));

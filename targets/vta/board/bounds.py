@@ -5,6 +5,7 @@ The C runtime proves the same of the files it loads: what passes here passes the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.errors import TilewrightError
+from targets.layer import Scale, Value
 from targets.vta.board.program import MAX_BUFFER_BYTES, BoardProgram, Buffer, Port, Step
 from targets.vta.isa import FINISH, LOAD, OUT, STORE, UOP
 from targets.vta.spec import Machine, VtaSpec
@@ -23,13 +25,15 @@ MAX_DIMENSION = (1 << 24) - 1
 MAX_TENSOR_BYTES = 1 << 28
 """Of such a tensor on the host."""
 MAX_PORTS = 1024
-"""Tensors that cross the border, in all steps."""
-EXPONENTS = (-126, 120)
-"""Lowest and highest scale, log2, with which every int8 value is a normal float32."""
+"""Tensors that cross the border, in all steps; inputs and outputs of a network together."""
 KINDS = ("uops", "constants", "activations")
 DTYPES = ("int8", "float32", "int32", "uint8", "int64")
+"""Of tensors that cross the border."""
+HOST_DTYPES = (
+    *DTYPES, "bool", "float16", "float64", "int16", "uint16", "uint32", "uint64",
+)  # fmt: skip
+"""Of a network's inputs, which nothing need read."""
 FORMS = ("image", "column", "weights")
-_ITEM_BYTES = {"int8": 1, "float32": 4, "int32": 4, "uint8": 1, "int64": 8}
 
 
 class BoardError(TilewrightError):
@@ -42,9 +46,19 @@ def element_bytes(machine: Machine) -> NDArray[np.int64]:
     return np.array([m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes])
 
 
-def tensor_bytes(port: Port) -> int:
-    """Of the host's tensor."""
-    return prod(port.shape) * _ITEM_BYTES[port.dtype]
+def tensor_bytes(tensor: Port | Value) -> int:
+    """Of the host's tensor, which is of one of `HOST_DTYPES`."""
+    return prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+
+
+def fits_table(tensor: Value) -> bool:
+    """Whether the file has room for what is said of an input or output."""
+    return (
+        tensor.dtype in HOST_DTYPES
+        and len(tensor.shape) <= MAX_RANK
+        and all(0 <= size <= MAX_DIMENSION for size in tensor.shape)
+        and tensor_bytes(tensor) <= MAX_TENSOR_BYTES
+    )
 
 
 def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
@@ -82,6 +96,10 @@ def check_program(program: BoardProgram) -> None:
         _check_names(step)
         _check_apart(program, step.loads, load=True)
         _check_apart(program, step.stores, load=False)
+    _check_border(program.inputs, [p for step in program.steps for p in step.loads])
+    _check_border(program.outputs, [p for step in program.steps for p in step.stores])
+    border = len(program.inputs) + len(program.outputs)
+    _require(border <= MAX_PORTS, f"it has {border} inputs and outputs, {MAX_PORTS} may be")
 
 
 def _require(holds: bool, wrong: str) -> None:
@@ -186,10 +204,7 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
         and tensor_bytes(port) <= MAX_TENSOR_BYTES,
         f"{name} has shape {port.shape}",
     )
-    _require(
-        port.dtype != "float32" or EXPONENTS[0] <= port.exponent <= EXPONENTS[1],
-        f"{name} has scale 2^{port.exponent}",
-    )
+    _check_scale(name, port.scale)
     if unfold := port.unfold:
         sizes = (unfold.rows, unfold.cols, unfold.stride_h, unfold.stride_w, unfold.height,
                  unfold.width)  # fmt: skip
@@ -214,11 +229,38 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
     )  # fmt: skip
 
 
+def _check_scale(name: str, scale: Scale) -> None:
+    """Steps are positive normal float32 numbers: no host divides by less."""
+    with np.errstate(over="ignore"):
+        step = np.float32(scale.step)
+    _require(
+        bool(np.isfinite(step)) and step >= np.finfo(np.float32).tiny and float(step) == scale.step,
+        f"{name} has steps of {scale.step}",
+    )
+    _require(-128 <= scale.zero_point <= 127, f"{name} has zero point {scale.zero_point}")
+
+
+def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
+    """Each name once, and alike where it crosses the border."""
+    named: dict[str, Value] = {}
+    for tensor in tensors:
+        _require(fits_table(tensor), f"'{tensor.name}' is {tensor.dtype} of shape {tensor.shape}")
+        _require(tensor.name not in named, f"two tensors are named '{tensor.name}'")
+        named[tensor.name] = tensor
+    for port in ports:
+        _require(_same(named.get(port.name, port), port), f"'{port.name}' has two shapes")
+
+
+def _same(a: Port | Value, b: Port | Value) -> bool:
+    """Whether they are of one element type and number of elements."""
+    return a.dtype == b.dtype and prod(a.shape) == prod(b.shape)
+
+
 def _check_names(step: Step) -> None:
     """Loads of one name are one tensor, packed in several ways; of a store there is one."""
     known: dict[str, tuple[object, ...]] = {}
     for port in step.loads:
-        tensor = port.shape, port.dtype, port.exponent
+        tensor = prod(port.shape), port.dtype
         _require(known.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
     stored = [port.name for port in step.stores]
     _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
-from targets.layer import Value
+from targets.layer import Scale, Value
 from targets.vta.board.forms import image_shape
 from targets.vta.board.in_place import Legal, in_place
 from targets.vta.board.link import Part, link
@@ -24,6 +24,7 @@ from targets.vta.board.program import (
     Port,
     Segment,
     Step,
+    crossing,
 )
 from targets.vta.board.relocate import placed_transfers, relocations
 from targets.vta.spec import Machine, VtaSpec
@@ -83,7 +84,8 @@ def linked(
     board = BoardProgram(
         spec, words, relocations(words, where), uops.content(), constants.content(), buffers,
         [Segment(at, end - at) for at, end in pairwise(ends)],
-        _steps(network, graph, arenas, first["activations"]),
+        made := _steps(network, graph, arenas, first["activations"]),
+        *_border(graph, made),
     )  # fmt: skip
     return Linked(board, network, placed, places, np.array(begins, np.int64))
 
@@ -122,28 +124,55 @@ def _part(layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[n
     return Part(words, where, (where >= 0) & fixed[where])
 
 
+def _border(
+    graph: LayerGraph, steps: Sequence[Step]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The tensors that the network takes from the host and gives to it, in the graph's order."""
+    by_host = [name for s in graph.steps if isinstance(s, HostStep) for name in s.writes]
+    inputs, outputs = crossing(steps, by_host)
+    if graph.inputs is not None:
+        inputs = tuple(Value(v.name, v.shape, v.dtype) for v in graph.inputs)
+    if graph.results is not None:
+        outputs = tuple(Value(v.name, v.shape, v.dtype) for v in graph.results)
+    return inputs, outputs
+
+
 def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> list[Step]:
     """The segments with what the host packs and unpacks around each."""
     repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
     given = {name: host for name, host in graph.stored_as.items() if name not in repacked}
 
-    def port(tensor: Tensor, host: Mapping[str, Value]) -> Port:
+    def port(tensor: Tensor, outside: Value, scale: Scale | None) -> Port:
         value, packing = tensor.value, tensor.packing
-        outside = host.get(value.name, value)
         arena, offset = arenas.places[id(tensor)]
         shape = value.shape
         if packing.form == "image" and len(shape) != 4:
             shape = image_shape(shape)
         return Port(
-            outside.name, shape, outside.dtype, value.exponent or 0, packing.form, arena + first,
-            offset, tensor.unfold,
+            outside.name, shape, outside.dtype, _as_float32(scale or Scale(1.0)), packing.form,
+            arena + first, offset, tensor.unfold,
         )  # fmt: skip
+
+    def load(tensor: Tensor) -> Port:
+        return port(tensor, graph.loaded_as.get(tensor.value.name, tensor.value),
+                    tensor.value.scale)  # fmt: skip
+
+    def store(tensor: Tensor) -> Port:
+        # What the host makes of it may count in another scale than what layers read of it.
+        outside = given.get(tensor.value.name, tensor.value)
+        return port(tensor, outside, outside.scale or tensor.value.scale)
 
     return [
         Step(
             number,
-            tuple(port(tensor, graph.loaded_as) for tensor in run.loads),
-            tuple(port(tensor, given) for tensor in run.stores),
+            tuple(load(tensor) for tensor in run.loads),
+            tuple(store(tensor) for tensor in run.stores),
         )
         for number, run in enumerate(network.runs)
     ]
+
+
+def _as_float32(scale: Scale) -> Scale:
+    """Hosts convert in float32: a step between two of its numbers is the nearest."""
+    with np.errstate(over="ignore"):
+        return Scale(float(np.float32(scale.step)), scale.zero_point)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from targets.built import Built, HostStep, LayerCheck, LayerGraph, Pick, StreamTimes, Tensors
 from targets.files import Json
 from targets.layer import Layer
+from targets.vta.board.bare import why_not_bare
 from targets.vta.board.build import Linked, linked
 from targets.vta.board.check import Checked, check_layers, read_layer
 from targets.vta.board.device import Device
-from targets.vta.board.image import image_files, read_image, why_not_bare
+from targets.vta.board.image import image_files, read_image
 from targets.vta.board.lower import LayerProgram, lower_layer
 from targets.vta.board.program import BoardProgram
 from targets.vta.board.runtime import SOURCES, source

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.host_numbers import from_int8, to_int8
 from targets.vta.board.forms import Packing, pack, unpack
 from targets.vta.board.program import BoardProgram, Port
 from targets.vta.board.relocate import relocated
@@ -118,27 +119,16 @@ def port_block(port: Port, program: BoardProgram) -> int:
 
 def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
     """The bytes of a tensor, of the port's shape, as they lie in memory, (bytes,). A float one is
-    divided by its scale and rounded, halves to even, into what eight bits hold."""
-    values = quantised(port, tensor).reshape(port.shape)
+    quantised by the port's scale."""
+    values = to_int8(tensor, port.scale).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
     return pack(packing_of(port, program), program.spec.machine, values)
 
 
 def unpack_port(port: Port, program: BoardProgram, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """The tensor of a port, in its shape, out of its values in memory, (bytes,); a float one is the
-    eight bits times its scale."""
+    """The tensor of a port, in its shape, out of its values in memory, (bytes,); a float one is
+    step · (value − zero point) in float32, a uint8 one the value plus 128."""
     packing, m = packing_of(port, program), program.spec.machine
     values = unpack(packing, m, raw, port.shape)
-    if port.dtype == "int8":
-        return values
-    scaled: NDArray[np.generic] = np.ldexp(values.astype(port.dtype), port.exponent)
-    return scaled
-
-
-def quantised(port: Port, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """A host's tensor as int8, in its own shape."""
-    if tensor.dtype == np.int8:
-        return tensor.astype(np.int8, copy=False)
-    scaled = np.rint(np.ldexp(tensor.astype(np.float32), -port.exponent))
-    return np.clip(np.nan_to_num(scaled), -128, 127).astype(np.int8)
+    return from_int8(values, port.scale, port.dtype)

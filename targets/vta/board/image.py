@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.layer import Scale, Value
 from targets.unfold import Unfold
-from targets.vta.board.bounds import DTYPES, FORMS, KINDS, MAX_RANK, BoardError, check_program
+from targets.vta.board.bare import why_not_bare
+from targets.vta.board.bounds import (
+    DTYPES,
+    FORMS,
+    HOST_DTYPES,
+    KINDS,
+    MAX_RANK,
+    BoardError,
+    check_program,
+)
 from targets.vta.board.files import CONSTANTS, FILES, INSTRUCTIONS, NETWORK, UOPS
 from targets.vta.board.program import (
     RELOCATION,
@@ -30,7 +41,7 @@ from targets.vta.board.program import (
 from targets.vta.spec import VtaSpec
 
 MAGIC = b"TWBOARD1"
-VERSION = 1
+VERSION = 2
 BARE = 1
 """Flag: the C runtime can run it."""
 
@@ -40,7 +51,7 @@ SPEC_FIELDS = (
     "log_wgt_buff_size", "log_acc_buff_size",
 )  # fmt: skip
 _DATA = ("instruction", "uop", "constant")
-_TABLES = ("buffers", "segments", "steps", "ports", "relocations")
+_TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
 HEADER = np.dtype(
     [("magic", "S8"), ("version", "<u4"), ("flags", "<u4"), ("bytes", "<u8")]
     + [(name, "<u4") for name in (*SPEC_FIELDS, *_TABLES)]
@@ -56,11 +67,12 @@ UNFOLD_FIELDS = (
     "rows", "cols", "stride_h", "stride_w", "pad_top", "pad_left", "height", "width",
 )  # fmt: skip
 PORT = np.dtype(
-    [*_NAME, ("dtype", "<u4"), ("form", "<u4"), ("exponent", "<i4"), ("buffer", "<u4"),
-     ("offset", "<u8"), ("rank", "<u4"), ("unfolded", "<u4"), ("shape", "<u4", (MAX_RANK,)),
-     ("unfold", "<u4", (len(UNFOLD_FIELDS),))]
+    [*_NAME, ("dtype", "<u4"), ("form", "<u4"), ("step", "<f4"), ("zero_point", "<i4"),
+     ("buffer", "<u4"), ("zero", "<u4"), ("offset", "<u8"), ("rank", "<u4"), ("unfolded", "<u4"),
+     ("shape", "<u4", (MAX_RANK,)), ("unfold", "<u4", (len(UNFOLD_FIELDS),))]
 )  # fmt: skip
-_RECORDS = (BUFFER, SEGMENT, STEP, PORT, RELOCATION)
+TENSOR = np.dtype([*_NAME, ("dtype", "<u4"), ("rank", "<u4"), ("shape", "<u4", (MAX_RANK,))])
+_RECORDS = (BUFFER, SEGMENT, STEP, PORT, TENSOR, TENSOR, RELOCATION)
 _DIGEST_BYTES = 32
 
 
@@ -68,35 +80,20 @@ def image_files(program: BoardProgram, host_work: Sequence[str] = ()) -> dict[st
     """The contents of `FILES` by name.
 
     `host_work` names what the host must compute beside copying, packing and (de)quantising; the C
-    runtime refuses a program with any, or with more than one step, and says so. Raises `BoardError`
-    for a program that leaves its buffers.
+    runtime refuses a program with any, or with more than one step, and says so. Of such a program
+    the files do not state the inputs and outputs. Raises `BoardError` for a program that leaves its
+    buffers.
     """
+    why = why_not_bare(program, host_work)
+    if why:
+        program = replace(program, inputs=(), outputs=())
     check_program(program)
     files = {
         INSTRUCTIONS: np.ascontiguousarray(program.insns, "<u8").tobytes(),
         UOPS: np.ascontiguousarray(program.uops, np.uint8).tobytes(),
         CONSTANTS: np.ascontiguousarray(program.constants, np.uint8).tobytes(),
     }
-    return {NETWORK: _network(program, why_not_bare(program, host_work), files), **files}
-
-
-def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
-    """Why the C runtime cannot run a program, empty if it can; `host_work` as above."""
-    ports = [port for step in program.steps for port in (*step.loads, *step.stores)]
-    foreign = [f"{p.name} is {p.dtype}" for p in ports if p.dtype not in ("int8", "float32")]
-    weights = [p.name for p in ports if p.form == "weights"]
-    bits = 1 << program.spec.log_inp_width
-    if host_work:
-        return f"the host must compute {', '.join(host_work)}"
-    if len(program.steps) != 1:
-        return f"it runs in {len(program.steps)} steps with work of the host between them"
-    if weights:
-        return f"the host must pack {', '.join(weights)} as weights"
-    if foreign:
-        return f"{', '.join(foreign)}, neither int8 nor float32"
-    if bits != 8:
-        return f"activations have {bits} bits instead of 8"
-    return ""
+    return {NETWORK: _network(program, why, files), **files}
 
 
 def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
@@ -128,6 +125,8 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
         tuple(_buffer(record, text) for record in tables["buffers"]),
         tuple(Segment(int(s["first"]), int(s["count"])) for s in tables["segments"]),
         _steps(tables["steps"], [_port(record, text) for record in tables["ports"]]),
+        tuple(_tensor(record, text) for record in tables["inputs"]),
+        tuple(_tensor(record, text) for record in tables["outputs"]),
     )
     check_program(program)
     if int(header["flags"]) & BARE and (why := why_not_bare(program)):
@@ -172,6 +171,8 @@ def _network(program: BoardProgram, why: str, files: Mapping[str, bytes]) -> byt
         _table(SEGMENT, ((s.first, s.count) for s in program.segments)),
         _table(STEP, ((s.segment, len(s.loads), len(s.stores), 0) for s in program.steps)),
         _table(PORT, (_port_record(port, text) for port in ports)),
+        _table(TENSOR, (_tensor_record(value, text) for value in program.inputs)),
+        _table(TENSOR, (_tensor_record(value, text) for value in program.outputs)),
         np.ascontiguousarray(program.relocations, RELOCATION),
     ]  # fmt: skip
     why_at, why_bytes = text.add(why)
@@ -201,9 +202,18 @@ def _port_record(port: Port, text: _Text) -> tuple[object, ...]:
     fold = [getattr(port.unfold, f) if port.unfold else 0 for f in UNFOLD_FIELDS]
     return (
         *text.add(port.name), DTYPES.index(port.dtype) + 1, FORMS.index(port.form) + 1,
-        port.exponent, port.buffer, port.offset, len(port.shape), int(port.unfold is not None),
-        (*port.shape, *[0] * (MAX_RANK - len(port.shape))), fold,
+        port.scale.step, port.scale.zero_point, port.buffer, 0, port.offset, len(port.shape),
+        int(port.unfold is not None), _padded(port.shape), fold,
     )  # fmt: skip
+
+
+def _tensor_record(value: Value, text: _Text) -> tuple[object, ...]:
+    code = HOST_DTYPES.index(value.dtype) + 1
+    return *text.add(value.name), code, len(value.shape), _padded(value.shape)
+
+
+def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return *shape, *[0] * (MAX_RANK - len(shape))
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -241,7 +251,7 @@ def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], bytes]
 
 def _name(record: np.void, text: bytes) -> str:
     at, end = int(record["name_at"]), int(record["name_at"]) + int(record["name_bytes"])
-    if end >= len(text) or text[end]:
+    if end >= len(text) or text[end] or b"\0" in text[at:end]:
         raise _damaged(NETWORK, "has a name outside of its names")
     try:
         return text[at:end].decode()
@@ -261,18 +271,27 @@ def _buffer(record: np.void, text: bytes) -> Buffer:
 
 
 def _port(record: np.void, text: bytes) -> Port:
-    rank = int(record["rank"])
-    if rank > MAX_RANK:
-        raise _damaged(NETWORK, f"has a tensor of {rank} dimensions")
     unfold = None
     if record["unfolded"]:
         unfold = Unfold(*(int(value) for value in record["unfold"]))
     return Port(
-        _name(record, text), tuple(int(size) for size in record["shape"][:rank]),
-        _choice(DTYPES, int(record["dtype"])), int(record["exponent"]),
+        _name(record, text), _shape(record), _choice(DTYPES, int(record["dtype"])),
+        Scale(float(record["step"]), int(record["zero_point"])),
         cast(PortForm, _choice(FORMS, int(record["form"]))), int(record["buffer"]),
         int(record["offset"]), unfold,
     )  # fmt: skip
+
+
+def _tensor(record: np.void, text: bytes) -> Value:
+    dtype = _choice(HOST_DTYPES, int(record["dtype"]))
+    return Value(_name(record, text), _shape(record), dtype)
+
+
+def _shape(record: np.void) -> tuple[int, ...]:
+    rank = int(record["rank"])
+    if rank > MAX_RANK:
+        raise _damaged(NETWORK, f"has a tensor of {rank} dimensions")
+    return tuple(int(size) for size in record["shape"][:rank])
 
 
 def _steps(records: NDArray[np.void], ports: Sequence[Port]) -> tuple[Step, ...]:

@@ -7,13 +7,14 @@ relocation names (`dram_base`, bits 26 to 57 of an instruction).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from targets.layer import Scale, Value
 from targets.unfold import Unfold
 from targets.vta.spec import VtaSpec
 
@@ -53,17 +54,18 @@ class Segment:
 class Port:
     """A tensor that crosses the border between host and accelerator, and how it lies there.
 
-    The host's tensor has `shape` and `dtype`; a float one is int8 times 2^exponent. It lies in
-    `buffer` from byte `offset` on. `image`: (n, c, h, w), maybe unfolded first, as (batches,
-    blocks, h, w, batch, block). `column`: rows × channels, as (blocks, batches, batch, block), rows
-    being whatever precedes the last axis. `weights`: rows × channels as a dense layer's weights,
-    (⌈rows/block_out⌉, ⌈channels/block_in⌉, block_out, block_in).
+    The host's tensor has `shape` and `dtype`; a float one is what `scale` makes of int8 values, a
+    uint8 one is those plus 128. It lies in `buffer` from byte `offset` on. `image`: (n, c, h, w),
+    maybe unfolded first, as (batches, blocks, h, w, batch, block). `column`: rows × channels,
+    as (blocks, batches, batch, block), rows being whatever precedes the last axis. `weights`: rows
+    × channels as a dense layer's weights, (⌈rows/block_out⌉, ⌈channels/block_in⌉, block_out,
+    block_in).
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    exponent: int
+    scale: Scale
     form: PortForm
     buffer: int
     offset: int
@@ -82,7 +84,9 @@ class Step:
 @dataclass(frozen=True, eq=False)
 class BoardProgram:
     """`insns` (n, 2) of all segments, unrelocated; `relocations` (r,) of `RELOCATION`; `uops` and
-    `constants` as bytes, by which buffers of these kinds are filled."""
+    `constants` as bytes, by which buffers of these kinds are filled. `inputs` and `outputs` are the
+    network's tensors on the host, in the order of its manifest: name, shape and element type. Ports
+    of the same name are where they cross the border; an input may have none, or several."""
 
     spec: VtaSpec
     insns: NDArray[np.uint64]
@@ -92,3 +96,23 @@ class BoardProgram:
     buffers: Sequence[Buffer]
     segments: Sequence[Segment]
     steps: Sequence[Step]
+    inputs: Sequence[Value] = ()
+    outputs: Sequence[Value] = ()
+
+
+def crossing(
+    steps: Sequence[Step], between: Collection[str] = ()
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The tensors that steps take from outside, in the order of first use, and those they give;
+    `between` names what the host makes of the latter."""
+    stored = {port.name: port for step in steps for port in step.stores}
+    inner = {*stored, *between}
+    loaded: dict[str, Port] = {}
+    for port in (port for step in steps for port in step.loads):
+        if port.name not in inner:
+            loaded.setdefault(port.name, port)
+    return _values(loaded.values()), _values(stored.values())
+
+
+def _values(ports: Iterable[Port]) -> tuple[Value, ...]:
+    return tuple(Value(port.name, port.shape, port.dtype) for port in ports)

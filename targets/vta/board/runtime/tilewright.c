@@ -26,18 +26,21 @@
 #if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || DBL_MANT_DIG < 53
 #error "this runtime needs IEEE floats"
 #endif
+#if defined(__FAST_MATH__) || defined(__RECIPROCAL_MATH__)
+#error "this runtime divides floats exactly: build it without -ffast-math and -Ofast"
+#endif
 
 /* -- the format, as docs/artefact-format.md describes it -------------------------------------- */
 
 enum { DIGEST_BYTES = 32, MAX_RANK = 8, INSTRUCTION_BYTES = 16 };
-enum { HEADER_BYTES = 224, BUFFER_BYTES = 32, SEGMENT_BYTES = 8, STEP_BYTES = 16 };
-enum { PORT_BYTES = 104, RELOCATION_BYTES = 16 };
-enum { FORMAT_VERSION = 1, FLAG_BARE = 1 };
+enum { HEADER_BYTES = 232, BUFFER_BYTES = 32, SEGMENT_BYTES = 8, STEP_BYTES = 16 };
+enum { PORT_BYTES = 112, TENSOR_BYTES = 48, RELOCATION_BYTES = 16 };
+enum { FORMAT_VERSION = 2, FLAG_BARE = 1 };
 enum { KIND_UOPS = 1, KIND_CONSTANTS = 2, KIND_ACTIVATIONS = 3 };
 enum { FORM_IMAGE = 1, FORM_COLUMN = 2 };
 enum { OPCODE_LOAD = 0, OPCODE_STORE = 1, OPCODE_FINISH = 3 };
 enum { MEMORY_UOP = 0, MEMORY_WGT, MEMORY_INP, MEMORY_ACC, MEMORY_OUT, MEMORIES };
-enum { LOWEST_EXPONENT = -126, HIGHEST_EXPONENT = 120 };
+enum { LOWEST_ZERO_POINT = -128, HIGHEST_ZERO_POINT = 127 };
 
 static const char MAGIC[] = "TWBOARD1";
 #define MAX_FILE_BYTES ((uint64_t)1 << 30)
@@ -62,7 +65,8 @@ typedef struct {
 
 typedef struct {
   const char *name;
-  int type, form, exponent, unfolded;
+  int type, form, zero_point, unfolded;
+  float step;
   uint32_t buffer, rank, shape[MAX_RANK];
   uint64_t offset;
   unfold_t unfold;
@@ -71,10 +75,19 @@ typedef struct {
   uint64_t n, c, h, w, channels, packed_h, packed_w;
   uint64_t batches, blocks, batch, block;
   size_t packed_bytes;
-  size_t input;    /* the number of the input it is packed from */
+  size_t input;    /* of a load: the number of the input it is packed from */
   int8_t *staging; /* of a load: what run copies to the device, once it is set */
   int is_set;
 } port_t;
+
+/* An input or output of the network, as the host has it. */
+typedef struct {
+  const char *name;
+  int type;
+  uint32_t rank, shape[MAX_RANK];
+  size_t elements, bytes;
+  const port_t *port; /* its first load, NULL for an input that nothing reads; or its store */
+} tensor_t;
 
 typedef struct {
   uint64_t bytes;
@@ -92,7 +105,8 @@ struct tilewright {
   datafile_t instructions, uops, constants;
   buffer_t *buffers;
   port_t *ports; /* loads, then stores */
-  size_t input_count;
+  uint32_t input_count, output_count;
+  tensor_t *tensors; /* inputs, then outputs */
   uint32_t first, count; /* the stream that runs, in instructions */
   void *stream;
   uint64_t stream_address;
@@ -265,6 +279,7 @@ static int read_name(tilewright *net, const uint8_t *record, const char **name) 
   uint64_t end = (uint64_t)get32(record) + get32(record + 4);
   if (end >= net->text_bytes || net->text[end]) return damaged(net, "a name is cut");
   *name = net->text + get32(record);
+  if (strlen(*name) != get32(record + 4)) return damaged(net, "a name is cut");
   return TILEWRIGHT_OK;
 }
 
@@ -341,21 +356,37 @@ static uint64_t product(uint64_t a, uint64_t b) {
   return a && b > MAX_TENSOR_BYTES / a ? MAX_TENSOR_BYTES + 1 : a * b;
 }
 
-static int read_shape(tilewright *net, const uint8_t *at, port_t *port) {
-  uint64_t elements = 1, bytes;
+/* Of an element of each type. */
+static const uint8_t ITEM_BYTES[TILEWRIGHT_UINT64 + 1] = {0, 1, 4, 4, 1, 8, 1, 2, 8, 2, 2, 4, 8};
+
+/* The axes of a tensor of that type, with its elements and bytes. */
+static int read_shape(tilewright *net, const uint8_t *at, uint32_t rank, int type,
+                      uint32_t shape[MAX_RANK], size_t *elements, size_t *bytes) {
+  uint64_t count = 1, all;
+  int empty = 0;
   uint32_t i;
-  if (!port->rank || port->rank > (port->form == FORM_IMAGE ? 4 : MAX_RANK))
-    return damaged(net, "a tensor has too many axes");
-  for (i = 0; i < port->rank; i++) {
-    port->shape[i] = get32(at + 4 * i);
-    if (!port->shape[i] || port->shape[i] > MAX_DIMENSION)
-      return damaged(net, "a tensor has an axis that cannot be");
-    elements = product(elements, port->shape[i]);
+  for (i = 0; i < rank; i++) {
+    shape[i] = get32(at + 4 * i);
+    if (shape[i] > MAX_DIMENSION) return damaged(net, "a tensor has an axis that cannot be");
+    empty |= !shape[i];
+    if (shape[i]) count = product(count, shape[i]);
   }
-  bytes = product(elements, port->type == TILEWRIGHT_FLOAT32 ? 4 : 1);
-  if (bytes > MAX_TENSOR_BYTES) return damaged(net, "a tensor is too large");
-  port->elements = (size_t)elements;
-  port->bytes = (size_t)bytes;
+  all = empty ? 0 : product(count, ITEM_BYTES[type]);
+  if (all > MAX_TENSOR_BYTES) return damaged(net, "a tensor is too large");
+  *elements = empty ? 0 : (size_t)count;
+  *bytes = (size_t)all;
+  return TILEWRIGHT_OK;
+}
+
+/* A positive normal number, and what eight bits hold. */
+static int read_scale(tilewright *net, const uint8_t *at, port_t *port) {
+  uint32_t step = get32(at);
+  port->zero_point = signed32(get32(at + 4));
+  if (step < 0x00800000u || step >= 0x7f800000u)
+    return damaged(net, "a tensor has steps that no float counts in");
+  if (port->zero_point < LOWEST_ZERO_POINT || port->zero_point > HIGHEST_ZERO_POINT)
+    return damaged(net, "a tensor has a zero point that is no int8");
+  memcpy(&port->step, &step, 4);
   return TILEWRIGHT_OK;
 }
 
@@ -396,50 +427,79 @@ static int place(tilewright *net, port_t *port, int is_load) {
 }
 
 static int read_port(tilewright *net, const uint8_t *record, port_t *port, int is_load) {
-  uint32_t type = get32(record + 8), form = get32(record + 12), unfolded = get32(record + 36);
+  uint32_t type = get32(record + 8), form = get32(record + 12), unfolded = get32(record + 44);
   int code = read_name(net, record, &port->name);
   if (code) return code;
-  if ((type != TILEWRIGHT_INT8 && type != TILEWRIGHT_FLOAT32) ||
+  if ((type != TILEWRIGHT_INT8 && type != TILEWRIGHT_UINT8 && type != TILEWRIGHT_FLOAT32) ||
       (form != FORM_IMAGE && form != FORM_COLUMN))
     return damaged(net, "a tensor is of a type or form that it cannot be here");
   port->type = (int)type;
   port->form = (int)form;
-  port->exponent = signed32(get32(record + 16));
-  port->buffer = get32(record + 20);
-  port->offset = get64(record + 24);
-  port->rank = get32(record + 32);
+  port->buffer = get32(record + 24);
+  port->offset = get64(record + 32);
+  port->rank = get32(record + 40);
   port->unfolded = unfolded != 0;
-  if (type == TILEWRIGHT_FLOAT32 &&
-      (port->exponent < LOWEST_EXPONENT || port->exponent > HIGHEST_EXPONENT))
-    return damaged(net, "a tensor has a scale that no float has");
+  code = read_scale(net, record + 16, port);
+  if (code) return code;
   if (port->buffer >= net->buffer_count || net->buffers[port->buffer].kind != KIND_ACTIVATIONS)
     return damaged(net, "a tensor lies in no buffer of activations");
-  code = read_shape(net, record + 40, port);
+  if (!port->rank || port->rank > (port->form == FORM_IMAGE ? 4 : MAX_RANK))
+    return damaged(net, "a tensor has too many axes");
+  code = read_shape(net, record + 48, port->rank, port->type, port->shape, &port->elements,
+                    &port->bytes);
+  if (!code && !port->elements) return damaged(net, "a tensor has an axis that cannot be");
   if (!code && port->unfolded) {
     if (!is_load || form != FORM_IMAGE) return damaged(net, "a tensor is unfolded that cannot be");
-    code = read_unfold(net, record + 72, &port->unfold);
+    code = read_unfold(net, record + 80, &port->unfold);
   }
   return code ? code : place(net, port, is_load);
 }
 
-static int same_tensor(const port_t *a, const port_t *b) {
-  return a->type == b->type && a->exponent == b->exponent && a->rank == b->rank &&
-         !memcmp(a->shape, b->shape, sizeof a->shape);
+static int read_tensor(tilewright *net, const uint8_t *record, tensor_t *tensor) {
+  uint32_t type = get32(record + 8);
+  int code = read_name(net, record, &tensor->name);
+  if (code) return code;
+  if (!type || type > TILEWRIGHT_UINT64) return damaged(net, "a tensor is of no known type");
+  tensor->type = (int)type;
+  tensor->rank = get32(record + 12);
+  if (tensor->rank > MAX_RANK) return damaged(net, "a tensor has too many axes");
+  return read_shape(net, record + 16, tensor->rank, tensor->type, tensor->shape, &tensor->elements,
+                    &tensor->bytes);
 }
 
-/* Which input each load is packed from: loads of one name are one input, packed in several ways. */
-static int number_inputs(tilewright *net) {
-  uint32_t i, j;
-  for (i = 0; i < net->load_count; i++) {
-    for (j = 0; j < i && strcmp(net->ports[i].name, net->ports[j].name); j++) continue;
-    if (j == i) {
-      net->ports[i].input = net->input_count++;
-    } else if (same_tensor(&net->ports[i], &net->ports[j])) {
-      net->ports[i].input = net->ports[j].input;
-    } else {
-      return damaged(net, "an input has two shapes");
+/* The first of some tensors, or of all of them, that has a name; `count` if none has. */
+static uint32_t find(const tensor_t *tensors, uint32_t count, const char *name) {
+  uint32_t at = 0;
+  while (at < count && strcmp(tensors[at].name, name)) at++;
+  return at;
+}
+
+/* Which input each load is packed from, and which store each output is: those of the same name. */
+static int match_names(tilewright *net) {
+  tensor_t *inputs = net->tensors, *outputs = net->tensors + net->input_count;
+  uint32_t i;
+  for (i = 0; i < net->load_count + net->store_count; i++) {
+    int is_load = i < net->load_count;
+    tensor_t *side = is_load ? inputs : outputs;
+    uint32_t count = is_load ? net->input_count : net->output_count;
+    port_t *port = &net->ports[i];
+    uint32_t at = find(side, count, port->name);
+    if (at == count) {
+      if (is_load) return damaged(net, "it loads what is no input");
+      continue;
     }
+    if (side[at].type != port->type || side[at].elements != port->elements)
+      return damaged(net, "a tensor has two shapes");
+    if (!is_load && side[at].port) return damaged(net, "an output is stored twice");
+    port->input = at;
+    if (!side[at].port) side[at].port = port;
   }
+  for (i = 0; i < net->output_count; i++)
+    if (!outputs[i].port) return damaged(net, "it stores no such output");
+  for (i = 0; i < net->input_count; i++)
+    if (find(inputs, i, inputs[i].name) < i) return damaged(net, "two inputs have one name");
+  for (i = 0; i < net->output_count; i++)
+    if (find(outputs, i, outputs[i].name) < i) return damaged(net, "two outputs have one name");
   return TILEWRIGHT_OK;
 }
 
@@ -456,20 +516,26 @@ static int read_step(tilewright *net, const uint8_t *record, uint32_t ports) {
   return TILEWRIGHT_OK;
 }
 
-static int read_tables(tilewright *net, const uint8_t *buffers, const uint8_t *steps,
-                       const uint8_t *ports, uint32_t port_count) {
+static int read_tables(tilewright *net, const uint64_t at[8], uint32_t port_count) {
+  const uint8_t *buffers = net->network + (size_t)at[0], *ports = net->network + (size_t)at[3];
+  const uint8_t *tensors = net->network + (size_t)at[4];
+  uint64_t tensor_count = (uint64_t)net->input_count + net->output_count;
   uint32_t i;
-  int code = read_step(net, steps, port_count);
+  int code = read_step(net, net->network + (size_t)at[2], port_count);
   if (code) return code;
+  if (tensor_count > MAX_PORTS) return damaged(net, "it has more than 1024 inputs and outputs");
   net->buffers = calloc((size_t)net->buffer_count + 1, sizeof *net->buffers);
   net->ports = calloc((size_t)port_count + 1, sizeof *net->ports);
-  if (!net->buffers || !net->ports)
-    return no_memory(net, "its tables", net->buffer_count + (uint64_t)port_count);
+  net->tensors = calloc((size_t)tensor_count + 1, sizeof *net->tensors);
+  if (!net->buffers || !net->ports || !net->tensors)
+    return no_memory(net, "its tables", net->buffer_count + port_count + tensor_count);
   for (i = 0; !code && i < net->buffer_count; i++)
     code = read_buffer(net, buffers + BUFFER_BYTES * (size_t)i, &net->buffers[i]);
   for (i = 0; !code && i < port_count; i++)
     code = read_port(net, ports + PORT_BYTES * (size_t)i, &net->ports[i], i < net->load_count);
-  return code ? code : number_inputs(net);
+  for (i = 0; !code && i < tensor_count; i++)
+    code = read_tensor(net, tensors + TENSOR_BYTES * (size_t)i, &net->tensors[i]);
+  return code ? code : match_names(net);
 }
 
 /* The file is whole, of this version, and one this runtime can run. */
@@ -490,7 +556,7 @@ static int read_head(tilewright *net, size_t bytes) {
 
 static int refuse_host_work(tilewright *net) {
   const char *why = "the host must compute parts of it";
-  if (get32(net->network + 96) && read_name(net, net->network + 92, &why))
+  if (get32(net->network + 104) && read_name(net, net->network + 100, &why))
     return TILEWRIGHT_BAD_ARTEFACT;
   return fail(net, TILEWRIGHT_UNSUPPORTED,
               "this network cannot run without Python: %s; build it with --bare to see what to "
@@ -499,7 +565,7 @@ static int refuse_host_work(tilewright *net) {
 
 static int read_network(tilewright *net, const char *folder) {
   size_t bytes = 0;
-  uint64_t at[7];
+  uint64_t at[8];
   const uint8_t *head;
   int code = read_file(net, folder, "network.bin", &net->network, &bytes);
   if (!code) code = read_head(net, bytes);
@@ -507,29 +573,31 @@ static int read_network(tilewright *net, const char *folder) {
   head = net->network;
   net->buffer_count = get32(head + 68);
   net->segment_count = get32(head + 72);
-  net->relocation_count = get32(head + 84);
-  net->text_bytes = get32(head + 88);
+  net->input_count = get32(head + 84);
+  net->output_count = get32(head + 88);
+  net->relocation_count = get32(head + 92);
+  net->text_bytes = get32(head + 96);
   /* Where each table starts; sums of products of 32-bit numbers by small ones stay in 64 bits. */
   at[0] = HEADER_BYTES;
   at[1] = at[0] + (uint64_t)BUFFER_BYTES * net->buffer_count;
   at[2] = at[1] + (uint64_t)SEGMENT_BYTES * net->segment_count;
   at[3] = at[2] + (uint64_t)STEP_BYTES * get32(head + 76);
   at[4] = at[3] + (uint64_t)PORT_BYTES * get32(head + 80);
-  at[5] = at[4] + (uint64_t)RELOCATION_BYTES * net->relocation_count;
-  at[6] = at[5] + net->text_bytes;
-  if (at[6] + DIGEST_BYTES != bytes || get64(head + 16) != bytes)
+  at[5] = at[4] + (uint64_t)TENSOR_BYTES * ((uint64_t)net->input_count + net->output_count);
+  at[6] = at[5] + (uint64_t)RELOCATION_BYTES * net->relocation_count;
+  at[7] = at[6] + net->text_bytes;
+  if (at[7] + DIGEST_BYTES != bytes || get64(head + 16) != bytes)
     return damaged(net, "its tables have other sizes than it says");
   net->segments = head + (size_t)at[1];
-  net->relocations = head + (size_t)at[4];
-  net->text = (const char *)(head + (size_t)at[5]);
-  read_datafile(head + 104, head + 128, &net->instructions);
-  read_datafile(head + 112, head + 160, &net->uops);
-  read_datafile(head + 120, head + 192, &net->constants);
+  net->relocations = head + (size_t)at[5];
+  net->text = (const char *)(head + (size_t)at[6]);
+  read_datafile(head + 112, head + 136, &net->instructions);
+  read_datafile(head + 120, head + 168, &net->uops);
+  read_datafile(head + 128, head + 200, &net->constants);
   if (!(get32(head + 12) & FLAG_BARE) || get32(head + 76) != 1) return refuse_host_work(net);
   code = read_machine(net, head + 24);
   if (code) return code;
-  return read_tables(net, head + (size_t)at[0], head + (size_t)at[2], head + (size_t)at[3],
-                     get32(head + 80));
+  return read_tables(net, at, get32(head + 80));
 }
 
 /* -- the stream -------------------------------------------------------------------------------- */
@@ -710,15 +778,17 @@ static void release(tilewright *net) {
   if (net->device) VTADeviceFree(net->device);
   free(net->buffers);
   free(net->ports);
+  free(net->tensors);
   free(net->scratch);
   free(net->network);
   net->stream = net->device = NULL;
   net->buffers = NULL;
   net->ports = NULL;
+  net->tensors = NULL;
   net->scratch = NULL;
   net->network = NULL;
   net->load_count = net->store_count = net->buffer_count = 0;
-  net->input_count = 0;
+  net->input_count = net->output_count = 0;
 }
 
 int tilewright_open(const char *folder, tilewright **out) {
@@ -745,47 +815,51 @@ const char *tilewright_message(const tilewright *net) {
 
 /* -- inputs ------------------------------------------------------------------------------------ */
 
-/* 2^exponent, exactly. */
-static double power_of_two(int exponent) {
-  double value = 1, factor = exponent < 0 ? 0.5 : 2;
-  int i;
-  for (i = exponent < 0 ? -exponent : exponent; i > 0; i--) value *= factor;
-  return value;
+static int8_t saturated(int value) {
+  return (int8_t)(value < INT8_MIN ? INT8_MIN : value > INT8_MAX ? INT8_MAX : value);
 }
 
-/* To the nearest of -128 to 127, halves to the even one, whatever mode the host rounds in. */
-static int8_t rounded(double value) {
+/* Of a count of steps: the nearest integer, halves to the even one, plus the zero point. */
+static int8_t rounded(float steps, int zero_point) {
   int whole;
-  double rest;
-  if (value <= -128) return -128;
-  if (value >= 127) return 127;
-  whole = (int)value;
-  rest = value - whole;
-  if (rest > 0.5 || (rest == 0.5 && (whole & 1))) whole++;
-  if (rest < -0.5 || (rest == -0.5 && (whole & 1))) whole--;
-  return (int8_t)whole;
+  float rest;
+  /* Beyond int8 with any zero point, infinities among them. */
+  if (steps <= -256) return INT8_MIN;
+  if (steps >= 256) return INT8_MAX;
+  whole = (int)steps;
+  rest = steps - (float)whole;
+  if (rest > 0.5f || (rest == 0.5f && (whole & 1))) whole++;
+  if (rest < -0.5f || (rest == -0.5f && (whole & 1))) whole--;
+  return saturated(whole + zero_point);
+}
+
+/* uint8 is int8 and 128 more: the same bits but for the highest. */
+static void flip_signs(int8_t *values, size_t count) {
+  uint8_t *bits = (uint8_t *)values;
+  size_t i;
+  for (i = 0; i < count; i++) bits[i] ^= 0x80;
 }
 
 /* The int8 values of a host's tensor, in `out` (elements). */
 static int quantise(tilewright *net, const port_t *port, const void *data, int8_t *out) {
   const uint8_t *from = data;
-  double scale;
   size_t i;
-  if (port->type == TILEWRIGHT_INT8) {
+  if (port->type != TILEWRIGHT_FLOAT32) {
     memcpy(out, data, port->bytes);
+    if (port->type == TILEWRIGHT_UINT8) flip_signs(out, port->elements);
     return TILEWRIGHT_OK;
   }
-  scale = power_of_two(-port->exponent);
   for (i = 0; i < port->elements; i++) {
     uint32_t bits;
-    float value;
+    float value, steps;
     memcpy(&bits, from + 4 * i, 4);
     memcpy(&value, from + 4 * i, 4);
     /* By its bits: compilers may be told that there is no such thing. */
     if ((bits & 0x7fffffffu) > 0x7f800000u)
       return fail(net, TILEWRIGHT_BAD_VALUE, "element %lu of input '%s' is not a number",
                   (unsigned long)i, port->name);
-    out[i] = rounded((double)value * scale);
+    steps = value / port->step;
+    out[i] = rounded(steps, port->zero_point);
   }
   return TILEWRIGHT_OK;
 }
@@ -836,38 +910,35 @@ static void pack_unfolded(const port_t *p, const int8_t *values, int8_t *packed)
     for (x = 0; x < p->unfold.cols; x++) pack_tap(p, values, packed, y, x);
 }
 
-/* The first load of an input, or NULL. */
-static const port_t *load_of(const tilewright *net, size_t index) {
-  uint32_t i;
-  for (i = 0; net && i < net->load_count; i++)
-    if (net->ports[i].input == index) return &net->ports[i];
-  return NULL;
+static const tensor_t *input_of(const tilewright *net, size_t index) {
+  return net && index < net->input_count ? &net->tensors[index] : NULL;
 }
 
-static const port_t *store_of(const tilewright *net, size_t index) {
-  return net && index < net->store_count ? &net->ports[net->load_count + index] : NULL;
+static const tensor_t *output_of(const tilewright *net, size_t index) {
+  return net && index < net->output_count ? &net->tensors[net->input_count + index] : NULL;
 }
 
-static int check_tensor(tilewright *net, const port_t *port, const char *side, size_t index,
+static int check_tensor(tilewright *net, const tensor_t *tensor, const char *side, size_t index,
                         const void *data, size_t bytes) {
   if (!net) return TILEWRIGHT_BAD_ARGUMENT;
-  if (!port)
+  if (!tensor)
     return fail(net, TILEWRIGHT_BAD_ARGUMENT, "there is no %s %lu", side, (unsigned long)index);
-  if (!data) return fail(net, TILEWRIGHT_BAD_ARGUMENT, "%s '%s' is NULL", side, port->name);
-  if (bytes != port->bytes)
-    return fail(net, TILEWRIGHT_BAD_ARGUMENT, "%s '%s' has %lu bytes, not %lu", side, port->name,
-                (unsigned long)port->bytes, (unsigned long)bytes);
+  if (!data) return fail(net, TILEWRIGHT_BAD_ARGUMENT, "%s '%s' is NULL", side, tensor->name);
+  if (bytes != tensor->bytes)
+    return fail(net, TILEWRIGHT_BAD_ARGUMENT, "%s '%s' has %lu bytes, not %lu", side, tensor->name,
+                (unsigned long)tensor->bytes, (unsigned long)bytes);
   return TILEWRIGHT_OK;
 }
 
 int tilewright_set_input(tilewright *net, size_t index, const void *data, size_t bytes) {
-  const port_t *first = load_of(net, index);
   uint32_t i;
-  int code = check_tensor(net, first, "input", index, data, bytes);
-  if (!code) code = quantise(net, first, data, net->scratch);
+  int code = check_tensor(net, input_of(net, index), "input", index, data, bytes);
+  /* Quantised once a load, since scales may differ; a wrong value ends the first of them. */
   for (i = 0; !code && i < net->load_count; i++) {
     port_t *port = &net->ports[i];
     if (port->input != index) continue;
+    code = quantise(net, port, data, net->scratch);
+    if (code) break;
     if (port->unfolded) {
       pack_unfolded(port, net->scratch, port->staging);
     } else {
@@ -903,31 +974,34 @@ int tilewright_run(tilewright *net) {
   return TILEWRIGHT_OK;
 }
 
+/* An int8 value as the host has it, `*out` behind it afterwards. */
+static void give(const port_t *port, int8_t value, uint8_t **out) {
+  if (port->type == TILEWRIGHT_FLOAT32) {
+    float real = (float)(value - port->zero_point) * port->step;
+    memcpy(*out, &real, 4);
+    *out += 4;
+    return;
+  }
+  if (port->type == TILEWRIGHT_UINT8) flip_signs(&value, 1);
+  memcpy((*out)++, &value, 1);
+}
+
 int tilewright_get_output(tilewright *net, size_t index, void *data, size_t bytes) {
-  const port_t *p = store_of(net, index);
-  int code = check_tensor(net, p, "output", index, data, bytes);
+  const tensor_t *output = output_of(net, index);
+  int code = check_tensor(net, output, "output", index, data, bytes);
+  const port_t *p;
   uint8_t *out = data;
   uint64_t n, c, y, x;
-  double scale;
   char *memory;
   if (code) return code;
   if (!net->has_run) return fail(net, TILEWRIGHT_BAD_ARGUMENT, "the network has not run yet");
+  p = output->port;
   memory = net->buffers[p->buffer].memory;
   VTAMemCopyToHost(net->scratch, memory + (size_t)p->offset, p->packed_bytes);
-  scale = p->type == TILEWRIGHT_FLOAT32 ? power_of_two(p->exponent) : 1;
   for (n = 0; n < p->n; n++)
     for (c = 0; c < p->c; c++)
       for (y = 0; y < p->h; y++)
-        for (x = 0; x < p->w; x++) {
-          int8_t value = net->scratch[packed_at(p, n, c, y, x)];
-          if (p->type == TILEWRIGHT_FLOAT32) {
-            float real = (float)(value * scale);
-            memcpy(out, &real, 4);
-            out += 4;
-          } else {
-            memcpy(out++, &value, 1);
-          }
-        }
+        for (x = 0; x < p->w; x++) give(p, net->scratch[packed_at(p, n, c, y, x)], &out);
   return TILEWRIGHT_OK;
 }
 
@@ -941,66 +1015,82 @@ int tilewright_set_patience(tilewright *net, uint32_t looks) {
 
 size_t tilewright_input_count(const tilewright *net) { return net ? net->input_count : 0; }
 
-size_t tilewright_output_count(const tilewright *net) { return net ? net->store_count : 0; }
+size_t tilewright_output_count(const tilewright *net) { return net ? net->output_count : 0; }
 
-static size_t size_of(const port_t *port, size_t axis) {
-  return port && axis < port->rank ? port->shape[axis] : 0;
+static size_t size_of(const tensor_t *tensor, size_t axis) {
+  return tensor && axis < tensor->rank ? tensor->shape[axis] : 0;
+}
+
+static float step_of(const tensor_t *tensor) {
+  return tensor && tensor->port ? tensor->port->step : 0;
+}
+
+/* Of the values as they are passed, where those are integers. */
+static int zero_point_of(const tensor_t *tensor) {
+  if (!tensor || !tensor->port) return 0;
+  return tensor->port->zero_point + (tensor->type == TILEWRIGHT_UINT8 ? 128 : 0);
 }
 
 const char *tilewright_input_name(const tilewright *net, size_t index) {
-  const port_t *port = load_of(net, index);
-  return port ? port->name : NULL;
+  const tensor_t *tensor = input_of(net, index);
+  return tensor ? tensor->name : NULL;
 }
 
 const char *tilewright_output_name(const tilewright *net, size_t index) {
-  const port_t *port = store_of(net, index);
-  return port ? port->name : NULL;
+  const tensor_t *tensor = output_of(net, index);
+  return tensor ? tensor->name : NULL;
 }
 
 size_t tilewright_input_bytes(const tilewright *net, size_t index) {
-  const port_t *port = load_of(net, index);
-  return port ? port->bytes : 0;
+  const tensor_t *tensor = input_of(net, index);
+  return tensor ? tensor->bytes : 0;
 }
 
 size_t tilewright_output_bytes(const tilewright *net, size_t index) {
-  const port_t *port = store_of(net, index);
-  return port ? port->bytes : 0;
+  const tensor_t *tensor = output_of(net, index);
+  return tensor ? tensor->bytes : 0;
 }
 
 int tilewright_input_type(const tilewright *net, size_t index) {
-  const port_t *port = load_of(net, index);
-  return port ? port->type : 0;
+  const tensor_t *tensor = input_of(net, index);
+  return tensor ? tensor->type : 0;
 }
 
 int tilewright_output_type(const tilewright *net, size_t index) {
-  const port_t *port = store_of(net, index);
-  return port ? port->type : 0;
+  const tensor_t *tensor = output_of(net, index);
+  return tensor ? tensor->type : 0;
 }
 
-int tilewright_input_exponent(const tilewright *net, size_t index) {
-  const port_t *port = load_of(net, index);
-  return port ? port->exponent : 0;
+float tilewright_input_scale(const tilewright *net, size_t index) {
+  return step_of(input_of(net, index));
 }
 
-int tilewright_output_exponent(const tilewright *net, size_t index) {
-  const port_t *port = store_of(net, index);
-  return port ? port->exponent : 0;
+float tilewright_output_scale(const tilewright *net, size_t index) {
+  return step_of(output_of(net, index));
+}
+
+int tilewright_input_zero_point(const tilewright *net, size_t index) {
+  return zero_point_of(input_of(net, index));
+}
+
+int tilewright_output_zero_point(const tilewright *net, size_t index) {
+  return zero_point_of(output_of(net, index));
 }
 
 size_t tilewright_input_rank(const tilewright *net, size_t index) {
-  const port_t *port = load_of(net, index);
-  return port ? port->rank : 0;
+  const tensor_t *tensor = input_of(net, index);
+  return tensor ? tensor->rank : 0;
 }
 
 size_t tilewright_output_rank(const tilewright *net, size_t index) {
-  const port_t *port = store_of(net, index);
-  return port ? port->rank : 0;
+  const tensor_t *tensor = output_of(net, index);
+  return tensor ? tensor->rank : 0;
 }
 
 size_t tilewright_input_size(const tilewright *net, size_t index, size_t axis) {
-  return size_of(load_of(net, index), axis);
+  return size_of(input_of(net, index), axis);
 }
 
 size_t tilewright_output_size(const tilewright *net, size_t index, size_t axis) {
-  return size_of(store_of(net, index), axis);
+  return size_of(output_of(net, index), axis);
 }

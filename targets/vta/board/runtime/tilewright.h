@@ -8,9 +8,17 @@
  *     if (code) fprintf(stderr, "%s\n", tilewright_message(net));
  *     tilewright_close(net);
  *
- * Tensors are raw little-endian int8 or float32 values in the model's own shape, the last axis
- * running fastest. A float input is quantised to clip(round(x / 2^exponent), -128, 127), halves to
- * the even neighbour; an int8 output q of a float port is returned as q * 2^exponent.
+ * Tensors are raw little-endian values in the model's own shape and type, the last axis running
+ * fastest. A float input x becomes the int8 value
+ *
+ *     q = clip(round(x / scale) + zero_point, -128, 127)
+ *
+ * halves rounded to the even neighbour, and an int8 value q becomes the float output
+ *
+ *     y = (q - zero_point) * scale
+ *
+ * both in float32, as ONNX's QuantizeLinear and DequantizeLinear do; the host must round floats to
+ * nearest, as C programs do unless they ask for something else. A uint8 tensor is int8 plus 128.
  *
  * Functions that return int give 0 or a TILEWRIGHT_ code; tilewright_message then says what is
  * wrong. Nothing here ends the process, prints, or keeps memory after tilewright_close. One network
@@ -41,7 +49,22 @@ enum {
   TILEWRIGHT_BAD_VALUE = 8     /* an input value that is not a number */
 };
 
-enum { TILEWRIGHT_INT8 = 1, TILEWRIGHT_FLOAT32 = 2 };
+/* Types of elements. Outputs, and inputs that a network reads, are of the first three; one that
+ * nothing reads may be of any. */
+enum {
+  TILEWRIGHT_INT8 = 1,
+  TILEWRIGHT_FLOAT32 = 2,
+  TILEWRIGHT_UINT8 = 4,
+  TILEWRIGHT_INT32 = 3,
+  TILEWRIGHT_INT64 = 5,
+  TILEWRIGHT_BOOL = 6,
+  TILEWRIGHT_FLOAT16 = 7,
+  TILEWRIGHT_FLOAT64 = 8,
+  TILEWRIGHT_INT16 = 9,
+  TILEWRIGHT_UINT16 = 10,
+  TILEWRIGHT_UINT32 = 11,
+  TILEWRIGHT_UINT64 = 12
+};
 
 /* Reads the artefact in a folder, checks every byte of it, and puts its programs, micro-ops and
  * weights into memory of the driver, at whatever addresses that gives. After an error `*out` holds
@@ -56,8 +79,8 @@ void tilewright_close(tilewright *net);
  * the same network. For NULL: that there was no memory. */
 const char *tilewright_message(const tilewright *net);
 
-/* Inputs and outputs are numbered from 0, in the order of the manifest. For a number out of range,
- * or NULL: 0, a NULL name, no axes. */
+/* Inputs and outputs are numbered from 0, in the order of the manifest, also those inputs that
+ * nothing reads. For a number out of range, or NULL: 0, a NULL name, no axes. */
 size_t tilewright_input_count(const tilewright *net);
 size_t tilewright_output_count(const tilewright *net);
 const char *tilewright_input_name(const tilewright *net, size_t index);
@@ -65,12 +88,17 @@ const char *tilewright_output_name(const tilewright *net, size_t index);
 /* Of the whole tensor, as it is passed. */
 size_t tilewright_input_bytes(const tilewright *net, size_t index);
 size_t tilewright_output_bytes(const tilewright *net, size_t index);
-/* TILEWRIGHT_INT8 or TILEWRIGHT_FLOAT32. */
+/* TILEWRIGHT_INT8 and so on. */
 int tilewright_input_type(const tilewright *net, size_t index);
 int tilewright_output_type(const tilewright *net, size_t index);
-/* log2 of what one step of the int8 value is worth. */
-int tilewright_input_exponent(const tilewright *net, size_t index);
-int tilewright_output_exponent(const tilewright *net, size_t index);
+/* What a value stands for: scale * (value - zero_point). Value is what is passed, or the int8 value
+ * that a float is quantised to, as above; zero points of uint8 tensors are 0 to 255, of others -128
+ * to 127. A float input that layers read in several scales has that of the first of them. 0 for an
+ * input that nothing reads. */
+float tilewright_input_scale(const tilewright *net, size_t index);
+float tilewright_output_scale(const tilewright *net, size_t index);
+int tilewright_input_zero_point(const tilewright *net, size_t index);
+int tilewright_output_zero_point(const tilewright *net, size_t index);
 /* Axes, and elements along one of them. */
 size_t tilewright_input_rank(const tilewright *net, size_t index);
 size_t tilewright_output_rank(const tilewright *net, size_t index);
@@ -78,7 +106,8 @@ size_t tilewright_input_size(const tilewright *net, size_t index, size_t axis);
 size_t tilewright_output_size(const tilewright *net, size_t index, size_t axis);
 
 /* Copies an input; it stays set for all runs that follow. `bytes` must be the tensor's. After an
- * error the former one is still set. */
+ * error the former one is still set. An input that nothing reads need not be set; if it is, its
+ * values do not matter. */
 int tilewright_set_input(tilewright *net, size_t index, const void *data, size_t bytes);
 
 /* Runs the network on its inputs and waits for the end. */
