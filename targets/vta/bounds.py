@@ -30,7 +30,7 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
     m, g = spec.machine, geometry_of(workload, spec.machine)
-    planes = g.batches * g.groups * g.co
+    planes = g.batches * g.out_blocks
     outputs = planes * g.oh * g.ow
     other = _other_cycles(workload, outputs, m)
     if workload.average is not None:
@@ -38,10 +38,10 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
     sums = outputs
     if workload.pool is not None:
         rows, cols = _pooled_sides(workload)
-        sums = g.batches * g.groups * g.co * rows * cols
+        sums = planes * rows * cols
         other = _pooled_cycles(workload, workload.pool, g, sums, rows, cols)
-    pixels = g.batches * g.groups * g.ci * needed_pixels(workload) * m.inp_bytes
-    parameters = _parameter_bytes(g)
+    pixels = g.batches * g.inp_blocks * needed_pixels(workload) * m.inp_bytes
+    parameters = _parameter_bytes(workload, g, m)
     if workload.of_shortcut is not None:
         other += outputs * g.beside_ci + _shortcut_cycles(workload.of_shortcut, outputs, m)
         parameters -= g.res_bytes
@@ -58,7 +58,7 @@ def _pooled_cycles(
 ) -> int:
     """Cycles of compute besides the reduction of so many sums, (rows × cols) a block of channels.
     Each is reset; a bias takes one cycle at least of what is left, as other operations do."""
-    planes, outputs = g.batches * g.groups * g.co, g.oh * g.ow
+    planes, outputs = g.batches * g.out_blocks, g.oh * g.ow
     maxima = _fewest_maxima(pool, g.oh, g.ow, rows, cols)
     operations = len(workload.epilogue)
     operations += sum(op.kind == "shr_channel" for op in workload.epilogue)
@@ -126,8 +126,11 @@ def shifted_residuals(workload: Workload) -> int:
     return sum(op.kind == "residual" and op.value > IDENTITY_BITS for op in workload.epilogue)
 
 
-def _parameter_bytes(g: Geometry) -> int:
-    return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes
+def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
+    """Without those of output blocks that no image has, see `Geometry`."""
+    surplus = g.groups * g.co - g.out_blocks
+    block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
+    return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes - surplus * block
 
 
 def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:

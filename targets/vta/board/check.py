@@ -155,16 +155,16 @@ def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine)
     """An activation or addend as the layer's workload has it, (n, c, h, w)."""
     w, raw = layer.workload, _raw(device, layer, role)
     raw = raw.view(f"<i{m.acc_bits // 8}" if role == "add" else np.int8)
-    blocks, block, channels = geo.co, m.block_out, w.out_channels
+    blocks, block, channels = geo.out_blocks, m.block_out, w.out_channels
     size, (rows, cols) = geo.output, (w.out_height, w.out_width)
     if role == "data":
-        blocks, block, channels = geo.ci, m.block_in, w.in_channels
+        blocks, block, channels = geo.inp_blocks, m.block_in, w.in_channels
         size, (rows, cols) = (geo.h, geo.w), (w.height, w.width)
     elif role in ("residual", "add"):
         size, (rows, cols) = (geo.oh, geo.ow), (w.results_height, w.results_width)
-    packed = raw.reshape(geo.batches, geo.groups * blocks, *size, m.batch, block)
+    packed = raw.reshape(geo.batches, blocks, *size, m.batch, block)
     order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
-    whole = packed.transpose(order).reshape(-1, geo.groups * blocks * block, rows, cols)
+    whole = packed.transpose(order).reshape(-1, blocks * block, rows, cols)
     return whole[: w.batch, :channels].astype(np.int64)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.host_numbers import from_int8, to_int8
+from targets.vta.board.bounds import packed_shape
 from targets.vta.board.forms import Packing, pack, unpack
 from targets.vta.board.program import BoardProgram, Port
 from targets.vta.board.relocate import relocated
 from targets.vta.board.words import Words, element_bytes
 from targets.vta.functional.session import Session
 from targets.vta.program import FIRST_ADDRESS
+from targets.vta.spec import VtaSpec
 
 PAGE_BYTES = 4096
 INSTRUCTION_BYTES = 16
@@ -62,7 +64,7 @@ class Device(Addresses):
         by name, in the shape and type of their ports. Raises `FunctionalError`."""
         todo = self.program.steps[step]
         for port in todo.loads:
-            packed = pack_port(port, self.program, tensors[port.name])
+            packed = pack_port(port, self.program.spec, tensors[port.name])
             memory = self.memory(port.buffer, port.offset, packed.nbytes)
             memory[:] = packed.view(np.uint8)
         segment = self.program.segments[todo.segment]
@@ -82,53 +84,41 @@ class Device(Addresses):
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
-        size = packing_of(port, self.program).bytes(self.program.spec.machine)
+        spec = self.program.spec
+        size = packing_of(port, spec, load=False).bytes(spec.machine)
         raw = self.memory(port.buffer, port.offset, size).view(np.int8)
-        return unpack_port(port, self.program, raw)
+        return unpack_port(port, spec, raw)
 
     def _at(self, address: int, size: int) -> NDArray[np.uint8]:
         first = address - FIRST_ADDRESS
         return self._dram[first : first + size]
 
 
-def packing_of(port: Port, program: BoardProgram) -> Packing:
-    """How the tensor of a port lies in memory; blocks of input channels and of output channels are
-    alike where a tensor is both."""
-    m = program.spec.machine
-    shape = port.shape
+def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
+    """How the tensor of a port lies in memory: in blocks of input channels where it is loaded, of
+    output channels where it is stored."""
+    shape = packed_shape(port, spec, load=load)
     if port.form == "image":
-        n, c, h, w = shape
-        if port.unfold is not None:
-            c, h, w = port.unfold.channels(c), port.unfold.height, port.unfold.width
-        return Packing("image", -(-n // m.batch), -(-c // port_block(port, program)), h, w,
-                       port_block(port, program))  # fmt: skip
-    rows, channels = int(np.prod(shape[:-1])), shape[-1]
-    if port.form == "weights":
-        return Packing("weights", -(-rows // m.block_out), -(-channels // m.block_in), 1, 1,
-                       m.block_in)  # fmt: skip
-    block = port_block(port, program)
-    return Packing("column", 1, -(-channels // block), -(-rows // m.batch), 1, block)
+        batches, blocks, height, width, _, block = shape
+        return Packing("image", batches, blocks, height, width, block)
+    if port.form == "column":
+        blocks, rows, _, block = shape
+        return Packing("column", 1, blocks, rows, 1, block)
+    row_blocks, blocks, _, block = shape
+    return Packing("weights", row_blocks, blocks, 1, 1, block)
 
 
-def port_block(port: Port, program: BoardProgram) -> int:
-    """Channels of a block: what is stored has those of output blocks."""
-    m = program.spec.machine
-    stored = any(port in step.stores for step in program.steps)
-    return m.block_out if stored else m.block_in
-
-
-def pack_port(port: Port, program: BoardProgram, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """The bytes of a tensor, of the port's shape, as they lie in memory, (bytes,). A float one is
-    quantised by the port's scale."""
+def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
+    """The bytes of a tensor that is loaded, of the port's shape, as they lie in memory, (bytes,). A
+    float one is quantised by the port's scale."""
     values = to_int8(tensor, port.scale).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
-    return pack(packing_of(port, program), program.spec.machine, values)
+    return pack(packing_of(port, spec, load=True), spec.machine, values)
 
 
-def unpack_port(port: Port, program: BoardProgram, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """The tensor of a port, in its shape, out of its values in memory, (bytes,); a float one is
-    step · (value − zero point) in float32, a uint8 one the value plus 128."""
-    packing, m = packing_of(port, program), program.spec.machine
-    values = unpack(packing, m, raw, port.shape)
+def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
+    """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a
+    float one is step · (value − zero point) in float32, a uint8 one the value plus 128."""
+    values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape)
     return from_int8(values, port.scale, port.dtype)

@@ -58,7 +58,7 @@ def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine
     """How a layer's input of that shape lies in memory: an image, or rows of channels, or an image
     of which a dense layer takes all pixels as its channels."""
     w = layer.workload
-    packing = Packing("image", geo.batches, geo.groups * geo.ci, geo.h, geo.w, m.block_in)
+    packing = Packing("image", geo.batches, geo.inp_blocks, geo.h, geo.w, m.block_in)
     if layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width):
         return packing
     if w.operator == "dense" and not _is_rows(shape, w.batch, w.in_channels):
@@ -70,7 +70,7 @@ def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine
 def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
     """How a layer's output of that shape lies in memory: an image, or rows of channels."""
     w = layer.workload
-    packing = Packing("image", geo.batches, geo.groups * geo.co, *geo.output, m.block_out)
+    packing = Packing("image", geo.batches, geo.out_blocks, *geo.output, m.block_out)
     if shape == (w.batch, w.out_channels, w.out_height, w.out_width):
         return packing
     return _rows(packing)

@@ -162,7 +162,7 @@ def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
     if layer.add is None:
         return np.zeros(0, np.uint8)
     m, geo = lowering.machine, lowering.geometry
-    packed = packed_image(layer.add.astype(np.int64), m, geo, geo.co, m.block_out)
+    packed = packed_image(layer.add.astype(np.int64), m, geo, geo.out_blocks, m.block_out)
     return _as_bytes(packed, m.acc_bits)
 
 

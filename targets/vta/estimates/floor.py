@@ -51,7 +51,7 @@ def floor_extended(
 ) -> Array:
     """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
     buffers surely do not fit; `epilogue` (steps, 3) is that of the lowering."""
-    ops = operations_of(geo, epilogue)
+    geo, ops = _without_surplus(geo), operations_of(geo, epilogue)
     every = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
     rows = np.flatnonzero(fits(geo, m, ops, every, tiles_of(geo, every)))
     knob = {name: column[rows] for name, column in every.items()}
@@ -62,6 +62,14 @@ def floor_extended(
     total = np.full(len(values), np.inf)
     total[rows] = _cycles(layer)
     return total
+
+
+def _without_surplus(geo: Geometry) -> Geometry:
+    """Without the last group where that has fewer blocks than the others: what it takes comes on
+    top."""
+    if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
+        return geo
+    return geo._replace(groups=geo.groups - 1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,15 @@ from targets.errors import WorkloadError
 from targets.vta.isa import ALU_ADD, ALU_SHR, OUT, PUSH_NEXT, STORE, pack_uop
 from targets.vta.lowering import emit
 from targets.vta.lowering.plan import Plan
-from targets.vta.lowering.tiles import FULL, Piece, Program, Tile, epilogue_of, load_bias
+from targets.vta.lowering.tiles import (
+    FULL,
+    Piece,
+    Program,
+    Tile,
+    epilogue_of,
+    load_bias,
+    stored_blocks,
+)
 from targets.vta.numba_arguments import stage
 from targets.workload import Workload
 
@@ -94,11 +102,15 @@ def end_averaged(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
         _each_block(plan, program, tile, at + _FIRST, plan.behind[e, 1], 1, plan.behind[e, 2])
     emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
     emit.pop(state, out, _C, _S)
-    emit.memory(
-        state, out, STORE, OUT, tile.acc + plan.tiling.tco * geo.oh * geo.ow,
-        geo.out_base + (tile.image * geo.groups + tile.group) * geo.co + tile.co, 1, tile.cos,
-        tile.cos, 0, 0, 0, 0, plan.m.out_bytes,
-    )  # fmt: skip
+    stored = stored_blocks(tile, 0, tile.cos)
+    if stored > 0:
+        emit.memory(
+            state, out, STORE, OUT, tile.acc + plan.tiling.tco * geo.oh * geo.ow,
+            geo.out_base + tile.image * geo.out_blocks + tile.group * geo.co + tile.co, 1, stored,
+            stored, 0, 0, 0, 0, plan.m.out_bytes,
+        )  # fmt: skip
+    else:
+        emit.commit_pops(state, out, _S)
     program.store_of[tile.slot] = state[emit.COUNT] - 1
     return n_uops
 

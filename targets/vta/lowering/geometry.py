@@ -42,7 +42,9 @@ class Geometry(NamedTuple):
 
     Channel counts are per merged group (`merged_groups`), whose channels fill whole blocks but for
     the last's. The data of group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
-    Where the GEMM core brings tensors to the accumulators as they are, the last element of the
+    An image in memory has the blocks that its channels fill, `inp_blocks` and `out_blocks`, and no
+    more: of the last group's blocks those beyond are computed with weights of zero and not stored.
+    Weights and biases have places for all of them. Where the GEMM core brings tensors to the accumulators as they are, the last element of the
     weights is the identity that it does so by.
 
     The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
@@ -116,6 +118,8 @@ class Geometry(NamedTuple):
     average_taps: int  # sum of the taps of an average, 0: none
     average_steps: int  # of its epilogue, behind the other's
     average_lift: int  # what a lift of the bias leaves in each result, over 256
+    inp_blocks: int  # of an image in memory
+    out_blocks: int
 
     @property
     def output(self) -> tuple[int, int]:
@@ -143,6 +147,8 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
     groups = -(-w.groups // merged)
     ci = -(-(w.in_channels // w.groups * merged) // machine.block_in)
     co = -(-(w.out_channels // w.groups * merged) // machine.block_out)
+    inp_blocks = -(-w.in_channels // machine.block_in)
+    out_blocks = -(-w.out_channels // machine.block_out)
     batches = -(-w.batch // machine.batch)
     identity = int(_has_residual(w) or w.operator == "max_pool")
     if identity and machine.block_in != machine.block_out:
@@ -167,12 +173,12 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         batches, height, results_height = 1, batches, batches
     spatial_in, spatial_out = height * w.width, results_height * w.results_width
     sizes = {
-        "inp": batches * groups * ci * spatial_in * machine.inp_bytes,
+        "inp": batches * inp_blocks * spatial_in * machine.inp_bytes,
         "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
         "bias": groups * co * machine.acc_bytes * len(channel_vectors(w)),
-        "add": batches * groups * co * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
-        "res": batches * groups * co * spatial_out * machine.inp_bytes * _has_residual(w),
-        "out": batches * groups * co * (1 if w.average else spatial_out) * machine.out_bytes,
+        "add": batches * out_blocks * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
+        "res": batches * out_blocks * spatial_out * machine.inp_bytes * _has_residual(w),
+        "out": batches * out_blocks * (1 if w.average else spatial_out) * machine.out_bytes,
         "uop": machine.uop_bytes << machine.log_uop_depth,
     }
     if beside is not None:
@@ -215,6 +221,7 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
         beside_lift=0, beside_lowest=0, beside_left=0,
         average_taps=0 if w.average is None else total_taps(w.average.height, w.average.width),
         average_steps=0 if w.average is None else len(w.average.epilogue), average_lift=0,
+        inp_blocks=inp_blocks, out_blocks=out_blocks,
     )  # fmt: skip
 
 

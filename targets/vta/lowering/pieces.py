@@ -65,9 +65,12 @@ def size_uop_load(out: NDArray[np.uint64], n_uops: int) -> None:
 @compiled
 def load_window(
     state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, gather: bool,
-    channel: int, cis: int, y0: int, x0: int, ih_here: int, iw: int, ih: int, sram: int,
+    channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
+    sram: int,
 ) -> None:  # fmt: skip
-    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad."""
+    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad. From
+    block `channel` on `there` are of the image: in place of those beyond, whose weights are zero,
+    its last one is loaded."""
     reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
     top, left = max(0, -y0), max(0, -x0)
     bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)
@@ -77,15 +80,17 @@ def load_window(
         return
     row_stride = geo.sh * geo.w if gather else geo.w
     dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    one_by_one = 0
     if top + left + bottom + right == 0 and (ih_here == ih or cis == 1):
-        emit.region(
-            state, out, LOAD, INP, sram, dram, cis, geo.h * geo.w, rows, row_stride, cols,
-            m.inp_bytes,
-        )  # fmt: skip
-        return
-    for c in range(cis):
+        one_by_one = max(0, min(cis, there))
+        if one_by_one > 0:
+            emit.region(
+                state, out, LOAD, INP, sram, dram, one_by_one, geo.h * geo.w, rows, row_stride,
+                cols, m.inp_bytes,
+            )  # fmt: skip
+    for c in range(one_by_one, cis):
         emit.memory(
-            state, out, LOAD, INP, sram + c * ih * iw, dram + c * geo.h * geo.w,
+            state, out, LOAD, INP, sram + c * ih * iw, dram + min(c, there - 1) * geo.h * geo.w,
             rows, cols, row_stride, top, bottom, left, right, m.inp_bytes,
         )  # fmt: skip
 

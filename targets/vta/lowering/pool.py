@@ -199,8 +199,8 @@ def load_tile(plan: PoolPlan, program: Program, tile: Tile) -> None:
         emit.pop(state, out, _C, _L)
     load_window(
         state, out, geo, plan.m, plan.gather, tile.image * geo.groups + tile.block, tile.blocks,
-        tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw,
-        plan.tiling.ih, tile.inp,
+        tile.blocks, tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih,
+        tile.iw, plan.tiling.ih, tile.inp,
     )  # fmt: skip
     emit.push(state, out, _L, _C)
 
@@ -231,7 +231,7 @@ def end_tile(plan: PoolPlan, program: Program, tile: Tile) -> None:
         )
     emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
     emit.pop(state, out, _C, _S)
-    store_rows(plan, program, tile)
+    store_rows(plan, program, tile, tile.blocks)
     program.store_of[tile.a_slot] = state[emit.COUNT] - 1
 
 

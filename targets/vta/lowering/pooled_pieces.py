@@ -29,7 +29,7 @@ from targets.vta.lowering.pool_pieces import (
 from targets.vta.lowering.pool_plan import before, numbers
 from targets.vta.lowering.pooled_plan import PooledPlan, PooledTile, pooled_tile_at
 from targets.vta.lowering.steps import Rings, Step, load_weights
-from targets.vta.lowering.tiles import Program, load_bias, vector_of
+from targets.vta.lowering.tiles import Program, load_bias, stored_blocks, vector_of
 
 _VECTOR, _GEMM = 2, 3  # kinds of runs of micro-ops; those of `pool_pieces` are 0 and 1
 _L, _C, _S = 0, 1, 2
@@ -203,7 +203,11 @@ def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
             )
     emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
     emit.pop(state, out, _C, _S)
-    store_rows(plan.pool, w.maxima, o)
+    blocks = stored_blocks(tile.sums, 0, o.blocks)
+    if blocks > 0:
+        store_rows(plan.pool, w.maxima, o, blocks)
+    else:
+        emit.commit_pops(state, out, _S)
     w.program.store_of[tile.sums.slot] = state[emit.COUNT] - 1
 
 

@@ -141,12 +141,13 @@ def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
     cos, pitch = min(t.tco, geo.co - co), length(plan.pool.rows, p.th) * line
     slot = number % plan.sums.slots.acc
     acc = slot * plan.sums.slots.acc_size
-    plane = (at.image * geo.groups + at.group) * geo.co + co
+    there = geo.out_blocks - at.group * geo.co - co
+    plane = at.image * geo.out_blocks + at.group * geo.co + co
     sums = SumsTile(
         number, tiles, at.group, at.image, at.group * t.places + at.pixels, at.co_tile,
         y0 + sides.top, sums_rows, x0 + sides.left, sums_cols, co, cos,
         sums_rows if t.gather else window(sums_rows, geo.sh, geo.kh, geo.dh),
-        window(sums_cols, geo.sw, geo.kw, geo.dw), pitch, slot, acc, 0,
+        window(sums_cols, geo.sw, geo.kw, geo.dw), pitch, slot, acc, 0, there,
     )  # fmt: skip
     out = Tile(
         number, 0, plane, cos, row, rows, col, cols, lines, line, lines, line, pitch, 0, slot, 0,

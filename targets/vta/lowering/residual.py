@@ -14,7 +14,7 @@ from targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE
 from targets.vta.lowering.pieces import alu, one_uop
 from targets.vta.lowering.plan import Plan
 from targets.vta.lowering.steps import Cursor, Rings, wait_for_reader, with_uops
-from targets.vta.lowering.tiles import FULL, Piece, Program, Tile
+from targets.vta.lowering.tiles import FULL, Piece, Program, Tile, stored_blocks
 from targets.vta.numba_arguments import stage
 
 _L, _C = 0, 1
@@ -36,13 +36,15 @@ def add_residual(
     freed, n_uops, c0, r0 = cursor.freed, cursor.n_uops, 0, 0
     while c0 < tile.cos:
         blocks, rows = min(slots.res_blocks, tile.cos - c0), min(slots.res_rows, tile.rows - r0)
-        piece = Piece(c0, blocks, r0, rows, c0 * tile.pitch + r0 * tile.cols)
-        slot = number % slots.res
-        freed = wait_for_reader(program, rings.residual[slot], freed)
-        n_uops = add_piece(plan, program, tile, piece, slot, n_uops)
-        if n_uops == FULL:
-            break
-        rings.residual[slot] = state[emit.COUNT] - 1
+        stored = stored_blocks(tile, c0, blocks)
+        if stored > 0:
+            piece = Piece(c0, stored, r0, rows, c0 * tile.pitch + r0 * tile.cols)
+            slot = number % slots.res
+            freed = wait_for_reader(program, rings.residual[slot], freed)
+            n_uops = add_piece(plan, program, tile, piece, slot, n_uops)
+            if n_uops == FULL:
+                break
+            rings.residual[slot] = state[emit.COUNT] - 1
         number += 1
         r0 += rows
         if r0 == tile.rows:

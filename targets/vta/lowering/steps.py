@@ -134,10 +134,10 @@ def wait_for_reader(program: Program, reader: int, freed: int) -> int:
 def load_input(plan: Plan, program: Program, tile: Tile, step: Step) -> None:
     """The input window of a step."""
     geo, t = plan.geo, plan.tiling
-    channel = (tile.image * geo.groups + tile.group) * geo.ci + step.ci
+    block = tile.group * geo.ci + step.ci
     load_window(
-        program.state, program.out, geo, plan.m, t.gather, channel, step.cis,
-        tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw, t.ih,
+        program.state, program.out, geo, plan.m, t.gather, tile.image * geo.inp_blocks + block,
+        step.cis, geo.inp_blocks - block, tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw, t.ih,
         step.i_slot * plan.slots.inp_size,
     )  # fmt: skip
 

@@ -370,13 +370,17 @@ def lower_template(
                             row = row_group * hn + t // cos_here
                             co = g * geo.co + (co_group * on + t % cos_here) * tco
                             emit.pop(state, out, _C, _S)
-                            emit.region(
-                                state, out, STORE, OUT, t * tile,
-                                geo.out_base
-                                + ((n * geo.groups * geo.co + co) * geo.oh + row * th) * geo.ow
-                                + col * tw,
-                                tco, geo.oh * geo.ow, th, geo.ow, tw, m.out_bytes,
-                            )  # fmt: skip
+                            stored = min(tco, geo.out_blocks - co)
+                            if stored > 0:
+                                emit.region(
+                                    state, out, STORE, OUT, t * tile,
+                                    geo.out_base
+                                    + ((n * geo.out_blocks + co) * geo.oh + row * th) * geo.ow
+                                    + col * tw,
+                                    stored, geo.oh * geo.ow, th, geo.ow, tw, m.out_bytes,
+                                )  # fmt: skip
+                            else:
+                                emit.commit_pops(state, out, _S)
                             if several:
                                 emit.push(state, out, _S, _C)
                         for _ in range(v - threads):
@@ -414,20 +418,24 @@ def _load_window(
     top, left = max(0, -y0), max(0, -x0)
     bottom, right = max(0, y0 + ih - geo.h), max(0, x0 + iw - geo.w)
     rows, cols = ih - top - bottom, iw - left - right
-    channel = (n * geo.groups + g) * geo.ci + ci
+    # In place of blocks beyond the image's, whose weights are zero, its last one is loaded.
+    there = geo.inp_blocks - g * geo.ci - ci
+    channel = n * geo.inp_blocks + g * geo.ci + ci
     dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    one_by_one = 0
     if not padded:
-        emit.region(
-            state, out, LOAD, INP, sram, dram,
-            tci, geo.h * geo.w, ih, geo.w, iw, m.inp_bytes,
-        )  # fmt: skip
-        return
-    if rows <= 0 or cols <= 0:
+        one_by_one = max(0, min(tci, there))
+        if one_by_one > 0:
+            emit.region(
+                state, out, LOAD, INP, sram, dram,
+                one_by_one, geo.h * geo.w, ih, geo.w, iw, m.inp_bytes,
+            )  # fmt: skip
+    elif rows <= 0 or cols <= 0:
         # A window wholly in the padding has no LOAD that fills it: x_size 0 writes nothing.
         state[emit.PROBLEM] = EMPTY_WINDOW
-    for c in range(tci):
+    for c in range(one_by_one, tci):
         emit.memory(
-            state, out, LOAD, INP, sram + c * ih * iw, dram + c * geo.h * geo.w,
+            state, out, LOAD, INP, sram + c * ih * iw, dram + min(c, there - 1) * geo.h * geo.w,
             rows, cols, geo.w, top, bottom, left, right, m.inp_bytes,
         )  # fmt: skip
 
@@ -451,11 +459,19 @@ def _epilogue(
                 0, 0, 0, 0, m.acc_bytes,
             )  # fmt: skip
         elif kind == EPILOGUE_TENSOR:
-            emit.region(
-                state, out, LOAD, ACC, operand,
-                geo.add_base + ((n * geo.groups * geo.co + co) * geo.oh + row) * geo.ow + col,
-                tco, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
-            )  # fmt: skip
+            there = geo.out_blocks - co
+            blocks = max(0, min(tco, there))
+            add = geo.add_base + ((n * geo.out_blocks + co) * geo.oh + row) * geo.ow + col
+            if blocks > 0:
+                emit.region(
+                    state, out, LOAD, ACC, operand, add,
+                    blocks, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
+                )  # fmt: skip
+            for c in range(blocks, tco):  # not stored
+                emit.region(
+                    state, out, LOAD, ACC, operand + c * th * tw,
+                    add + (there - 1) * geo.oh * geo.ow, 1, 0, th, geo.ow, tw, m.acc_bytes,
+                )  # fmt: skip
         source = t * tile if kind == EPILOGUE_IMMEDIATE else operand
         if not loaded[t, 2 + e]:
             loaded[t, 2 + e] = 1

@@ -78,21 +78,21 @@ def pack_image(
         at = base * element_bytes - PAGE_BYTES
         image[at : at + raw.size] = raw
 
-    data = packed_image(tensors["data"], m, geo, geo.ci, m.block_in)
+    data = packed_image(tensors["data"], m, geo, geo.inp_blocks, m.block_in)
     put(geo.inp_base, m.inp_bytes, data, m.inp_bits)
     put(geo.wgt_base, m.wgt_bytes, packed_weights(w, m, geo, tensors), m.wgt_bits)
     vectors = packed_vectors(w, m, geo, tensors)
     put(geo.bias_base, m.acc_bytes, vectors, m.acc_bits)
     if "add" in tensors:
-        add = packed_image(tensors["add"], m, geo, geo.co, m.block_out)
+        add = packed_image(tensors["add"], m, geo, geo.out_blocks, m.block_out)
         put(geo.add_base, m.acc_bytes, add, m.acc_bits)
     if "residual" in tensors:
-        residual = packed_image(tensors["residual"], m, geo, geo.co, m.block_out)
+        residual = packed_image(tensors["residual"], m, geo, geo.out_blocks, m.block_out)
         put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
     beside = beside_geometry(w, m, geo)
     if beside is not None and w.of_shortcut is not None:
         own = of_shortcut(tensors)
-        data = packed_image(own["data"], m, beside, beside.ci, m.block_in)
+        data = packed_image(own["data"], m, beside, beside.inp_blocks, m.block_in)
         put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
         weights = packed_weights(w.of_shortcut, m, beside, own)
         put(beside.wgt_base, m.wgt_bytes, weights, m.wgt_bits)
@@ -111,10 +111,10 @@ def unpack_output(
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
-    blocks = raw.reshape(geo.batches, geo.groups, geo.co, *geo.output, m.batch, m.block_out)
+    blocks = raw.reshape(geo.batches, geo.out_blocks, *geo.output, m.batch, m.block_out)
     # Of a column, pixels belong to the batch; nothing else has both.
-    order = (0, 3, 4, 5, 1, 2, 6) if geo.column else (0, 5, 1, 2, 6, 3, 4)
-    channels = geo.groups * geo.co * m.block_out
+    order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
+    channels = geo.out_blocks * m.block_out
     whole = blocks.transpose(order).reshape(-1, channels, w.out_height, w.out_width)
     return whole[: w.batch, : w.out_channels].astype(np.int64)
 
@@ -122,16 +122,16 @@ def unpack_output(
 def packed_image(
     tensor: NDArray[np.int64], m: Machine, geo: Geometry, blocks: int, block: int
 ) -> NDArray[np.int64]:
-    """A tensor (n, c, h, w) in blocks of so many channels, `blocks` of them a group: (batches,
-    groups·blocks, h, w, batch, block). The rows of a column are the pixels of one image."""
+    """A tensor (n, c, h, w) in blocks of so many channels, `blocks` of them an image: (batches,
+    blocks, h, w, batch, block). The rows of a column are the pixels of one image."""
     if geo.column:
         rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
         rows[: len(tensor)] = tensor[:, :, 0, 0]
         tensor = rows.reshape(geo.h, m.batch, -1).transpose(1, 2, 0)[..., None]
     n, c, h, w = tensor.shape
-    out = np.zeros((geo.batches * m.batch, geo.groups * blocks * block, h, w), np.int64)
+    out = np.zeros((geo.batches * m.batch, blocks * block, h, w), np.int64)
     out[:n, :c] = tensor
-    split = out.reshape(geo.batches, m.batch, geo.groups * blocks, block, h, w)
+    split = out.reshape(geo.batches, m.batch, blocks, block, h, w)
     return split.transpose(0, 2, 4, 5, 1, 3)
 
 

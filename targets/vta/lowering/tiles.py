@@ -56,6 +56,7 @@ class Tile(NamedTuple):
     slot: int
     acc: int  # the slot's first accumulator
     first_out: int  # element of the output
+    there: int  # blocks from its first on that an image has in memory, maybe fewer than `cos`
 
 
 class Piece(NamedTuple):
@@ -111,15 +112,41 @@ def tile_at(plan: Plan, number: int, tiles: int) -> Tile:
         number, tiles, g, n, g * t.places + at.pixels, at.co_tile, row, rows, col, cols, co,
         min(t.tco, geo.co - co), rows if t.gather else window(rows, geo.sh, geo.kh, geo.dh),
         window(cols, geo.sw, geo.kw, geo.dw), t.th * cols, slot, slot * plan.slots.acc_size,
-        ((n * geo.groups + g) * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col,
+        (n * geo.out_blocks + g * geo.co + co) * geo.oh * geo.ow + row * geo.ow + col,
+        geo.out_blocks - g * geo.co - co,
     )  # fmt: skip
+
+
+@stage
+def stored_blocks(tile: Tile, first: int, blocks: int) -> int:
+    """Of so many output blocks of a tile, from its `first` on, those that are stored."""
+    return max(0, min(blocks, tile.there - first))
+
+
+@stage
+def load_tensor(plan: Plan, program: Program, tile: Tile, acc: int) -> None:
+    """LOAD what the epilogue adds to a tile into accumulators from `acc` on; to blocks that are not
+    stored, the last one that is."""
+    geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
+    base = geo.add_base + tile.first_out
+    if blocks > 0:
+        tile_transfer(
+            program.state, program.out, geo, LOAD, ACC, acc, base, blocks, tile.rows, tile.cols,
+            tile.pitch, plan.m.acc_bytes,
+        )  # fmt: skip
+    for c in range(blocks, tile.cos):
+        tile_transfer(
+            program.state, program.out, geo, LOAD, ACC, acc + c * tile.pitch,
+            base + (tile.there - 1) * geo.oh * geo.ow, 1, tile.rows, tile.cols, tile.pitch,
+            plan.m.acc_bytes,
+        )  # fmt: skip
 
 
 @stage
 def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
     """The accumulators' first value, once the last STORE from their slot is done. Returns the
     number of micro-ops, or FULL."""
-    geo, state, out = plan.geo, program.state, program.out
+    state, out = program.state, program.out
     state[emit.TILES] += 1
     if program.store_of[tile.slot] >= 0:
         emit.flag(state, out, program.store_of[tile.slot], PUSH_PREV)
@@ -130,10 +157,7 @@ def begin_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
         at, n_uops = uop_of(plan, program, tile.acc, bias_of(plan, tile), n_uops)
         alu(state, out, plan.lay, at, tile.cos, pixels, tile.pitch, EPILOGUE_BIAS, ALU_MAX, 0)
     elif plan.operations.starts_with_tensor:
-        tile_transfer(
-            state, out, geo, LOAD, ACC, tile.acc, geo.add_base + tile.first_out, tile.cos,
-            tile.rows, tile.cols, tile.pitch, plan.m.acc_bytes,
-        )  # fmt: skip
+        load_tensor(plan, program, tile, tile.acc)
     elif tile.number >= plan.slots.acc:
         pixels = tile.rows * tile.cols
         emit.gemm(
@@ -204,11 +228,15 @@ def end_tile(plan: Plan, program: Program, tile: Tile, n_uops: int) -> int:
             return FULL
         emit.flag(state, out, state[emit.COUNT] - 1, PUSH_NEXT)
         emit.pop(state, out, _C, _S)
-        tile_transfer(
-            state, out, geo, STORE, OUT, tile.acc + piece.offset,
-            geo.out_base + tile.first_out + c0 * geo.oh * geo.ow + r0 * geo.ow, blocks, rows,
-            tile.cols, tile.pitch, plan.m.out_bytes,
-        )  # fmt: skip
+        stored = stored_blocks(tile, c0, blocks)
+        if stored > 0:
+            tile_transfer(
+                state, out, geo, STORE, OUT, tile.acc + piece.offset,
+                geo.out_base + tile.first_out + c0 * geo.oh * geo.ow + r0 * geo.ow, stored, rows,
+                tile.cols, tile.pitch, plan.m.out_bytes,
+            )  # fmt: skip
+        else:
+            emit.commit_pops(state, out, _S)
         r0 += rows
         if r0 == tile.rows:
             c0 += blocks
@@ -236,11 +264,7 @@ def epilogue_of(plan: Plan, program: Program, tile: Tile, piece: Piece, n_uops: 
         elif kind == EPILOGUE_TENSOR:
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
             if piece.offset == 0:
-                tile_transfer(
-                    program.state, program.out, plan.geo, LOAD, ACC, source,
-                    plan.geo.add_base + tile.first_out, tile.cos, tile.rows, tile.cols, tile.pitch,
-                    plan.m.acc_bytes,
-                )  # fmt: skip
+                load_tensor(plan, program, tile, source)
         at = tile.slot  # the slot's own micro-op
         if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
             at, n_uops = uop_of(plan, program, tile.acc + piece.offset, source, n_uops)

@@ -58,7 +58,7 @@ def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> 
     """Which output elements a program cut after `most_groups` stores: (n, co, oh, ow) in blocks."""
     v, th, tw = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
-    co_all = geo.groups * geo.co
+    co_all = geo.out_blocks
     stored = np.zeros((geo.batches, co_all, geo.oh, geo.ow), np.bool_)
     for tile in range(min(geo.batches * row_tiles * col_tiles * co_all, most_groups * v)):
         n, co, row, col = _place(tile, co_all, row_tiles, col_tiles, th, tw)
@@ -88,7 +88,7 @@ def lower_unchecked(
     state[emit.WGT_USED] = v * kk
     state[emit.ACC_USED] = v * th * tw
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
-    co_all = geo.groups * geo.co
+    co_all = geo.out_blocks
     tiles = geo.batches * row_tiles * col_tiles * co_all
     tiles = min(tiles, most_groups * v)
     groups = -(-tiles // v)
@@ -110,7 +110,9 @@ def lower_unchecked(
             state[emit.STEPS] += threads
             for t in range(threads):
                 n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
-                channel = (n * geo.groups + co // geo.co) * geo.ci + k
+                # Weights beyond an image's last block are zero; any data do.
+                block = min(co // geo.co * geo.ci + k, geo.inp_blocks - 1)
+                channel = n * geo.inp_blocks + block
                 if group > 0 or k > 0:
                     emit.pop(state, out, _C, _L)
                 _load_window(state, out, geo, m, channel, row, col, ih, iw, t * ih * iw)
