@@ -21,7 +21,7 @@ from networks.relax.islands import CpuNode, function_of
 from networks.relax.macs import macs_by_node
 from networks.rewrites import best_unfold
 from targets.capabilities import Blocks
-from targets.errors import TilewrightError, WorkloadError
+from targets.errors import WorkloadError
 from targets.layer import ChannelSlice, Layer, Value
 
 
@@ -43,8 +43,8 @@ def integer_graph(
     rearranged (by default `networks.rewrites.best_unfold`), and `pool` which max-pools become part
     of the convolution before them (by default none). Scales that are no powers of two apart take
     two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
-    (`IntegerGraph.lost`). Raises `QuantisationError` for scales that are not known before the
-    network runs, and as `networks.load(...).compiled`.
+    (`IntegerGraph.lost`). Operators with scales that are not known before the network runs are left
+    to the CPU; `IntegerGraph.left` says why. Raises as `networks.load(...).compiled`.
     """
     normal, flat = import_whole(name, model, dict(input_shapes or {}))
     types = {o.name: o.op_type for o in normal.operators}
@@ -73,9 +73,8 @@ def graph_of_module(
     `IntegerGraph.left` says why. TVM joins and slices tensors: between two programs they are its
     own. Raises `ImportFailedError` for a result that depends on no input.
     """
-    tolerated = (QuantisationError,)
     return _Extraction(
-        name, flat, types, outputs, blocks, unfold, keep_float, tolerated, pool=pool, in_place=False
+        name, flat, types, outputs, blocks, unfold, keep_float, pool=pool, in_place=False
     ).graph()
 
 
@@ -89,7 +88,6 @@ class _Extraction:
         blocks: Blocks,
         unfold: UnfoldRule,
         keep_float: Collection[str],
-        tolerated: tuple[type[TilewrightError], ...] = (),
         *,
         pool: PoolRule | None = None,
         in_place: bool = True,
@@ -99,7 +97,7 @@ class _Extraction:
         self._flat = flat
         self._types = dict(types)
         self._names = outputs
-        self._no_layer: tuple[type[Exception], ...] = (NotALayer, WorkloadError, *tolerated)
+        self._no_layer: tuple[type[Exception], ...] = (NotALayer, WorkloadError, QuantisationError)
         self._macs = macs_by_node(flat)
         self._keep_float = keep_float
         self._blocks = blocks

@@ -31,18 +31,25 @@ def random_inputs(graph: IntegerGraph, seed: int = 0) -> dict[str, NDArray[Any]]
 def integers_of(
     model: onnx.ModelProto, graph: IntegerGraph, inputs: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """By value what onnxruntime computes for it; of those that a QuantizeLinear of the model
-    writes."""
+    """By value what onnxruntime computes for it, uint8 less 128; of those that a QuantizeLinear of
+    the model writes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     written = {n.name: n.output[0] for n in copy.graph.node if n.op_type == "QuantizeLinear"}
     names = [name for name in graph.values if name in written]
     del copy.graph.output[:]
+    zeros = {n.output[0]: n.input[2] for n in copy.graph.node if n.name in written}
+    kinds = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
     copy.graph.output.extend(
-        onnx.helper.make_tensor_value_info(written[name], onnx.TensorProto.INT8, None)
+        onnx.helper.make_tensor_value_info(written[name], kinds[zeros[written[name]]], None)
         for name in names
     )
-    return dict(zip(names, session(copy).run(None, dict(inputs)), strict=True))
+    found = zip(names, session(copy).run(None, dict(inputs)), strict=True)
+    return {name: array if array.dtype == np.int8 else _less_128(array) for name, array in found}
+
+
+def _less_128(array: NDArray[np.uint8]) -> NDArray[np.int8]:
+    return (array.astype(np.int16) - 128).astype(np.int8)
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -56,12 +63,19 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def differences(
-    graph: IntegerGraph, values: Mapping[str, NDArray[Any]]
+    graph: IntegerGraph,
+    values: Mapping[str, NDArray[Any]],
+    inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """By layer: the reference's output on onnxruntime's integers, less onnxruntime's. Layers that
-    read or write what onnxruntime does not have are left out."""
-    found = {}
+    read or write what onnxruntime does not have are left out; what the first pass of a layer gives
+    is its own."""
+    found, values = {}, {**values, **(inputs or {})}
     for layer in graph.layers:
+        if layer.output.endswith(".fine") and layer.data in values:
+            made = layer_reference(layer, values, graph.blocks.in_channels)
+            values[layer.output] = made.reshape(graph.values[layer.output].shape)
+            continue
         read = [name for name in (layer.data, layer.residual, layer.weight_from) if name]
         if all(name in values for name in (*read, layer.output)):
             ours = layer_reference(layer, values, graph.blocks.in_channels)

@@ -157,7 +157,7 @@ def test_what_stays_with_tvm_is_called_between_and_all_results_come() -> None:
         np.testing.assert_allclose(ours, reference, atol=1e-6)
 
 
-def test_operators_with_scales_of_no_power_of_two_stay_with_tvm_with_the_reason() -> None:
+def test_operators_with_scales_of_no_power_of_two_take_two_passes() -> None:
     g = Graph()
     x = g.quantise(g.input("x", (1, 16, 8, 8)), -5)
     y = g.quantise(g.conv(x, "good", (16, 16, 3, 3), (-5, -7)), -2)
@@ -166,10 +166,8 @@ def test_operators_with_scales_of_no_power_of_two_stay_with_tvm_with_the_reason(
     _scale(model, "odd", 0.007)
     module = from_onnx(model)
     new = partition_for_vta(module)
-    (layer,), ((name, why),) = offloaded(new).layers, offloaded(new).left.items()
-    assert layer.macs == 16 * 36 * 16 * 9
-    assert name not in layer.names
-    assert "no power of two" in why
+    assert len(offloaded(new).layers) == 3
+    assert not offloaded(new).left
     arrays = inputs_of(module, 0)
     (expected,), (found,) = machine(module)(*arrays), machine(new)(*arrays)
     assert np.abs(found - expected).max() <= 1
