@@ -1,5 +1,6 @@
-"""The int8 deployment of an operator, in one place: the epilogue its accumulator gets, and the
-quantisations an int8 accelerator can run at all.
+"""The int8 deployment of an operator before its scales are known, in one place: the epilogue its
+accumulator gets, and the quantisations an int8 accelerator can run at all. What a quantised network
+becomes is in `networks.integer`; here is what it is expected to take.
 
 The rule, for float and quantised models alike: int8 data times int8 weights, summed in int32, then
 
@@ -88,32 +89,22 @@ def obstacle(call: FusedCall) -> tuple[str, str] | None:
     ):
         if quantisation is not None and quantisation.dtype not in ("int8", "uint8"):
             return f"its {role} are {quantisation.dtype}, not int8", "quantise it to int8"
-    if call.weight_quantisation and any(_zeros(call.weight_quantisation)):
-        return (
-            "its weights have a zero point, the accelerator multiplies plain int8",
-            "quantise weights symmetrically (onnxruntime: WeightSymmetric)",
-        )
-    if _data_zero(call) and any(call.padding):
-        return (
-            "its data have a zero point, but the accelerator pads with 0",
-            "quantise activations symmetrically (onnxruntime: ActivationSymmetric)",
-        )
+    for quantisation in (call.data_quantisation, call.weight_quantisation):
+        if quantisation is not None and not quantisation.scale:
+            return "its scales are computed while the network runs", "quantise it statically"
     return None
 
 
 def notes(call: FusedCall) -> list[str]:
     """What the int8 form changes, worth a word in a report."""
     found = []
-    shift, exact = requantise_shift(call)
-    if not exact:
-        found.append(
-            f"its requantisation is no power of two, the accelerator shifts: nearest is >> {shift}"
-        )
+    if not requantise_shift(call)[1]:
+        found.append("its scales are no powers of two apart: two passes")
     weight, kinds = call.weight_quantisation, {step.kind for step in call.steps}
     if weight and len(set(weight.scale)) > 1 and "add" in kinds:
         found.append("its weights get one scale, for a tensor is added to its sums")
     if _data_zero(call) or _out_zero(call):
-        found.append("zero points go into the bias")
+        found.append("zero points go into constants that are added")
     return found
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from networks import report, zoo
 from networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
 from networks.examined import Examined
-from networks.extract import ExtractedWorkload, collect
+from networks.extract import Decision, ExtractedWorkload, collect
 from networks.offload import decide
 from networks.onnx_source import OnnxSource, refuse_unsupported
 from networks.report import ModelReport
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class Network:
     """A network with static input shapes. TVM imports it on first use, once."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, input_shapes: InputShapes | None = None) -> None:
         self._source = source
         self.name = source.name
+        self.input_shapes = dict(input_shapes or {})
 
     @cached_property
     def examined(self) -> Examined:
@@ -67,7 +68,7 @@ class Network:
         Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
         be imported is part of the report.
         """
-        return report.build(self.examined, accelerator, decide(self.examined, accelerator))
+        return self._surveyed_on(accelerator)[1]
 
     def workloads(
         self,
@@ -92,8 +93,33 @@ class Network:
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         """`workloads_on` and `report_on` at once. Raises as they do."""
         refuse_unsupported(self.name, self.examined.unsupported)
-        decisions = decide(self.examined, accelerator)
-        return collect(decisions), report.build(self.examined, accelerator, decisions)
+        return self._surveyed_on(accelerator)
+
+    def decisions_on(self, accelerator: Accelerator) -> list[Decision]:
+        """What becomes of each fused call, by what it would take there and on the CPU."""
+        return decide(self.examined, accelerator)
+
+    def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
+        decisions = self.decisions_on(accelerator)
+        said = report.build(self.examined, accelerator, decisions)
+        if not self._has_graph(accelerator):
+            return collect(decisions), said
+        from networks.integer.network import quantised_graph, reported, workloads_of
+
+        model = self._source.weighted()
+        assert model is not None
+        graph = quantised_graph(
+            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes
+        )
+        return workloads_of(graph), reported(said, graph)
+
+    def _has_graph(self, accelerator: Accelerator) -> bool:
+        """Whether its layers are those of its own scales: it is quantised, and the accelerator
+        computes in integers as the network needs it."""
+        quantised = any(call.data_quantisation for call in self.examined.found.calls)
+        ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
+        whole = not self.examined.unsupported and self._source.has_graph
+        return quantised and ours and whole
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""
@@ -123,10 +149,10 @@ def load(
     if str(source) in zoo.FAMILIES:
         name = str(source)
         weightless = zoo.build(name, seed, weights=False)
-        return Network(OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes))
+        return Network(OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes), shapes)
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if sandbox:
-        return Network(SandboxedSource(path, shapes))
-    return Network(read_source(path, shapes))
+        return Network(SandboxedSource(path, shapes), shapes)
+    return Network(read_source(path, shapes), shapes)

@@ -36,6 +36,12 @@ class OnnxSource:
         self._weighted = weighted
         self._input_shapes = input_shapes
 
+    has_graph = True
+
+    def weighted(self) -> onnx.ModelProto:
+        """The model with all of its data."""
+        return self._weighted()
+
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
         try:

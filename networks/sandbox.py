@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from networks import errors
 from networks.examined import Examined
-from networks.sources import InputShapes, read_source
+from networks.sources import TORCH_SUFFIXES, InputShapes, read_source
 from targets.errors import TilewrightError
 from targets.files import as_int, as_list, as_object, as_text
 from targets.rpc_process import (
@@ -31,6 +31,8 @@ from targets.rpc_process import (
 )
 
 if TYPE_CHECKING:
+    import onnx
+
     from networks.relax.execute import CompiledModule
     from networks.whole import Whole
 
@@ -99,6 +101,15 @@ class SandboxedSource:
         if least is None or least == most:
             return ""
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether it comes as an ONNX graph."""
+        return self._path.suffix not in TORCH_SUFFIXES
+
+    def weighted(self) -> onnx.ModelProto | None:
+        """The model with its weights, read here once a child has examined it."""
+        return read_source(self._path, self._shapes).weighted()
 
     def compile(self) -> CompiledModule:
         return read_source(self._path, self._shapes).compile()

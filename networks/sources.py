@@ -12,6 +12,8 @@ from networks.onnx_file import load_weights, read
 from networks.onnx_source import OnnxSource
 
 if TYPE_CHECKING:
+    import onnx
+
     from networks.relax.execute import CompiledModule
     from networks.whole import Whole
 
@@ -24,6 +26,14 @@ class Source(Protocol):
     """A model that can be examined without its weights, and compiled with them."""
 
     name: str
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether `weighted` gives a model."""
+
+    def weighted(self) -> onnx.ModelProto | None:
+        """The model as an ONNX graph with its weights; None for one that comes as none. Raises
+        `ModelFileError`."""
 
     def examine(self) -> Examined:
         """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or

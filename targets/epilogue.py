@@ -16,7 +16,8 @@ EpilogueKind = Literal[
 RESIDUALS: tuple[EpilogueKind, ...] = ("residual", "weighted")
 """Steps that add an int8 tensor of the output's shape; an epilogue has one at the most."""
 MAX_WEIGHT = 127
-"""The largest factor of a `weighted` residual: what an int8 weight holds."""
+"""The largest factor of a `weighted` residual that an int8 weight holds; a larger one is such a
+factor times a power of two (`weight_and_shift`)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class EpilogueOp:
     `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: below
     `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
     int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
-    `weighted` one times `value` (1 to `MAX_WEIGHT`), `offset` the constant `value`; `shr`/`shl`
+    `weighted` one times `value` (`weight_and_shift`), `offset` the constant `value`; `shr`/`shl`
     shift arithmetically by `value` bits; `min`/`max` clip from above / below with the constant
     `value`. `shr_channel` shifts to the right by an amount an output channel (`amounts`: by what,
     as `value` promises).
@@ -71,7 +72,7 @@ def usual(op: EpilogueOp) -> EpilogueOp:
     """The step that stands for all that differ from it in an immediate alone: equal schedules,
     programs of equal lengths, equal cycles (`targets.workload.canonical`)."""
     if op.kind == "weighted":
-        return EpilogueOp("residual", 0)
+        op = EpilogueOp("residual", _IDENTITY_BITS + weight_and_shift(op.value)[1])
     if op.kind == "residual":
         return replace(op, value=0 if op.value <= 6 else min(op.value, 8))
     least, most = NEAR_SHIFTS
@@ -82,6 +83,14 @@ def usual(op: EpilogueOp) -> EpilogueOp:
     return EpilogueOp(*_USUAL_IMMEDIATE[op.kind]) if op.kind in _USUAL_IMMEDIATE else op
 
 
+def weight_and_shift(factor: int) -> tuple[int, int]:
+    """The weight, 1 to `MAX_WEIGHT`, that a factor has, and by how many bits that is shifted to the
+    left."""
+    shift = max(0, factor.bit_length() - MAX_WEIGHT.bit_length())
+    return factor >> shift, shift
+
+
+_IDENTITY_BITS = 6  # the largest power of two that one int8 weight is
 _NAMED = {
     "relu": EpilogueOp("max", 0), "bias": EpilogueOp("bias"), "bias 32": EpilogueOp("bias", 32),
     "add": EpilogueOp("add"), ">> channel": EpilogueOp("shr_channel"),
@@ -113,8 +122,10 @@ def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
         value = int(match[2])
         if kind in ("shr", "shl", "residual") and not 0 <= value <= 31:
             raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
-        if kind == "weighted" and not 1 <= value <= MAX_WEIGHT:
-            raise WorkloadError(f"'{item}': a weight lies between 1 and {MAX_WEIGHT}")
+        if kind == "weighted" and (value < 1 or value % (1 << weight_and_shift(value)[1])):
+            raise WorkloadError(
+                f"'{item}': a weight is 1 to {MAX_WEIGHT}, or that times a power of 2"
+            )
         if kind == "shr_channel" and not NEAR_SHIFTS[0] <= value <= NEAR_SHIFTS[1]:
             raise WorkloadError(
                 f"'{item}': the least amount lies between {NEAR_SHIFTS[0]} and {NEAR_SHIFTS[1]}; "

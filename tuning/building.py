@@ -14,7 +14,7 @@ from networks.artefact import ArtefactError
 from networks.artefact.accuracy import OF_FLOAT, OF_QUANTISED
 from networks.errors import ModelFileError
 from targets.base import Target
-from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
+from targets.capabilities import Builds, CompilesKernels, capability
 from targets.files import Json, as_object
 from targets.printable import printable
 from targets.registry import check_target, kind_of, make_target
@@ -27,9 +27,11 @@ from tuning.picks import PickError, Progress, pool_rule, read_picks, tuned_picks
 if TYPE_CHECKING:
     import onnx
 
-    from networks.accelerator import Accelerator, EpilogueMode
+    from networks.accelerator import Accelerator
+    from networks.extract import Decision
     from networks.integer.graph import IntegerGraph
     from networks.integer.pooling import PoolRule
+    from networks.quantise.samples import Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,46 +121,79 @@ class IntegerNetwork:
 def integer_network(
     options: BuildOptions, target: Target, *, apart: bool = False
 ) -> IntegerNetwork:
-    """The network in integers for a target.
-    What runs together is as `options.schedules` says, or nothing that may be `apart`. Raises
+    """The network in integers for a target. What runs together is as `options.schedules` says, or
+    nothing that may be `apart`. Raises
     `ArtefactError` for a target that runs no programs of ours, `PickError` for schedules of what is
     fused otherwise."""
     if capability(target, Builds) is None:
         raise ArtefactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
+    from networks import load
     from networks.accelerator import Accelerator
+    from networks.quantise import is_quantised, model_with_weights, samples_for
+
+    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
+    model = model_with_weights(options.model, options.seed)
+    network = load(options.model, options.input_shapes, options.seed)
+    decisions = network.decisions_on(accelerator)
+    samples = samples_for(model, options.calibration, options.input_shapes)
+    labels = None if apart or options.schedules is None else labels_of(options.schedules)
+    pool = None
+    if not (apart or labels is not None):
+        pool = _pool_rule(options, target, accelerator)
+    tuned = (accelerator, decisions, samples, pool)
+    of = _quantised if is_quantised(model) else _of_float
+    graph, quantisation, warnings, tolerance = of(options, model, *tuned)
+    if labels is not None and options.schedules is not None:
+        graph = _labelled(graph, labels, options.schedules / FUSION)
+    if options.tolerance is not None:
+        tolerance = options.tolerance
+    return IntegerNetwork(graph, quantisation, warnings, model, samples.feeds, tolerance)
+
+
+_Made = tuple["IntegerGraph", dict[str, Json], tuple[str, ...], float]
+
+
+def _quantised(
+    options: BuildOptions, model: onnx.ModelProto, accelerator: Accelerator,
+    decisions: Sequence[Decision], samples: Samples, pool: PoolRule | None,
+) -> _Made:  # fmt: skip
+    """A model in the scales it has, and the default bound on the error of its outputs."""
+    from networks.integer.network import quantised_graph
+
+    graph = quantised_graph(
+        model, accelerator, decisions, name=Path(options.model).stem,
+        input_shapes=options.input_shapes, keep_float=options.keep_float, samples=samples,
+        exact=options.exact, pool=pool, apart=pool is None,
+    )  # fmt: skip
+    said: dict[str, Json] = {"method": "as the model has it"}
+    if graph.lost:
+        said["rounded_weights_decibels"] = dict(graph.lost)
+    return graph, said, (), OF_QUANTISED
+
+
+def _of_float(
+    options: BuildOptions, model: onnx.ModelProto, accelerator: Accelerator,
+    decisions: Sequence[Decision], samples: Samples, pool: PoolRule | None,
+) -> _Made:  # fmt: skip
+    """A float model in int8, by samples, and the default bound on the error of its outputs."""
     from networks.extract import unfold_for
     from networks.integer.extraction import integer_graph
-    from networks.quantise import Options, Quantised, int8_model, model_with_weights, samples_for
+    from networks.integer.network import cheaper_on_cpu
+    from networks.quantise import Options, quantise
 
-    mode: EpilogueMode = "per-channel" if options.per_channel else "full"
-    accelerator = Accelerator.of(target, mode)
-    model = model_with_weights(options.model, options.seed)
-    on_cpu = (*options.keep_float, *_cheaper_on_cpu(options, accelerator))
-    samples = samples_for(model, options.calibration, options.input_shapes)
-    made = int8_model(
+    on_cpu = (*options.keep_float, *cheaper_on_cpu(decisions))
+    made = quantise(
         model, samples, Options(keep_float=on_cpu, per_channel=options.per_channel),
         input_shapes=options.input_shapes,
     )  # fmt: skip
-    is_float = isinstance(made, Quantised)
-    warnings = made.report.warnings if isinstance(made, Quantised) else ()
-    quantisation = made.report.to_json() if isinstance(made, Quantised) else made.to_json()
-    name = Path(options.model).stem
-    labels = None if apart or options.schedules is None else labels_of(options.schedules)
-    free = apart or labels is not None
     graph = integer_graph(
-        made.model, blocks_of(target), name=name, input_shapes=options.input_shapes,
-        keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
-        pool=None if free else _pool_rule(options, target, accelerator), exact=options.exact,
+        made.model, accelerator.blocks, name=Path(options.model).stem,
+        input_shapes=options.input_shapes, keep_float=on_cpu,
+        unfold=lambda plain: unfold_for(plain, accelerator), pool=pool,
     )  # fmt: skip
-    if graph.lost:
-        quantisation = {**as_object(quantisation), "rounded_weights_decibels": dict(graph.lost)}
-    if labels is not None and options.schedules is not None:
-        graph = _labelled(graph, labels, options.schedules / FUSION)
-    default = OF_FLOAT if is_float else OF_QUANTISED
-    tolerance = default if options.tolerance is None else options.tolerance
-    return IntegerNetwork(graph, quantisation, warnings, model, samples.feeds, tolerance)
+    return graph, as_object(made.report.to_json()), made.report.warnings, OF_FLOAT
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
@@ -183,19 +218,6 @@ def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) 
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
     return lambda convolution, pool: pooled(convolution, pool, accelerator)
-
-
-def _cheaper_on_cpu(options: BuildOptions, accelerator: Accelerator) -> tuple[str, ...]:
-    """The operators that could be offloaded and, by cost, are not: as tuning decides it."""
-    from networks import load
-    from networks.offload import decide
-
-    examined = load(options.model, options.input_shapes, options.seed).examined
-    decisions = decide(examined, accelerator)
-    return tuple(
-        each.fused.node for each in decisions
-        if each.workload is None and each.accelerator_seconds is not None
-    )  # fmt: skip
 
 
 def _nothing(_: str) -> None:

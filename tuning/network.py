@@ -141,13 +141,13 @@ def extract_subgraphs(
     `UnsupportedOperatorError`, and `NothingToOffload` where there are none."""
     network = _network(model.source, _frozen(input_shapes))
     accelerator = Accelerator.of(target, epilogue, max_waste)
-    found, report = network.workloads_on(accelerator), network.report_on(accelerator)
+    found, report = network.surveyed_on(accelerator)
     if not found:
         raise NothingToOffload(nothing_offloaded(report))
     macs = {operator.name: operator.macs for operator in report.operators}
     return Extracted(
         tuple(
-            Subgraph(workload, count, tuple(names), sum(macs[name] for name in names))
+            Subgraph(workload, count, tuple(names), sum(macs.get(name, 0) for name in names))
             for workload, count, names in found
         ),
         {"total": report.total_macs, "offloaded": report.offloaded_macs},

@@ -199,7 +199,7 @@ class Layers:
         """A sum of two tensors, each times a weight."""
         assert call.residual is not None
         one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
-        first, second, shift = _reached(weighted_pair(one, two))
+        first, second, shift = _reached(weighted_pair(one, two))  # the finer comes first
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))

@@ -72,13 +72,15 @@ def _residual_shift(fine: Real) -> int:
 
 
 def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
-    """Two factors as integers up to 127 over a power of two: (weight of one, weight of two, right
-    shift), as fine as int8 allows; None where no right shift reaches them."""
-    shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / max(one, two))))
-    if shift < 0:
+    """Two factors, the first no larger than the second, as integers over a power of two: (weight of
+    one, factor of two, right shift), each of seven bits, the second times a power of two; None
+    where no right shift reaches them."""
+    shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / one)))
+    left = max(0, math.ceil(math.log2(math.ldexp(two, shift) / (LARGEST + 0.49))))
+    if shift < 0 or left > MAX_RESIDUAL_SHIFT:
         return None
-    first, second = (round(math.ldexp(factor, shift)) for factor in (one, two))
-    return (first, second, shift) if min(first, second) > 0 else None
+    first, second = round(math.ldexp(one, shift)), round(math.ldexp(two, shift - left))
+    return (first, second << left, shift) if min(first, second) > 0 else None
 
 
 def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8], int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,16 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
         return out
     rows = math.prod(data.shape[:-1]) if layer.workload.operator == "conv2d" else len(out)
     return out.transpose(2, 3, 0, 1).reshape(-1, out.shape[1])[:rows]
+
+
+def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
+    """The sums of products of a layer with constant weights, before its epilogue, (n, o, oh, ow).
+    Of a packed image `block` channels lie together."""
+    assert layer.weight is not None
+    tensors: dict[str, Array] = {
+        "data": packed(layer, values[layer.data], block), "weight": layer.weight
+    }  # fmt: skip
+    return reference(replace(layer.workload, epilogue=()), tensors, out_bits=32)
 
 
 def of_shortcut(

@@ -34,7 +34,8 @@ def quiet_options() -> Any:
 def runs(
     model: onnx.ModelProto, tensors: Sequence[str], feeds: Collection[Feed]
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """The values of these float tensors of a model, each in its own shape, feed by feed.
+    """The values of these tensors of a model, floats or what a QuantizeLinear writes, each in its
+    own shape, feed by feed.
 
     The graph runs as it stands, without optimisations. Raises `InputError` where it does not run
     on a feed.
@@ -44,10 +45,11 @@ def runs(
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
     own = {output.name for output in model.graph.output}
+    kinds = _integer_types(model)
     for name in dict.fromkeys(tensors):
         if name not in own:
-            info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-            exposed.graph.output.append(info)
+            kind = kinds.get(name, onnx.TensorProto.FLOAT)
+            exposed.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
@@ -63,3 +65,15 @@ def runs(
                 "the calibration samples"
             ) from error
         yield dict(zip(names, values, strict=True))
+
+
+def _integer_types(model: onnx.ModelProto) -> dict[str, int]:
+    """The element types of what the QuantizeLinear of a model write, by tensor."""
+    zeros = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return {
+        node.output[0]: zeros.get(node.input[2], onnx.TensorProto.UINT8)
+        if len(node.input) > 2
+        else onnx.TensorProto.UINT8
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from targets.epilogue import RESIDUALS
+from targets.epilogue import RESIDUALS, usual
 from targets.vta.lowering.geometry import (
     ADDITIONS,
     IDENTITY_BITS,
@@ -123,7 +123,7 @@ def _shortcut_cycles(shortcut: Workload, outputs: int, m: Machine) -> int:
 
 def shifted_residuals(workload: Workload) -> int:
     """Residuals that take a second iteration: the identity cannot hold their power of two."""
-    return sum(op.kind == "residual" and op.value > IDENTITY_BITS for op in workload.epilogue)
+    return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 
 
 def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:

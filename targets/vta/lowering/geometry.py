@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targets.averages import total_taps
-from targets.epilogue import RESIDUALS, EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
 from targets.errors import WorkloadError
 from targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
 from targets.vta.spec import Machine
@@ -258,7 +258,10 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
     for op in epilogue:
         immediate = -op.value if op.kind == "shl" else op.value
         if op.kind == "weighted":
-            immediate = 0  # one weight holds it, as it does 2^0
+            shift = weight_and_shift(op.value)[1]
+            immediate = (
+                IDENTITY_BITS + shift if shift else 0
+            )  # as a power of two that takes as much
         if op.kind in vectors:
             immediate = vectors.index(op.kind)
         rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))

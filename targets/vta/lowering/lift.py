@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.epilogue import NEAR_BIAS, RESIDUALS, EpilogueOp
+from targets.epilogue import NEAR_BIAS, RESIDUALS, EpilogueOp, usual
 from targets.vta.isa import ALU_MAX, ALU_MIN
 from targets.vta.lowering.geometry import ADDITIONS, IDENTITY_BITS, Geometry
 from targets.vta.spec import Machine
@@ -58,7 +58,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     low, high = (next(op.value for op in ops if op.kind == kind) for kind in ("max", "min"))
     if not -128 <= low <= high <= 127 or _largest_sum(workload, m) >= SUMS:
         return NONE
-    if any(op.kind == "residual" and op.value > IDENTITY_BITS + 1 for op in ops):
+    if any(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS + 1 for op in ops):
         return NONE  # its shift comes first, and would shift the bias
     least, most = ops[at].amounts
     wanted = -(-(ENOUGH + high) // max(1, (1 << least) - 1))

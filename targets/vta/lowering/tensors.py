@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.epilogue import RESIDUALS, EpilogueOp
+from targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
 from targets.errors import WorkloadError
 from targets.reference import of_shortcut
 from targets.reference import reference as integers
@@ -166,7 +166,11 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
     """The weights (block_out, block_in) that bring a residual to the accumulators, times its own
     weight or as much of its power of two as a weight can hold; a pool's pixels as they are."""
     step = next((op for op in workload.epilogue if op.kind in RESIDUALS), EpilogueOp("residual"))
-    times = step.value if step.kind == "weighted" else 1 << min(step.value, IDENTITY_BITS)
+    times = (
+        weight_and_shift(step.value)[0]
+        if step.kind == "weighted"
+        else 1 << min(step.value, IDENTITY_BITS)
+    )
     return np.eye(m.block_out, dtype=np.int64) * times
 
 

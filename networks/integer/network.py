@@ -1,0 +1,130 @@
+"""A quantised network on an accelerator: one graph of layers for whoever inspects, tunes or builds
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+
+from networks.accelerator import Accelerator
+from networks.extract import Decision, ExtractedWorkload, unfold_for
+from networks.integer.calibrated import FINE, calibrated
+from networks.integer.extraction import integer_graph
+from networks.integer.graph import IntegerGraph
+from networks.integer.pooling import PoolRule
+from networks.pooling import pooled
+from networks.quantise import as_it_is, samples_for
+from networks.quantise.samples import Samples
+from networks.report import ModelReport, OperatorReport, WorkloadReport, epilogue_text
+from targets.layer import Layer
+from targets.workload import Workload, canonical
+
+
+def quantised_graph(
+    model: onnx.ModelProto,
+    accelerator: Accelerator,
+    decisions: Sequence[Decision],
+    *,
+    name: str = "network",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (),
+    samples: Samples | None = None,
+    exact: bool = True,
+    pool: PoolRule | None = None,
+    apart: bool = False,
+) -> IntegerGraph:
+    """The layers and CPU islands of a model that is quantised already, with its weights.
+
+    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how
+    finely first passes count (by default those of `samples_for`). `pool` is a rule for max-pools
+    behind convolutions, by default what is estimated to be sooner; nothing is pooled `apart`.
+    Raises as `integer_graph` and `samples_for`.
+    """
+    on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
+    made = as_it_is(model, on_cpu, input_shapes)
+    rule = pool or (lambda convolution, after: pooled(convolution, after, accelerator))
+    graph = integer_graph(
+        made.model, accelerator.blocks, name=name, keep_float=on_cpu,
+        unfold=lambda plain: unfold_for(plain, accelerator), pool=None if apart else rule,
+        exact=exact,
+    )  # fmt: skip
+    samples = samples or samples_for(model, None, input_shapes)
+    return calibrated(graph, made.model, samples.feeds)
+
+
+def cheaper_on_cpu(decisions: Sequence[Decision]) -> tuple[str, ...]:
+    """The operators that could be offloaded and, by cost, are not."""
+    return tuple(
+        each.fused.node for each in decisions
+        if each.workload is None and each.accelerator_seconds is not None
+    )  # fmt: skip
+
+
+def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
+    """What is tuned for a graph: (workload, calls an inference, names), by first use. A layer's
+    first pass has a name of its own."""
+    found: dict[Workload, list[Layer]] = {}
+    for layer in graph.layers:
+        found.setdefault(canonical(layer.workload), []).append(layer)
+    return [
+        ExtractedWorkload(w, len(same), tuple(dict.fromkeys(map(_name, same))))
+        for w, same in found.items()
+    ]
+
+
+def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
+    """A report on a quantised model with what becomes of each operator in its graph."""
+    owners: dict[str, Layer] = {}
+    for layer in graph.layers:
+        owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
+    on_cpu = {name for island in graph.islands for name, _ in island.nodes}
+    return replace(
+        report,
+        operators=tuple(_operator(each, graph, owners, on_cpu) for each in report.operators),
+        workloads=tuple(
+            WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
+            for w, calls, names in workloads_of(graph)
+        ),
+        offloaded_macs=sum(layer.macs for layer in graph.layers),
+    )
+
+
+def _operator(
+    own: OperatorReport, graph: IntegerGraph, owners: Mapping[str, Layer], on_cpu: set[str]
+) -> OperatorReport:
+    layer = owners.get(own.name)
+    if layer is not None:
+        anchor = layer.names[0]
+        if own.name != anchor:
+            reason = f"in the epilogue of '{anchor}'"
+            return replace(_bare(own), status="offloaded", reason=reason)
+        workload = canonical(layer.workload)
+        passes = sum(each.names == layer.names for each in graph.layers)
+        return replace(
+            own, status="offloaded", reason=_passes(layer, passes), next_step="",
+            workload=str(workload), workload_id=workload.id,
+        )  # fmt: skip
+    if own.name in on_cpu:
+        if own.status == "cpu" and own.name not in graph.left:
+            return own
+        reason = graph.left.get(own.name, "what it reads or writes is not in int8")
+        return replace(_bare(own), status="cpu", reason=reason)
+    if own.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return replace(_bare(own), status="offloaded", reason="int8 data are read as they are")
+    return own if own.status == "cpu" else replace(_bare(own), status="offloaded")
+
+
+def _bare(own: OperatorReport) -> OperatorReport:
+    return replace(own, next_step="", workload=None, workload_id=None, accelerator_seconds=None)
+
+
+def _passes(layer: Layer, passes: int) -> str:
+    if layer.residual is not None and layer.residual.endswith(FINE):
+        return "its scales are no powers of two apart: two passes"
+    return f"{passes} products, one a head" if passes > 1 else ""
+
+
+def _name(layer: Layer) -> str:
+    return layer.name if layer.name.endswith(FINE) else layer.names[0]
