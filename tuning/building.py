@@ -189,8 +189,10 @@ def _cheaper_on_cpu(options: BuildOptions, accelerator: Accelerator) -> tuple[st
     """The operators that could be offloaded and, by cost, are not: as tuning decides it."""
     from networks import load
     from networks.offload import decide
+    from networks.onnx_source import refuse_unsupported
 
     examined = load(options.model, options.input_shapes, options.seed).examined
+    refuse_unsupported(options.model, examined.unsupported)  # before a float model is quantised
     decisions = decide(examined, accelerator)
     return tuple(
         each.fused.node for each in decisions
