@@ -30,7 +30,8 @@ WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AverageP
 
 
 HALF_NOTE = (
-    "the model is in half precision and is read as float32: its inputs and outputs are float32, too"
+    "the model computes in half precision and is read as float32; inputs and outputs of half "
+    "precision are float32, too"
 )
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 
@@ -111,7 +112,7 @@ def _take_branches(normal: NormalGraph) -> None:
         for each in inner:
             normal.add_operator(each)
         why = f"its condition is constant: {taken} is taken"
-        normal.absorbed[node.name] = Absorbed(inner[-1].name if inner else None, why)
+        normal.absorbed[node.name] = Absorbed(inner[0].name, why)
     normal.replace_nodes(nodes)
     _lift_constants(normal)
 
@@ -191,11 +192,13 @@ def _make_target_shapes_constant(normal: NormalGraph) -> None:
 
 def _remove_pass_through(normal: NormalGraph) -> None:
     """Identity, Dropout and a Cast to the type that is there do nothing at inference; one that
-    feeds a graph output stays."""
+    feeds a graph output stays, unless what it reads can have the output's name."""
     users, types = normal.users(), normal.types()
     outputs = {output.name for output in normal.graph.output}
     renamed: dict[str, str] = {}
     removed = set()
+    makers = {name: node for node in normal.graph.node for name in node.output}
+    whole = not any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
     for node in normal.graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = renamed.get(name, name)
@@ -204,9 +207,16 @@ def _remove_pass_through(normal: NormalGraph) -> None:
         same = node.op_type == "Cast" and types.get(node.input[0]) == target
         if not (same or node.op_type in ("Identity", "Dropout")) or mask_used:
             continue
-        if node.output[0] not in outputs:
-            renamed[node.output[0]] = node.input[0]
-            removed.add(node.name)
+        source, result = node.input[0], node.output[0]
+        if result in outputs:
+            if not whole or source in outputs or source not in makers or users[source] != 1:
+                continue
+            maker = makers[source]
+            maker.output[list(maker.output).index(source)] = result
+            makers[result] = maker
+        else:
+            renamed[result] = source
+        removed.add(node.name)
     normal.remove(removed, Absorbed(None, "passes its input through at inference"))
 
 

@@ -134,7 +134,8 @@ def _unsupported(normal: NormalGraph) -> dict[str, tuple[str, str]]:
     found = limits(normal)
     for node in unsupported(normal.graph.node):
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        found[node.name] = (f"the importer has no rule for the operator {operator}", _step(node))
+        reason = f"the importer has no rule for the operator {operator}"
+        found.setdefault(node.name, (reason, _step(node)))
     return found
 
 
