@@ -20,7 +20,7 @@ from networks.graph import Absorbed, NormalGraph, Operator, Shape
 from networks.onnx_file import is_stub
 from networks.onnx_float16 import is_half, widen
 from networks.onnx_images import as_images
-from networks.onnx_recurrent import unroll
+from networks.onnx_recurrent import steps_first, unroll
 from networks.onnx_scalars import make_scalars
 from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
 from targets.printable import printable
@@ -46,6 +46,8 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     _lift_constants(normal)
     make_scalars(normal)
     _take_branches(normal)
+    for transposition in steps_first(normal.graph):
+        normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
     make_scalars(normal)

@@ -42,16 +42,6 @@ def widen(model: onnx.ModelProto) -> None:
                 attribute.i = TensorProto.FLOAT
 
 
-def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in float32, or the model itself where it has no halves."""
-    if not is_half(model):
-        return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    widen(copy)
-    return copy
-
-
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
     if is_stub(tensor):
         tensor.data_type = TensorProto.FLOAT

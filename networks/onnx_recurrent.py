@@ -53,7 +53,7 @@ def obstacle(
         return "its weights must be constants, here they are computed"
     if _input(node, 3) and _input(node, 3) not in tensors:
         return "its biases must be constants, here they are computed"
-    steps, _ = _steps(node, shape)
+    steps = shape[0]
     lengths = _input(node, LENGTHS)
     if lengths:
         known = tensors.get(lengths)
@@ -65,6 +65,40 @@ def obstacle(
     if steps * len(_directions(node)) > MAX_STEPS:
         return f"it has {steps} steps, and at most {MAX_STEPS} of all directions are unrolled"
     return ""
+
+
+def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Give recurrent operators whose data begin with the batch (layout=1) the other form, between
+    transpositions, in place; those transpositions. onnxruntime runs that form alone."""
+    nodes: list[onnx.NodeProto] = []
+    added: list[onnx.NodeProto] = []
+    for position, node in enumerate(graph.node):
+        before: list[onnx.NodeProto] = []
+        after: list[onnx.NodeProto] = []
+        if node.op_type in GATES and _attributes(node).get("layout"):
+            name = node.name or f"{node.op_type}_{position}"
+            for attribute in [a for a in node.attribute if a.name == "layout"]:
+                node.attribute.remove(attribute)
+            for place in (0, INITIAL_H, INITIAL_C):
+                if given := _input(node, place):
+                    node.input[place] = f"{name}/{given}/steps_first"
+                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
+            for place, result in enumerate(node.output):
+                if result:
+                    node.output[place] = f"{name}/{result}/steps_first"
+                    order = [1, 0, 2] if place else [2, 0, 1, 3]
+                    after.append(_transposed(node.output[place], result, order))
+        nodes += [*before, node, *after]
+        added += [*before, *after]
+    if added:
+        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(kept)
+    return added
+
+
+def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
+    return helper.make_node("Transpose", [source], [result], name=f"{result}/transpose", perm=order)
 
 
 def unroll(normal: NormalGraph) -> None:
@@ -117,8 +151,7 @@ class _Unrolled:
             (o.version for o in normal.model.opset_import if o.domain in STANDARD_DOMAINS),
             default=14,
         )
-        self._batch_first = bool(_attributes(node).get("layout"))
-        self.steps, self._batch = _steps(node, shapes[node.input[0]])
+        self.steps, self._batch, _ = shapes[node.input[0]]
         _, rows, self._inputs = shapes[node.input[1]]
         self._gates = GATES[node.op_type]
         self._hidden = rows // self._gates
@@ -128,8 +161,6 @@ class _Unrolled:
     def write(self) -> None:
         """Append them."""
         data = self._node.input[0]
-        if self._batch_first:
-            data = self._emit("Transpose", [data], "data", perm=[1, 0, 2])
         states, cells, all_steps = [], [], []
         for place, name in enumerate(_directions(self._node)):
             several = len(_directions(self._node)) > 1
@@ -210,8 +241,6 @@ class _Unrolled:
         given = _input(self._node, place)
         if not given or (place == INITIAL_C and self._node.op_type != "LSTM"):
             return ""
-        if self._batch_first:
-            given = self._emit("Transpose", [given], f"{name}_first", perm=[1, 0, 2])
         if len(_directions(self._node)) > 1:
             given = self._split(given, [1, 1], 0, f"{name}_split")[direction]
         shape = self._integers(f"{name}_shape", [self._batch, self._hidden])
@@ -284,7 +313,7 @@ class _Unrolled:
         return self._emit(activations[0], [self._sums(d, t, state)], f"{d.prefix}{t}/state"), ""
 
     def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
-        """The states of all steps: (steps, directions, batch, hidden), or the batch first."""
+        """The states of all steps: (steps, directions, batch, hidden)."""
         shape = self._integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
         for place, each in enumerate(states):
@@ -292,24 +321,19 @@ class _Unrolled:
                 each[0]
             )  # fmt: skip
             parts.append(self._emit("Reshape", [rows, shape], f"states_{place}_shaped"))
-        name = "states"
         if len(parts) > 1:
-            parts = [self._emit("Concat", parts, name, axis=1)]
-        if self._batch_first:
-            parts = [self._emit("Transpose", parts, "states_first", perm=[2, 0, 1, 3])]
+            self._emit("Concat", parts, "states", axis=1)
         self.nodes[-1].output[0] = output
 
     def _last(self, states: Sequence[str], output: str) -> None:
-        """The states after the last step: (directions, batch, hidden), or the batch first."""
+        """The states after the last step: (directions, batch, hidden)."""
         shape = self._integers("last_shape", [1, self._batch, self._hidden])
         parts = [
             self._emit("Reshape", [state, shape], f"{output}_{place}")
             for place, state in enumerate(states)
         ]
         if len(parts) > 1:
-            parts = [self._emit("Concat", parts, f"{output}_whole", axis=0)]
-        if self._batch_first:
-            parts = [self._emit("Transpose", parts, f"{output}_first", perm=[1, 0, 2])]
+            self._emit("Concat", parts, f"{output}_whole", axis=0)
         self.nodes[-1].output[0] = output
 
     def _emit(self, kind: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
@@ -377,9 +401,3 @@ def _activations(node: onnx.NodeProto) -> list[str]:
     given = next((a.strings for a in node.attribute if a.name == "activations"), [])
     named = [each.decode().capitalize() for each in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(_directions(node))
-
-
-def _steps(node: onnx.NodeProto, shape: Shape) -> tuple[int, int]:
-    """The steps and the batch."""
-    first, second = shape[:2]
-    return (second, first) if _attributes(node).get("layout") else (first, second)

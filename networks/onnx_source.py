@@ -14,8 +14,8 @@ from networks.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs, st
 from networks.limits import CUT, DEPENDS, limits
 from networks.macs import Operands, count
 from networks.normalise import normalise
-from networks.onnx_float16 import widened
 from networks.onnx_recurrent import GATES
+from networks.onnx_reference import reference_model
 from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class OnnxSource:
         from networks.quantise.session import runs
         from networks.whole import Whole
 
-        model = widened(self._weighted())
+        model = reference_model(self._weighted())
         normal, flat = import_whole(self.name, model, self._input_shapes)
         outputs = tuple(info.name for info in normal.graph.output)
         return Whole(

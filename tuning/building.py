@@ -130,11 +130,12 @@ def integer_network(
     from networks.accelerator import Accelerator
     from networks.extract import unfold_for
     from networks.integer.extraction import integer_graph
+    from networks.onnx_reference import reference_model
     from networks.quantise import Options, Quantised, int8_model, model_with_weights, samples_for
 
     mode: EpilogueMode = "per-channel" if options.per_channel else "full"
     accelerator = Accelerator.of(target, mode)
-    model = model_with_weights(options.model, options.seed)
+    model = reference_model(model_with_weights(options.model, options.seed))
     on_cpu = (*options.keep_float, *_cheaper_on_cpu(options, accelerator))
     samples = samples_for(model, options.calibration, options.input_shapes)
     made = int8_model(
