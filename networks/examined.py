@@ -18,7 +18,8 @@ class Examined:
     its results; `shapes` an operator to the shape of its first result. `results` are the operators
     that write what the network gives. Of some kinds of files nobody knows readers and results.
     `unsupported_macs` are the multiply-accumulates of operators that cannot be imported, where
-    their shapes are known; `notes` what else a user should know, in sentences.
+    their shapes are known; `notes` what else a user should know, in sentences. `constant_outputs`
+    are outputs that depend on no input.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Examined:
     results: frozenset[str] = frozenset()
     unsupported_macs: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    constant_outputs: tuple[str, ...] = ()
 
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:

@@ -154,13 +154,14 @@ class _Writer:
         self._append_image(node)
 
     def _weight(self, name: str) -> str:
-        """Weights with a kernel of height one: other constants, dequantised from others, or moved.
-        """
+        """Weights with a kernel of height one: constants, dequantised from such, or moved."""
         if name in self._constants:
             return self._constant(name)
         maker = self._makers.get(name)
-        if maker is None or maker.op_type != "DequantizeLinear" or (
-            maker.input[0] not in self._constants or len(self._shapes.get(name, ())) != 3
+        if (
+            maker is None
+            or maker.op_type != "DequantizeLinear"
+            or (maker.input[0] not in self._constants or len(self._shapes.get(name, ())) != 3)
         ):
             return self._image(name)
         if name not in self._images:

@@ -368,9 +368,7 @@ class _Unrolled:
     def _integers(self, name: str, values: Sequence[int]) -> str:
         return self._constant(f"{name}", (len(values),), np.array(values, np.int64))
 
-    def _constant(
-        self, name: str, shape: Shape, values: NDArray[np.generic] | None
-    ) -> str:
+    def _constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}#"
         self._add(name, shape, values)
         return name

@@ -73,6 +73,7 @@ class OnnxSource:
             results=_results(normal),
             unsupported_macs=_macs(normal, unsupported),
             notes=normal.notes,
+            constant_outputs=_constant_outputs(normal),
         )
 
     def compile(self) -> CompiledModule:
@@ -183,7 +184,8 @@ def _macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
     shapes = normal.shapes()
     found = {}
     for node in normal.graph.node:
-        if node.name not in names or node.output[0] not in shapes and node.op_type not in GATES:
+        known = node.output[0] in shapes or node.op_type in GATES
+        if node.name not in names or not known:
             continue
         operator = node.op_type
         if operator == "Attention":
@@ -214,6 +216,15 @@ def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:
         node.name: tuple(reader for output in node.output for reader in by_input.get(output, []))
         for node in normal.graph.node
     }
+
+
+def _constant_outputs(normal: NormalGraph) -> tuple[str, ...]:
+    varies = {info.name for info in data_inputs(normal.model)}
+    inside = any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
+    for node in normal.graph.node:
+        if inside or not varies.isdisjoint(node.input):  # a subgraph may read any tensor
+            varies.update(node.output)
+    return tuple(output.name for output in normal.graph.output if output.name not in varies)
 
 
 def _results(normal: NormalGraph) -> frozenset[str]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from networks import artefact
 from networks.artefact import ArtefactError
 from networks.artefact.accuracy import OF_FLOAT, OF_QUANTISED
-from networks.errors import ModelFileError
+from networks.errors import ImportFailedError, ModelFileError
 from targets.base import Target
 from targets.capabilities import Builds, CompilesKernels, blocks_of, capability
 from targets.files import Json, as_object
@@ -194,6 +194,11 @@ def _cheaper_on_cpu(options: BuildOptions, accelerator: Accelerator) -> tuple[st
 
     examined = load(options.model, options.input_shapes, options.seed).examined
     refuse_unsupported(options.model, examined.unsupported)  # before a float model is quantised
+    if examined.constant_outputs:
+        raise ImportFailedError(
+            f"output '{examined.constant_outputs[0]}' of '{options.model}' does not depend on its "
+            "inputs; export the model without it"
+        )
     decisions = decide(examined, accelerator)
     return tuple(
         each.fused.node for each in decisions

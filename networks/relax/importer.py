@@ -98,7 +98,6 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         self.owners[bound] = self.node
         return bound
 
-
     def _unpacked(self, result: Any) -> Any:
         """The fields of a call's tuple, each a variable of the operator's own."""
         whole = self.bb.emit(result, name_hint=self.node)
