@@ -29,13 +29,14 @@ def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     and a minimum (stock: TIR calls). Where the lower bound is above the upper one, the result is
     the upper one."""
     given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
-    known = [
+    numbers = [
         _constant_number(bound, attrs.get(name, open_end))
         for bound, name, open_end in zip(
             given, ("min", "max"), (-FLOAT32_MAX, FLOAT32_MAX), strict=True
         )
     ]
-    if str(inputs[0].ty.dtype) == "float32" and None not in known and known[0] <= known[1]:
+    known = [number for number in numbers if number is not None]
+    if str(inputs[0].ty.dtype) == "float32" and len(known) == 2 and known[0] <= known[1]:
         return relax.op.clip(inputs[0], *known)
     made, dtype = inputs[0], str(inputs[0].ty.dtype)
     for bound, name, cut in zip(

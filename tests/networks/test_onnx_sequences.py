@@ -174,7 +174,7 @@ def test_a_recurrent_layer_gives_what_onnxruntime_gives(
     twice = 2 if direction == "bidirectional" else 1
     given = {key: value * twice for key, value in attributes.items() if key == "activations"}
     for output in range(3 if kind == "LSTM" else 2):
-        names = ["", "", ""][:output] + ["y"]
+        names = [*[""] * output, "y"]
         source = _recurrent(kind, read, names, direction=direction, **{**attributes, **given})
         unrolled = normalise(source, {}).model
         assert kind not in [node.op_type for node in unrolled.graph.node]
