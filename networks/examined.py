@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from networks.fused_calls import Partitioned
@@ -17,6 +17,9 @@ class Examined:
     `unsupported` maps an operator to (reason, next step); `readers` an operator to those that read
     its results; `shapes` an operator to the shape of its first result. `results` are the operators
     that write what the network gives. Of some kinds of files nobody knows readers and results.
+    `unsupported_macs` are the multiply-accumulates of operators that cannot be imported, where
+    their shapes are known; `notes` what else a user should know, in sentences. `constant_outputs`
+    are outputs that depend on no input.
     """
 
     name: str
@@ -28,6 +31,9 @@ class Examined:
     shapes: Mapping[str, Shape]
     found: Partitioned
     results: frozenset[str] = frozenset()
+    unsupported_macs: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    constant_outputs: tuple[str, ...] = ()
 
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:

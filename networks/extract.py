@@ -22,6 +22,7 @@ from typing import NamedTuple
 from networks import float32, int8
 from networks.accelerator import Accelerator, EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall
+from networks.macs import convolution, product
 from networks.rewrites import best_unfold, image_bytes, padded, waste
 from targets.capabilities import Blocks
 from targets.epilogue import RESIDUALS, EpilogueOp
@@ -181,9 +182,9 @@ def collect(decisions: Iterable[Decision]) -> list[ExtractedWorkload]:
 def macs_of(call: FusedCall) -> int:
     """Multiply-accumulates of the call as the model has it, unpadded; 0 for what is no product."""
     if call.operator == "conv2d":
-        return math.prod(call.output_shape) * math.prod(call.weight_shape[1:])
+        return convolution(call.output_shape, call.weight_shape)
     if call.operator in ("dense", "matmul"):
-        return math.prod(call.output_shape) * call.weight_shape[-2]
+        return product(call.output_shape, call.weight_shape[-2])
     return 0
 
 

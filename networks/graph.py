@@ -38,11 +38,13 @@ class Absorbed:
 
 @dataclass
 class NormalGraph:
-    """A normalised model, the operators the original had, and what became of those now gone."""
+    """A normalised model, the operators the original had and those that were written in their
+    place, what became of those now gone, and what else to know, in sentences."""
 
     model: onnx.ModelProto
     operators: tuple[Operator, ...]
     absorbed: dict[str, Absorbed] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -77,10 +79,19 @@ class NormalGraph:
 
     def remove(self, names: Collection[str], why: Absorbed) -> None:
         """Take operators out of the graph and note what became of them."""
-        kept = [node for node in self.graph.node if node.name not in names]
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
+        self.replace_nodes([node for node in self.graph.node if node.name not in names])
         self.absorbed.update(dict.fromkeys(names, why))
+
+    def replace_nodes(self, nodes: Collection[onnx.NodeProto]) -> None:
+        """Give the graph these operators, in this order."""
+        listed = list(nodes)
+        del self.graph.node[:]
+        self.graph.node.extend(listed)
+
+    def add_operator(self, node: onnx.NodeProto) -> None:
+        """Note an operator that the original had not."""
+        added = Operator(node.name, node.op_type, node.domain, tuple(node.output))
+        self.operators = (*self.operators, added)
 
     def add_tensor(self, tensor: onnx.TensorProto) -> None:
         """Add an initializer."""

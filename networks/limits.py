@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from networks.graph import STANDARD_DOMAINS, NormalGraph
+from networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from networks.onnx_file import is_stub
+from networks.onnx_recurrent import obstacle
 
 COMPUTABLE = frozenset(
     {
@@ -28,6 +29,8 @@ COMPUTABLE = frozenset(
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
 NEXT_STEP = "export the model without this, or cut the operator off"
+DEPENDS = "the shape of its result depends on values, so it is only known when the model runs"
+CUT = "cut the model before it and do the rest where the results are used"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Use:
     types: Mapping[str, int]
     constants: Mapping[str, onnx.TensorProto]
     read: Collection[str]
+    shapes: Mapping[str, Shape]
 
     def attribute(self, name: str, default: int | str) -> int | str:
         """A number or text."""
@@ -74,12 +78,13 @@ class Use:
 def limits(normal: NormalGraph) -> dict[str, tuple[str, str]]:
     """The operators that would be computed wrongly: by name the reason and the next step."""
     types = normal.types()
-    constants = normal.tensors()
+    constants, shapes = normal.tensors(), normal.shapes()
     read = frozenset(normal.users())
     found = {}
     for node in normal.graph.node:
-        if reason := _reason(Use(node, types, constants, read)):
-            found[node.name] = (f"{node.op_type}: {reason}", NEXT_STEP)
+        if reason := _reason(Use(node, types, constants, read, shapes)):
+            step = CUT if reason == DEPENDS else NEXT_STEP
+            found[node.name] = (f"{node.op_type}: {reason}", step)
     return found
 
 
@@ -91,6 +96,14 @@ def _reason(use: Use) -> str:
             )
     rule = RULES.get(use.node.op_type) if use.node.domain in STANDARD_DOMAINS else None
     return rule(use) if rule else ""
+
+
+def _depends(_: Use) -> str:
+    return DEPENDS
+
+
+def _recurrent(use: Use) -> str:
+    return obstacle(use.node, use.shapes, use.constants)
 
 
 def _batch_norm(use: Use) -> str:
@@ -130,12 +143,6 @@ def _modulo(use: Use) -> str:
     return "fmod=0 with floats is wrong at infinities and signed zeros" * wrong
 
 
-def _suppression(use: Use) -> str:
-    return "its limits and thresholds must be constants, here they are computed" * bool(
-        use.computed(2, 3, 4)
-    )
-
-
 def _region(use: Use) -> str:
     return "mode=max is not known" * (use.attribute("mode", "avg") == "max")
 
@@ -151,13 +158,19 @@ def _depth(use: Use) -> str:
 RULES: Mapping[str, Callable[[Use], str]] = {
     "BatchNormalization": _batch_norm,
     "BitShift": _bit_shift,
+    "Compress": _depends,
     "Dropout": _dropout,
     "Expand": _expansion,
     "IsInf": _infinite,
     "LayerNormalization": _norm,
     "Mod": _modulo,
-    "NonMaxSuppression": _suppression,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+    "NonMaxSuppression": _depends,
+    "NonZero": _depends,
+    "RNN": _recurrent,
     "RoiAlign": _region,
     "SequenceInsert": _insertion,
     "SpaceToDepth": _depth,
+    "Unique": _depends,
 }

@@ -18,6 +18,10 @@ from onnx import helper, inliner, numpy_helper
 
 from networks.graph import Absorbed, NormalGraph, Operator, Shape
 from networks.onnx_file import is_stub
+from networks.onnx_float16 import is_half, widen
+from networks.onnx_images import as_images
+from networks.onnx_recurrent import steps_first, unroll
+from networks.onnx_scalars import make_scalars
 from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
 from targets.printable import printable
 
@@ -25,6 +29,10 @@ from targets.printable import printable
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
 
 
+HALF_NOTE = (
+    "the model computes in half precision and is read as float32; inputs and outputs of half "
+    "precision are float32, too"
+)
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 
 
@@ -36,14 +44,21 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
     """
     normal = _named_copy(model)
     _lift_constants(normal)
+    make_scalars(normal)
+    _take_branches(normal)
+    for transposition in steps_first(normal.graph):
+        normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
+    make_scalars(normal)
     fold_shape_arithmetic(normal)
     _make_target_shapes_constant(normal)
     _remove_pass_through(normal)
     _make_pads_explicit(normal)
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
+    unroll(normal)
+    as_images(normal)
     _drop_unused(normal)
     infer_shapes(normal)
     return normal
@@ -53,6 +68,10 @@ def _named_copy(model: onnx.ModelProto) -> NormalGraph:
     copy = onnx.ModelProto()
     copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
+    notes = ()
+    if is_half(copy):
+        widen(copy)
+        notes = (HALF_NOTE,)
     taken: set[str] = set()
     for position, node in enumerate(copy.graph.node):
         name = printable(node.name) or f"{node.op_type}_{position}"
@@ -64,7 +83,7 @@ def _named_copy(model: onnx.ModelProto) -> NormalGraph:
         Operator(node.name, node.op_type, node.domain, tuple(node.output))
         for node in copy.graph.node
     )
-    return NormalGraph(copy, operators)
+    return NormalGraph(copy, operators, notes=notes)
 
 
 def _lift_constants(normal: NormalGraph) -> None:
@@ -77,6 +96,68 @@ def _lift_constants(normal: NormalGraph) -> None:
         normal.add_tensor(tensor)
         lifted.add(node.name)
     normal.remove(lifted, Absorbed(None, "a constant, known before the model runs"))
+
+
+def _take_branches(normal: NormalGraph) -> None:
+    """An If whose condition is constant becomes the operators of the branch that is taken."""
+    tensors = normal.tensors()
+    nodes: list[onnx.NodeProto] = []
+    for node in normal.graph.node:
+        condition = tensors.get(node.input[0]) if node.op_type == "If" else None
+        if condition is None or is_stub(condition):
+            nodes.append(node)
+            continue
+        taken = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
+        branch = next(a.g for a in node.attribute if a.name == taken)
+        inner = _inlined(normal, node, branch)
+        nodes += inner
+        for each in inner:
+            normal.add_operator(each)
+        why = f"its condition is constant: {taken} is taken"
+        normal.absorbed[node.name] = Absorbed(inner[0].name, why)
+    normal.replace_nodes(nodes)
+    _lift_constants(normal)
+
+
+def _inlined(
+    normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
+) -> list[onnx.NodeProto]:
+    """The operators of a branch, with names that nothing else has."""
+    own = {tensor.name for tensor in branch.initializer}
+    own.update(name for inner in branch.node for name in inner.output if name)
+    names = {name: f"{node.name}/{name}" for name in own}
+    results = dict(zip((o.name for o in branch.output), node.output, strict=True))
+    for tensor in branch.initializer:
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        copy.name = names[tensor.name]
+        normal.add_tensor(copy)
+    made = []
+    for position, inner in enumerate(branch.node):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        copy.name = f"{node.name}/{inner.name or f'{inner.op_type}_{position}'}"
+        made.append(copy)
+        _rename(copy, names)
+    for result, outer in results.items():
+        source = names.get(result, result)
+        made.append(
+            helper.make_node("Identity", [source], [outer], name=f"{node.name}/{result}/result")
+        )
+    return made
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Other names for tensors, in the subgraphs of an operator, too."""
+    for tensors in (node.input, node.output):
+        for place, name in enumerate(tensors):
+            tensors[place] = names.get(name, name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                _rename(inner, names)
+            for output in graph.output:
+                output.name = names.get(output.name, output.name)
 
 
 def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -112,20 +193,32 @@ def _make_target_shapes_constant(normal: NormalGraph) -> None:
 
 
 def _remove_pass_through(normal: NormalGraph) -> None:
-    """Identity and Dropout do nothing at inference; one that feeds a graph output stays."""
-    users = normal.users()
+    """Identity, Dropout and a Cast to the type that is there do nothing at inference; one that
+    feeds a graph output stays, unless what it reads can have the output's name."""
+    users, types = normal.users(), normal.types()
     outputs = {output.name for output in normal.graph.output}
     renamed: dict[str, str] = {}
     removed = set()
+    makers = {name: node for node in normal.graph.node for name in node.output}
+    whole = not any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
     for node in normal.graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = renamed.get(name, name)
         mask_used = any(users[name] for name in node.output[1:])
-        if node.op_type not in ("Identity", "Dropout") or mask_used:
+        target = next((a.i for a in node.attribute if a.name == "to"), 0)
+        same = node.op_type == "Cast" and types.get(node.input[0]) == target
+        if not (same or node.op_type in ("Identity", "Dropout")) or mask_used:
             continue
-        if node.output[0] not in outputs:
-            renamed[node.output[0]] = node.input[0]
-            removed.add(node.name)
+        source, result = node.input[0], node.output[0]
+        if result in outputs:
+            if not whole or source in outputs or source not in makers or users[source] != 1:
+                continue
+            maker = makers[source]
+            maker.output[list(maker.output).index(source)] = result
+            makers[result] = maker
+        else:
+            renamed[result] = source
+        removed.add(node.name)
     normal.remove(removed, Absorbed(None, "passes its input through at inference"))
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
 
 from networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from networks.examined import Examined
 from networks.fused_calls import NOTHING, Partitioned
-from networks.graph import NormalGraph, Shape, data_inputs, static_shape
-from networks.limits import limits
+from networks.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs, static_shape
+from networks.limits import CUT, DEPENDS, limits
+from networks.macs import Operands, count
 from networks.normalise import normalise
+from networks.onnx_recurrent import GATES
+from networks.onnx_reference import reference_model
 from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:
@@ -56,12 +59,13 @@ class OnnxSource:
         _check(weightless)
         normal = normalise(weightless, self._input_shapes)
         unsupported = _unsupported(normal)
-        model = normal.model
-        if unsupported:
-            model, blocked = without_operators(normal, unsupported)
-            first = next(iter(unsupported))
-            behind = f"behind '{first}', its input's shape is unknown"
-            unsupported |= dict.fromkeys(blocked, (behind, f"replace '{first}' first"))
+        found, blocked = _importable(normal, unsupported)
+        if found.dynamic:  # what TVM finds, not ONNX
+            unsupported |= dict.fromkeys(found.dynamic, (DEPENDS, CUT))
+            found, blocked = _importable(normal, unsupported)
+        first = next(iter(unsupported), "")
+        behind = f"behind '{first}', its input's shape is unknown"
+        unsupported |= dict.fromkeys(blocked, (behind, f"see '{first}'"))
         inputs = {info.name: static_shape(info) or () for info in data_inputs(normal.model)}
         return Examined(
             name=self.name,
@@ -71,8 +75,11 @@ class OnnxSource:
             unsupported=unsupported,
             readers=_readers(normal),
             shapes=_shapes(normal),
-            found=_partition(model) if model.graph.node else NOTHING,
+            found=found.partitioned,
             results=_results(normal),
+            unsupported_macs=_macs(normal, unsupported),
+            notes=normal.notes,
+            constant_outputs=_constant_outputs(normal),
         )
 
     def compile(self) -> CompiledModule:
@@ -87,7 +94,7 @@ class OnnxSource:
         from networks.quantise.session import runs
         from networks.whole import Whole
 
-        model = self._weighted()
+        model = reference_model(self._weighted())
         normal, flat = import_whole(self.name, model, self._input_shapes)
         outputs = tuple(info.name for info in normal.graph.output)
         return Whole(
@@ -104,17 +111,22 @@ def import_whole(
 ) -> tuple[NormalGraph, FlatGraph]:
     """The normal form of a model with its weights, and what the importer makes of it. Raises
     `UnsupportedOperatorError`, and as `normalise` and the importer."""
+    from networks.relax.bindings import dynamic_nodes
     from networks.relax.importer import import_onnx
 
     normal = normalise(model, input_shapes)
     refuse_unsupported(name, _unsupported(normal))
-    return normal, import_onnx(normal.model, [i.name for i in data_inputs(normal.model)])
+    flat = import_onnx(normal.model, [i.name for i in data_inputs(normal.model)])
+    refuse_unsupported(name, dict.fromkeys(dynamic_nodes(flat), (DEPENDS, CUT)))
+    return normal, flat
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
     """Raises `UnsupportedOperatorError` naming the first operators that cannot be imported."""
     if unsupported:
-        shown = "; ".join(f"'{node}': {why}" for node, (why, _) in list(unsupported.items())[:3])
+        shown = "; ".join(
+            f"'{node}': {why} ({step})" for node, (why, step) in list(unsupported.items())[:3]
+        )
         more = f" and {len(unsupported) - 3} more" if len(unsupported) > 3 else ""
         raise UnsupportedOperatorError(
             f"'{name}' cannot be imported whole: {shown}{more}; "
@@ -129,19 +141,67 @@ def _unsupported(normal: NormalGraph) -> dict[str, tuple[str, str]]:
     found = limits(normal)
     for node in unsupported(normal.graph.node):
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        found[node.name] = (
-            f"the importer has no rule for the operator {operator}",
-            "export the model with standard ONNX operators, or cut this one off",
-        )
+        reason = f"the importer has no rule for the operator {operator}"
+        found.setdefault(node.name, (reason, _step(node)))
     return found
 
 
-def _partition(model: onnx.ModelProto) -> Partitioned:
+def _step(node: onnx.NodeProto) -> str:
+    """What to do about an operator that nobody has a rule for."""
+    if node.op_type in ("If", "Loop", "Scan"):
+        return (
+            "export the model without control flow: trace it with fixed sizes, or cut it before "
+            "this one"
+        )
+    if node.domain in STANDARD_DOMAINS:
+        return "cut the model before it, or export it in simpler operators (an older opset)"
+    return "export the model with standard ONNX operators, or cut this one off"
+
+
+class _Found(NamedTuple):
+    """What the importer says of a part of a model, and the operators whose results have no static
+    shape."""
+
+    partitioned: Partitioned
+    dynamic: tuple[str, ...]
+
+
+def _importable(
+    normal: NormalGraph, unsupported: Mapping[str, tuple[str, str]]
+) -> tuple[_Found, set[str]]:
+    """What is found of a model without some operators, and the further ones that go with them."""
+    from networks.relax.bindings import dynamic_nodes
     from networks.relax.importer import import_onnx
     from networks.relax.partition import partition
 
+    model, blocked = normal.model, set[str]()
+    if unsupported:
+        model, blocked = without_operators(normal, unsupported)
+    if not model.graph.node:
+        return _Found(NOTHING, ()), blocked
     inputs = [info.name for info in data_inputs(model)]
-    return partition(import_onnx(weights_as_inputs(model), inputs)).found
+    flat = import_onnx(weights_as_inputs(model), inputs)
+    dynamic = dynamic_nodes(flat)
+    return _Found(NOTHING if dynamic else partition(flat).found, dynamic), blocked
+
+
+def _macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
+    """Multiply-accumulates of operators by their ONNX shapes; those of them that do any."""
+    shapes = normal.shapes()
+    found = {}
+    for node in normal.graph.node:
+        known = node.output[0] in shapes or node.op_type in GATES
+        if node.name not in names or not known:
+            continue
+        operator = node.op_type
+        if operator == "Attention":
+            operator = f"{node.domain or 'ai.onnx'}.{operator}"
+        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+        operands = Operands(
+            [shapes.get(name) for name in node.input], shapes.get(node.output[0], ()), equation
+        )
+        found[node.name] = count(operator, operands)
+    return {name: macs for name, macs in found.items() if macs}
 
 
 def _check(model: onnx.ModelProto) -> None:
@@ -162,6 +222,15 @@ def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:
         node.name: tuple(reader for output in node.output for reader in by_input.get(output, []))
         for node in normal.graph.node
     }
+
+
+def _constant_outputs(normal: NormalGraph) -> tuple[str, ...]:
+    varies = {info.name for info in data_inputs(normal.model)}
+    inside = any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
+    for node in normal.graph.node:
+        if inside or not varies.isdisjoint(node.input):  # a subgraph may read any tensor
+            varies.update(node.output)
+    return tuple(output.name for output in normal.graph.output if output.name not in varies)
 
 
 def _results(normal: NormalGraph) -> frozenset[str]:

@@ -59,8 +59,9 @@ class WorkloadReport:
 @dataclass(frozen=True)
 class ModelReport:
     """A model on an accelerator. `total_macs` count every operator that sums products, wherever it
-    runs: convolutions of any kind, products of weights or activations, attention. Operators that
-    cannot be imported are not in it."""
+    runs: convolutions of any kind, products of weights or activations, attention, and those of
+    operators that cannot be imported, where their shapes are known. `notes` are what else there is
+    to know, in sentences."""
 
     model: str
     inputs: dict[str, Shape]
@@ -72,6 +73,7 @@ class ModelReport:
     workloads: tuple[WorkloadReport, ...]
     total_macs: int
     offloaded_macs: int
+    notes: tuple[str, ...] = ()
 
     def by_status(self, status: Status) -> list[OperatorReport]:
         """The operators that share a fate, in the model's order."""
@@ -114,8 +116,9 @@ def build(examined: Examined, accelerator: Accelerator, decisions: list[Decision
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in collect(decisions)
         ),
-        total_macs=sum(examined.found.macs.values()),
+        total_macs=sum((*examined.found.macs.values(), *examined.unsupported_macs.values())),
         offloaded_macs=offloaded_macs(decisions),
+        notes=examined.notes,
     )
 
 
@@ -152,7 +155,8 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
         report,
         name=operator.name,
         op_type=operator.op_type,
-        macs=examined.found.macs.get(operator.name, 0),
+        macs=examined.found.macs.get(operator.name, 0)
+        or examined.unsupported_macs.get(operator.name, 0),
         output_shape=examined.shapes.get(operator.name),
     )
 

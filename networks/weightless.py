@@ -25,6 +25,9 @@ WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "QLinearConv": (3, 8),
     "QLinearMatMul": (3,),
     "QGemm": (3, 6),
+    "LSTM": (1, 2),
+    "GRU": (1, 2),
+    "RNN": (1, 2),
 }
 
 

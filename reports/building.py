@@ -83,7 +83,11 @@ def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
         for island in islands
         for each in as_list(as_object(island)["operators"])
     ]
-    kinds = ", ".join(f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names))
+    moves = sum(not as_list(as_object(island)["operators"]) for island in islands)
+    kinds = ", ".join(
+        [f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names)]
+        + ([f"{moves} {plural(moves, 'change')} of layout"] if moves else [])
+    )
     left = [f"  left to the CPU: {kinds}"] if islands else []
     if manifest["bare"] is True:
         return [*left, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from networks import artefact
 from networks.artefact import ArtefactError
 from networks.artefact.accuracy import OF_FLOAT, OF_QUANTISED
-from networks.errors import ModelFileError
+from networks.errors import ImportFailedError, ModelFileError
 from targets.base import Target
 from targets.capabilities import Builds, CompilesKernels, capability
 from targets.files import Json, as_object
@@ -131,11 +131,19 @@ def integer_network(
         )
     from networks import load
     from networks.accelerator import Accelerator
+    from networks.onnx_reference import reference_model
+    from networks.onnx_source import refuse_unsupported
     from networks.quantise import is_quantised, model_with_weights, samples_for
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
-    model = model_with_weights(options.model, options.seed)
+    model = reference_model(model_with_weights(options.model, options.seed))
     network = load(options.model, options.input_shapes, options.seed)
+    refuse_unsupported(options.model, network.examined.unsupported)  # before it is quantised
+    if network.examined.constant_outputs:
+        raise ImportFailedError(
+            f"output '{network.examined.constant_outputs[0]}' of '{options.model}' does not depend "
+            "on its inputs; export the model without it"
+        )
     decisions = network.decisions_on(accelerator)
     samples = samples_for(model, options.calibration, options.input_shapes)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)

@@ -42,6 +42,8 @@ def show_report(
     )
     if has_host:
         console.print(_times(report), highlight=False)
+    for note in report.notes:
+        console.print(f"note: {note}", highlight=False)
     for operator in report.by_status("unsupported"):
         console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
 
@@ -49,7 +51,7 @@ def show_report(
 def _rest(report: ModelReport) -> str:
     """What the figures before it leave out."""
     if report.by_status("unsupported"):
-        return "operators that cannot be imported are not counted"
+        return "some operators cannot be imported"
     return "the rest stays on the CPU" if report.offloaded_macs else "nothing here can be tuned"
 
 

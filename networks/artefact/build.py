@@ -132,6 +132,8 @@ def _named(islands: Sequence[CpuIsland]) -> str:
     """The operators of islands by kind, each with the first of its nodes."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
+        if not island.nodes:  # between two layers that read a tensor in different forms
+            kinds.setdefault("a change of layout", []).extend(island.outputs)
         for node, kind in island.nodes:
             kinds.setdefault(kind or "?", []).append(node)
     return ", ".join(

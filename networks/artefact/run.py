@@ -141,7 +141,8 @@ def _sizes(shape: Sequence[int]) -> str:
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
     """A tensor that is there, or that the host quantises first."""
     if name not in tensors:
-        tensors[name] = to_int8(tensors[order.quantised[name]], order.values[name].scale)
+        value = order.values[name]
+        tensors[name] = to_int8(tensors[order.quantised[name]], value.scale).reshape(value.shape)
     return tensors[name]
 
 

@@ -82,7 +82,8 @@ class CompiledNetwork:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The network's outputs, shapes as it has them."""
         result = self._machine[MAIN](
-            *(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)
+            # not ascontiguousarray, which makes a vector of a lone number
+            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
         )
         return [result.numpy()] if hasattr(result, "numpy") else [each.numpy() for each in result]
 

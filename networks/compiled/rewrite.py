@@ -45,7 +45,8 @@ def rewritten(
             "the network has branches or loops, which are not compiled with kernels; export it "
             "without them"
         )
-    builder = relax.BlockBuilder()
+    own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
+    builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     made = _Main(builder, kernels)
     for mine, theirs in zip(params, old.params, strict=True):

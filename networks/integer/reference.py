@@ -42,7 +42,8 @@ def run(
     run_layer = layer or by_reference
     values = dict(checked(graph, inputs))
     for name, source in graph.quantised.items():
-        values[name] = to_int8(values[source], graph.values[name].scale)
+        value = graph.values[name]
+        values[name] = to_int8(values[source], value.scale).reshape(value.shape)
     places = _places(graph)
     values.update(places)
     for step in graph.steps:

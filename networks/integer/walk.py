@@ -164,8 +164,21 @@ class Tensors:
         """A value that has this shape itself, with the same numbers in their order."""
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
+        if view.value in self.quantised:
+            return self._input_in_shape(view, shape)
         expression = islands.reshaped(self.holders[view.value], shape)
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
+
+    def _input_in_shape(self, view: View, shape: Shape) -> View:
+        """A float input that the host quantises: it is packed in any shape of as many numbers."""
+        name, scale = f"{view.value}.reshaped", self.values[view.value].scale
+        known = self.values.get(name)
+        if known is None or known.shape != shape or name not in self.quantised:
+            assert scale is not None
+            name = self.add(name, shape, scale).name
+            self.host.add(name)
+            self.quantised[name] = self.quantised[view.value]
+        return View(name, shape, view.scale)
 
     def plain(self, binding: Binding) -> None:
         """A binding that is no layer: a view where it can be one, else work of the CPU."""

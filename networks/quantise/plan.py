@@ -108,7 +108,7 @@ class _Planner:
                     self._kept[call.node] = str(why)
         taken = {name for group in groups.values() for name in group.nodes}
         images = [i.name for i in data_inputs(self._normal.model)]
-        reached = {name for name in images if self._is_float(name) and self._rank(name) == 4}
+        reached = {name for name in images if self._is_float(name) and self._is_image(name)}
         reached.update(name for group in groups.values() for name in group.tensors)
         moves = self._follow(groups, others, taken, reached)
         tensors = {name for group in groups.values() for name in group.tensors}
@@ -196,6 +196,12 @@ class _Planner:
 
     def _is_float(self, tensor: str) -> bool:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
+
+    def _is_image(self, tensor: str) -> bool:
+        """Whether a tensor is one, or is read as one of height one and nothing else."""
+        readers = [node for node in self._normal.graph.node if tensor in node.input]
+        seen = self._rank(tensor) == 3 and {node.op_type for node in readers} == {"Unsqueeze"}
+        return seen or self._rank(tensor) == 4
 
     def _rank(self, tensor: str) -> int:
         return len(self._shapes.get(tensor, ()))

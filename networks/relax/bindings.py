@@ -81,6 +81,31 @@ def flatten(module: Any, data: Iterable[Any], owners: Mapping[Any, str]) -> Flat
     return FlatGraph(module, bindings, frozenset(data))
 
 
+def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
+    """The source operators that give a tensor whose shape depends on values: the first of each
+    chain of such operators."""
+    dynamic: set[Any] = set()
+    found: dict[str, None] = {}
+    for binding in flat.bindings:
+        if _is_static(binding.var.ty):
+            continue
+        if dynamic.isdisjoint(variables(binding.value)):
+            found[binding.node] = None
+        dynamic.add(binding.var)
+    return tuple(found)
+
+
+def _is_static(ty: Any) -> bool:
+    """Whether a value is no tensor of unknown shape, and holds none."""
+    if isinstance(ty, relax.TupleType):
+        return all(map(_is_static, ty.fields))
+    shape = getattr(ty, "shape", None)
+    if not isinstance(ty, relax.TensorType):
+        return True
+    sizes = getattr(shape, "values", None)
+    return sizes is not None and all(hasattr(size, "value") for size in sizes)
+
+
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The static shape of a tensor, None where it has none."""
     shape = getattr(value.ty, "shape", None)

@@ -1,10 +1,9 @@
 """Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
 
 BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
-Clip with constant bounds becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing
-can match); Gather reads no memory but its tensor's; the integer operators of the ONNX standard and
-of onnxruntime become the dequantise–compute–quantise form that QDQ models have, exact while sums
-stay below 2²⁴.
+Clip becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing can match); Gather
+reads no memory but its tensor's; the integer operators of the ONNX standard and of onnxruntime
+become the dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
 """
 
 from __future__ import annotations
@@ -25,18 +24,35 @@ Inputs = Sequence[Any]
 Converter = Callable[[Any, Inputs, dict[str, Any]], Any]
 
 
-def _clip(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
-    """Clip with constant, finite or open bounds; None (the stock converter) otherwise."""
-    bounds = []
-    for position, name, open_end in ((1, "min", -FLOAT32_MAX), (2, "max", FLOAT32_MAX)):
-        given = inputs[position] if len(inputs) > position else None
-        if given is not None and not isinstance(given, GenericConst):
-            return None
-        value = float(given.value.numpy()) if given is not None else attrs.get(name, open_end)
-        bounds.append(value)
-    if str(inputs[0].ty.dtype) != "float32" or any(bound != bound for bound in bounds):
-        return None
-    return relax.op.clip(inputs[0], *bounds)
+def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Constant bounds, finite or open, as `relax.clip`, which can be matched; others as a maximum
+    and a minimum (stock: TIR calls). Where the lower bound is above the upper one, the result is
+    the upper one."""
+    given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
+    numbers = [
+        _constant_number(bound, attrs.get(name, open_end))
+        for bound, name, open_end in zip(
+            given, ("min", "max"), (-FLOAT32_MAX, FLOAT32_MAX), strict=True
+        )
+    ]
+    known = [number for number in numbers if number is not None]
+    if str(inputs[0].ty.dtype) == "float32" and len(known) == 2 and known[0] <= known[1]:
+        return relax.op.clip(inputs[0], *known)
+    made, dtype = inputs[0], str(inputs[0].ty.dtype)
+    for bound, name, cut in zip(
+        given, ("min", "max"), (relax.op.maximum, relax.op.minimum), strict=True
+    ):
+        if bound is None and name in attrs:
+            bound = relax.const(attrs[name], dtype)
+        made = made if bound is None else bb.emit(cut(made, bound))
+    return made
+
+
+def _constant_number(bound: Any, otherwise: float) -> float | None:
+    """A constant of one element; `otherwise` where there is no bound, None for what is computed."""
+    if bound is None:
+        return otherwise
+    return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
 
 
 def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:

@@ -24,6 +24,11 @@ from networks.relax.converters import CONVERTERS, MICROSOFT, Inputs
 from networks.relax.failures import explanation
 
 UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no variable
+SEQUENCES = frozenset((
+    "Optional", "OptionalGetElement", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+    "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
+))  # fmt: skip
+"""Operators that give a tuple as one result."""
 
 
 def unsupported(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -82,17 +87,25 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         result = own(self.bb, list(inputs), attrs) if own else None
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
-        if isinstance(result, relax.Tuple):
-            for field in result.fields:
-                if isinstance(field, relax.Var):
-                    self.owners.setdefault(field, self.node)
+        for field in result.fields if isinstance(result, relax.Tuple) else (result,):
+            if isinstance(field, relax.Var):
+                self.owners.setdefault(field, self.node)
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
-            return result
+            return result if op_name in SEQUENCES else self._unpacked(result)
         bound = self.bb.emit(result, name_hint=self.node)
         self.owners[bound] = self.node
         return bound
+
+    def _unpacked(self, result: Any) -> Any:
+        """The fields of a call's tuple, each a variable of the operator's own."""
+        whole = self.bb.emit(result, name_hint=self.node)
+        fields = [
+            self.bb.emit(relax.TupleGetItem(whole, place)) for place in range(len(result.ty.fields))
+        ]
+        self.owners.update(dict.fromkeys((whole, *fields), self.node))
+        return relax.Tuple(fields)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm import relax
+from tvm.ir import GlobalVar
 
 from networks.errors import ImportFailedError
 from networks.relax.bindings import FlatGraph, variables
@@ -18,6 +19,9 @@ from networks.relax.failures import plain
 from targets.layer import Scale
 
 Array = NDArray[Any]
+
+CALLED = "tilewright.called"
+"""Attribute of an island: the functions of its module that it calls, by their variables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +147,26 @@ def function_of(
                 _emit(builder, node.var, node.value)
             result = builder.emit_output(relax.Tuple(list(outputs)))
         builder.emit_func_output(result)
-    function = builder.finalize()["island"]
-    return relax.utils.copy_with_new_vars(function)
+    function = relax.utils.copy_with_new_vars(builder.finalize()["island"])
+    called = {variable: flat.module[variable] for variable in _called(nodes, flat)}
+    return function.with_attr(CALLED, called) if called else function
+
+
+def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[Any]:
+    """The module's own functions that an island calls, or constants in it do: operators that TVM's
+    importer writes in TIR."""
+    found: dict[str, Any] = {}
+    waiting, seen = [node.value for node in nodes], set()
+    while waiting:
+        value = waiting.pop()
+        for arg in getattr(value, "args", ()):
+            if isinstance(arg, GlobalVar):
+                found[arg.name_hint] = arg
+        for operand in variables(value):
+            if operand in flat.constants and operand in flat.by_var and operand not in seen:
+                seen.add(operand)
+                waiting.append(flat.by_var[operand].value)
+    return list(found.values())
 
 
 def _unpacked(builder: Any, held: Held) -> Any:
@@ -176,7 +198,8 @@ class Library:
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
         """Arrays of the shapes and types of the island's values; its outputs."""
         result = self._machine[name](
-            *(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays)
+            # not ascontiguousarray, which makes a vector of a lone number
+            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
         )
         return [item.numpy() for item in result]
 
@@ -184,9 +207,7 @@ class Library:
 def compiled(functions: Mapping[str, Any]) -> Any:
     """An executable of some functions by name, for this machine's CPU. Raises
     `ImportFailedError`."""
-    module = tvm.IRModule()
-    for name, function in functions.items():
-        module[name] = function.with_attr("global_symbol", name)
+    module = _module(functions)
     try:
         return tvm.compile(module, target="llvm")
     except Exception as error:
@@ -194,6 +215,17 @@ def compiled(functions: Mapping[str, Any]) -> Any:
             f"TVM {tvm.__version__} cannot compile what is left to the CPU"
             f"{': ' * bool(plain(error))}{plain(error)}; export the model with simpler operators"
         ) from error
+
+
+def _module(functions: Mapping[str, Any]) -> Any:
+    """Islands by name, and what they call."""
+    called: dict[Any, Any] = {}
+    for function in functions.values():
+        called.update((function.attrs or {}).get(CALLED) or {})
+    module = tvm.IRModule(called)
+    for name, function in functions.items():
+        module[name] = function.without_attr(CALLED).with_attr("global_symbol", name)
+    return module
 
 
 def export(functions: Mapping[str, Any], path: Path) -> None:

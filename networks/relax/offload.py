@@ -16,6 +16,7 @@ from tvm.ir import GenericConst, GlobalVar, IRModule, StringImm
 
 from networks.integer.graph import CpuIsland, IntegerGraph
 from networks.relax import islands
+from networks.relax.islands import CALLED
 from networks.relax.module_view import ModuleView
 from targets.layer import Value
 
@@ -87,7 +88,7 @@ def _bytes(content: GenericConst) -> bytes:
 
 def _added(builder: Any, island: CpuIsland) -> GlobalVar:
     """An island as a function of the module."""
-    function = island.function.without_attr("global_symbol")
+    function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
 
 

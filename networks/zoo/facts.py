@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from networks.macs import Operands, count
 from networks.zoo import drawn
 
 
@@ -25,13 +26,11 @@ def facts(name: str) -> NetworkFacts:
     net, model = drawn(name, weights=False)
     sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     learned = [size for each, size in sizes.items() if each.endswith((".weight", ".bias"))]
-    macs = 0
-    for node in model.graph.node:
-        if node.op_type in ("Conv", "Gemm"):
-            _, *taps = sizes[node.input[1]]  # output channels come first, Gemm's too
-            macs += math.prod(net.shapes[node.output[0]]) * math.prod(taps)
-        elif node.op_type == "MatMul":
-            macs += math.prod(net.shapes[node.output[0]]) * net.shapes[node.input[0]][-1]
+    shapes = {**sizes, **net.shapes}
+    macs = sum(
+        count(node.op_type, Operands(list(map(shapes.get, node.input)), shapes[node.output[0]]))
+        for node in model.graph.node
+    )
     return NetworkFacts(
         name, net.shapes[net.input], len(model.graph.node), macs, sum(map(math.prod, learned))
     )
