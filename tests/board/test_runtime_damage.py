@@ -7,18 +7,19 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from targets.layer import Scale, Value
 from targets.vta.board.bounds import BoardError
 from targets.vta.board.image import FILES, HEADER, INSTRUCTIONS, NETWORK, image_files, read_image
 from targets.vta.board.program import BoardProgram
 from targets.vta.spec import VtaSpec
 from tests.board.boards import linked, run, write_artefact
-from tests.board.programs import one_layer
+from tests.board.programs import one_layer, with_ports
 
 PYNQ = VtaSpec.load("vta-pynq")
 UNSUPPORTED = 4
@@ -47,8 +48,10 @@ class Opener:
 
 @pytest.fixture(scope="module")
 def program() -> BoardProgram:
-    """A small layer whose input is rearranged."""
-    return one_layer("conv2d:c=3,h=6,w=6,o=16,k=2,s=2", PYNQ, unfold=(2, 2)).program
+    """A small layer whose float input is rearranged, beside an input that nothing reads."""
+    made = one_layer("conv2d:c=3,h=6,w=6,o=16,k=2,s=2", PYNQ, unfold=(2, 2))
+    program = with_ports(made, Scale(0.75, -3), Scale(1.5, 9))
+    return replace(program, inputs=(Value("ids", (2, 3), "int64"), *program.inputs))
 
 
 @pytest.fixture

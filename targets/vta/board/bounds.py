@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,9 +232,9 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
 def _check_scale(name: str, scale: Scale) -> None:
     """Steps are positive normal float32 numbers: no host divides by less."""
     with np.errstate(over="ignore"):
-        step = np.float32(scale.step)
+        step = float(np.float32(scale.step))
     _require(
-        bool(np.isfinite(step)) and step >= np.finfo(np.float32).tiny and float(step) == scale.step,
+        float(np.finfo(np.float32).tiny) <= step < inf and step == scale.step,
         f"{name} has steps of {scale.step}",
     )
     _require(-128 <= scale.zero_point <= 127, f"{name} has zero point {scale.zero_point}")

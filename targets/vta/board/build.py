@@ -81,11 +81,11 @@ def linked(
     words = np.concatenate([stream.words for stream in streams])
     where = np.concatenate([stream.buffers for stream in streams])
     ends = np.cumsum([0, *map(len, streams)]).tolist()
+    crossed = _steps(network, graph, arenas, first["activations"])
     board = BoardProgram(
         spec, words, relocations(words, where), uops.content(), constants.content(), buffers,
         [Segment(at, end - at) for at, end in pairwise(ends)],
-        made := _steps(network, graph, arenas, first["activations"]),
-        *_border(graph, made),
+        crossed, *_border(graph, crossed),
     )  # fmt: skip
     return Linked(board, network, placed, places, np.array(begins, np.int64))
 
