@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
 from targets.layer import Value
+from targets.vta.board.device import packing_of
 from targets.vta.board.forms import image_shape
 from targets.vta.board.in_place import Legal, in_place
 from targets.vta.board.link import Part, link
@@ -85,6 +86,7 @@ def linked(
         [Segment(at, end - at) for at, end in pairwise(ends)],
         _steps(network, graph, arenas, first["activations"]),
     )  # fmt: skip
+    _check_packings(network, board)
     return Linked(board, network, placed, places, np.array(begins, np.int64))
 
 
@@ -119,6 +121,23 @@ def _part(layer: Placed, places: Mapping[str, Sequence[Piece]], fixed: NDArray[n
     """A layer's instructions with offsets in buffers; `fixed` (buffers,): which never change."""
     words, where = placed_transfers(layer.program, places)
     return Part(words, where, (where >= 0) & fixed[where])
+
+
+def _check_packings(network: Network, board: BoardProgram) -> None:
+    """Raises `WorkloadError` where the host would pack or unpack a tensor to another place in
+    memory than layers read it from or write it to."""
+    for run, step in zip(network.runs, board.steps, strict=True):
+        for load, tensors, ports in (
+            (True, run.loads, step.loads),
+            (False, run.stores, step.stores),
+        ):
+            for tensor, port in zip(tensors, ports, strict=True):
+                by_host = packing_of(port, board.spec, load=load)
+                if by_host.place != tensor.packing.place:
+                    raise WorkloadError(
+                        f"tensor {tensor.value.name} lies in memory as {tensor.packing}, and the "
+                        f"host packs it as {by_host}; keep the operators around it in float"
+                    )
 
 
 def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> list[Step]:

@@ -108,8 +108,8 @@ def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
 
 
 def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """The bytes of a tensor that is loaded, of the port's shape, as they lie in memory, (bytes,). A float one is
-    divided by its scale and rounded, halves to even, into what eight bits hold."""
+    """The bytes of a tensor that is loaded, of the port's shape, as they lie in memory, (bytes,). A
+    float one is divided by its scale and rounded, halves to even, into what eight bits hold."""
     values = quantised(port, tensor).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
@@ -117,8 +117,8 @@ def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray
 
 
 def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a float one is the
-    eight bits times its scale."""
+    """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a
+    float one is the eight bits times its scale."""
     values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape)
     if port.dtype == "int8":
         return values
