@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from targets.built import HostStep, LayerGraph
 from targets.errors import WorkloadError
 from targets.layer import Scale, Value
+from targets.vta.board.device import packing_of
 from targets.vta.board.forms import image_shape
 from targets.vta.board.in_place import Legal, in_place
 from targets.vta.board.link import Part, link
@@ -87,6 +88,7 @@ def linked(
         [Segment(at, end - at) for at, end in pairwise(ends)],
         crossed, *_border(graph, crossed),
     )  # fmt: skip
+    _check_packings(network, board)
     return Linked(board, network, placed, places, np.array(begins, np.int64))
 
 
@@ -135,6 +137,23 @@ def _border(
     if graph.results is not None:
         outputs = tuple(Value(v.name, v.shape, v.dtype) for v in graph.results)
     return inputs, outputs
+
+
+def _check_packings(network: Network, board: BoardProgram) -> None:
+    """Raises `WorkloadError` where the host would pack or unpack a tensor to another place in
+    memory than layers read it from or write it to."""
+    for run, step in zip(network.runs, board.steps, strict=True):
+        for load, tensors, ports in (
+            (True, run.loads, step.loads),
+            (False, run.stores, step.stores),
+        ):
+            for tensor, port in zip(tensors, ports, strict=True):
+                by_host = packing_of(port, board.spec, load=load)
+                if by_host.place != tensor.packing.place:
+                    raise WorkloadError(
+                        f"tensor {tensor.value.name} lies in memory as {tensor.packing}, and the "
+                        f"host packs it as {by_host}; keep the operators around it in float"
+                    )
 
 
 def _steps(network: Network, graph: LayerGraph, arenas: Arenas, first: int) -> list[Step]:

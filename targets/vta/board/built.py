@@ -154,14 +154,14 @@ def _memory(made: Linked) -> dict[str, Json]:
     first = len(made.board.buffers) - sum(b.kind == "activations" for b in made.board.buffers)
     m = made.board.spec.machine
     tensors: list[dict[str, Json]] = []
-    seen: set[tuple[str, int, int]] = set()
+    seen: set[int] = set()
     for placed, places in zip(made.layers, made.places, strict=True):
         for role, tensor in placed.tensors.items():
             piece = places[role][0]
-            key = (tensor.value.name, piece.buffer, piece.offset)
-            if key in seen or piece.buffer < first:
+            # Repacked, a tensor may lie where it lay before, in blocks of another size.
+            if id(tensor) in seen or piece.buffer < first:
                 continue
-            seen.add(key)
+            seen.add(id(tensor))
             tensors.append(
                 {
                     "name": tensor.value.name, "buffer": piece.buffer, "offset": piece.offset,

@@ -44,7 +44,9 @@ class Geometry(NamedTuple):
     the last's. The data of group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
     An image in memory has the blocks that its channels fill, `inp_blocks` and `out_blocks`, and no
     more: of the last group's blocks those beyond are computed with weights of zero and not stored.
-    Weights and biases have places for all of them. Where the GEMM core brings tensors to the accumulators as they are, the last element of the
+    Weights and biases have places for all of them.
+
+    Where the GEMM core brings tensors to the accumulators as they are, the last element of the
     weights is the identity that it does so by.
 
     The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for

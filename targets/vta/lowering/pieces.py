@@ -68,9 +68,11 @@ def load_window(
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
     sram: int,
 ) -> None:  # fmt: skip
-    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad. From
-    block `channel` on `there` are of the image: in place of those beyond, whose weights are zero,
-    its last one is loaded."""
+    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad.
+
+    From block `channel` on `there` are of the image: in place of those beyond, whose weights are
+    zero, its last one is loaded.
+    """
     reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
     top, left = max(0, -y0), max(0, -x0)
     bottom, right = max(0, y0 + reach_h - geo.h), max(0, x0 + iw - geo.w)

@@ -332,7 +332,7 @@ def maxima_of_columns(plan: PoolPlan, program: Program, tile: Tile) -> None:
 
 @nb.njit(cache=True, _nrt=False)
 def store_rows(plan: PoolPlan, program: Program, tile: Tile, blocks: int) -> None:
-    """A STORE a row of the outputs of a tile's first `blocks`: other pixels lie between two rows."""
+    """A STORE a row of the outputs of a tile's first blocks: other pixels lie between two rows."""
     geo, first = plan.geo, first_output(plan, tile)
     for b in range(blocks):
         plane = (tile.image * geo.groups + tile.block + b) * geo.oh

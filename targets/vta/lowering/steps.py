@@ -137,7 +137,8 @@ def load_input(plan: Plan, program: Program, tile: Tile, step: Step) -> None:
     block = tile.group * geo.ci + step.ci
     load_window(
         program.state, program.out, geo, plan.m, t.gather, tile.image * geo.inp_blocks + block,
-        step.cis, geo.inp_blocks - block, tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw, t.ih,
+        step.cis, geo.inp_blocks - block, tile.row * geo.sh - geo.pad_top,
+        tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw, t.ih,
         step.i_slot * plan.slots.inp_size,
     )  # fmt: skip
 

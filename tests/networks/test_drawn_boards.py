@@ -1,0 +1,66 @@
+"""Drawn networks on machines of many shapes: what the board gives is onnxruntime's, number for
+number, for every image of a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_nets import INPUT, drawn_network
+from integer_nets import session
+
+from networks import artefact
+from networks.integer.extraction import integer_graph
+from targets.capabilities import blocks_of
+from targets.vta.spec import VtaSpec
+from targets.vta.target import VtaTarget
+from tests.board.graphs import some_pick
+
+MACHINES = [
+    (1, 16, 16),
+    (2, 16, 16),
+    (4, 16, 16),
+    (1, 8, 32),
+    (1, 16, 32),
+    (1, 32, 16),
+    (2, 32, 16),
+]
+"""Rows, input channels and output channels that a machine multiplies at once."""
+NETWORKS = 6
+
+
+def machine(batch: int, block_in: int, block_out: int) -> VtaSpec:
+    """A machine of that shape, whose scratchpads hold as many elements as the stock one's."""
+    rows, ins, outs = (int(np.log2(size)) for size in (batch, block_in, block_out))
+    return VtaSpec.from_mapping(
+        {
+            "LOG_BATCH": rows, "LOG_BLOCK_IN": ins, "LOG_BLOCK_OUT": outs,
+            "LOG_INP_BUFF_SIZE": 11 + rows + ins, "LOG_WGT_BUFF_SIZE": 10 + ins + outs,
+            "LOG_ACC_BUFF_SIZE": 13 + rows + outs,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", MACHINES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("seed", range(NETWORKS))
+def test_the_board_computes_what_onnxruntime_does(
+    shape: tuple[int, int, int], seed: int, tmp_path: Path
+) -> None:
+    spec = machine(*shape)
+    batch = 1 + seed % 3
+    square = spec.block_in == spec.block_out
+    model = drawn_network(
+        1000 * MACHINES.index(shape) + seed, batch, spec.block_in if square else None
+    )
+    target = VtaTarget(spec)
+    graph = integer_graph(model, blocks_of(target))
+    picks = [some_pick(layer.workload, seed, spec) for layer in graph.layers]
+    artefact.build(graph, picks, target, "vta", tmp_path / "built")
+    built = artefact.load(tmp_path / "built")
+    images = np.random.default_rng(seed).integers(-128, 128, graph.inputs[0].shape)
+    inputs = {"x": np.ldexp(images.astype(np.float32), INPUT)}
+    expected = session(model).run(None, inputs)
+    for (name, ours), theirs in zip(built.infer(inputs).items(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    assert [check.wrong for check in built.verify()] == [0] * len(graph.layers)
