@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import onnx
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
     from networks.whole import Whole
 
+REPLACE = "replace this operator before converting the model, or cut it off"
+
 
 class OnnxSource:
-    """`model` may lack the data of large tensors; `weighted` gives the model with all of it."""
+    """`model` may lack the data of large tensors; `weighted` gives the model with all of it.
+    `missing` says of operators by name what is in the way of a conversion to ONNX."""
 
     def __init__(
         self,
@@ -30,8 +34,10 @@ class OnnxSource:
         model: onnx.ModelProto,
         weighted: Callable[[], onnx.ModelProto],
         input_shapes: Mapping[str, Sequence[int]],
+        missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = name
+        self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
         self._model = model
         self._weighted = weighted
         self._input_shapes = input_shapes
@@ -49,7 +55,7 @@ class OnnxSource:
         weightless = without_weights(self._model)
         _check(weightless)
         normal = normalise(weightless, self._input_shapes)
-        unsupported = _unsupported(normal)
+        unsupported = _unsupported(normal) | self._missing
         model = normal.model
         if unsupported:
             model, blocked = without_operators(normal, unsupported)
@@ -81,6 +87,7 @@ class OnnxSource:
         from networks.quantise.session import runs
         from networks.whole import Whole
 
+        refuse_unsupported(self.name, self._missing)
         model = self._weighted()
         normal, flat = import_whole(self.name, model, self._input_shapes)
         outputs = tuple(info.name for info in normal.graph.output)

@@ -12,7 +12,7 @@ from networks.errors import ModelFileError, UnsupportedOperatorError, last_line
 from networks.tflite import elementwise, images, moves, products
 from networks.tflite.elementwise import Rule
 from networks.tflite.file import Operator, TfliteGraph, read
-from networks.tflite.names import Names, operator_name
+from networks.tflite.names import Names, operator_names
 from networks.tflite.writer import Missing, Writer
 from targets.printable import printable
 
@@ -48,12 +48,14 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 def convert(graph: TfliteGraph) -> Converted:
     """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
     writer, names, missing = Writer(graph), Names(), {}
-    for operator in _needed(graph):
-        name = names.free(_name(graph, operator))
+    needed = _needed(graph)
+    found = operator_names([_source(graph, operator) for operator in needed])
+    for operator, name in zip(needed, found, strict=True):
+        name = names.free(printable(name))
         writer.begin(name, in_floats=_computes_floats(graph, operator))
         if reason := _converted(writer, operator):
-            missing[name] = f"{printable(operator.kind)}: {reason}"
-            writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
+            node = writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
+            missing[node] = f"{printable(operator.kind)}: {reason}"
     try:
         model = writer.model()
     except Missing as error:
@@ -89,11 +91,12 @@ def _needed(graph: TfliteGraph) -> list[Operator]:
     return needed[::-1]
 
 
-def _name(graph: TfliteGraph, operator: Operator) -> str:
-    outputs = [graph.tensors[place].name for place in operator.outputs]
-    weight = operator.inputs[1] if len(operator.inputs) > 1 else -1
-    name = operator_name(operator.kind, outputs, graph.tensors[weight].name if weight >= 0 else "")
-    return printable(name)
+def _source(graph: TfliteGraph, operator: Operator) -> tuple[str, str, str]:
+    """What `operator_names` makes a name of."""
+    outputs = [graph.tensors[place].name for place in operator.outputs[:1]]
+    second = [graph.tensors[place] for place in operator.inputs[1:2] if place >= 0]
+    weights = [tensor.name for tensor in second if tensor.data is not None]
+    return operator.kind, "".join(outputs), "".join(weights)
 
 
 def _computes_floats(graph: TfliteGraph, operator: Operator) -> bool:

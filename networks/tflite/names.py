@@ -5,24 +5,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-WORDS: Mapping[str, tuple[str, ...]] = {
+PREFERRED: Mapping[str, tuple[str, ...]] = {
     "CONV_2D": ("conv2d", "conv1d", "conv"),
     "DEPTHWISE_CONV_2D": ("depthwise", "conv"),
     "FULLY_CONNECTED": ("matmul", "dense", "fc"),
     "TRANSPOSE_CONV": ("conv2d_transpose", "conv_transpose"),
+    "ADD": ("add",),
+    "MUL": ("mul",),
+    "SUB": ("sub",),
 }
-"""What the name of the framework's own operator ends with, by kind."""
+"""What the framework's own name of an operator ends with, by the schema's word for its kind."""
+
+KERNELS = frozenset((
+    "add", "avgpool", "biasadd", "clipbyvalue", "concat", "conv", "conv2d", "depthwise", "matmul", "maxpool",
+    "mean", "mul", "relu", "relu6", "reshape", "resource", "readvariableop", "sigmoid", "softmax",
+    "sub", "tanh",
+))  # fmt: skip
+"""Last parts of a name that say what a layer computes, which its kind says already."""
+
+RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
+"""What a converter calls the results of a network, whatever computes them."""
 
 
-def operator_name(kind: str, outputs: Sequence[str], weight: str = "") -> str:
-    """The part of an output's name, or else of the weight's, that speaks of the operator itself;
-    the first part of the output's where none does."""
-    parts = [part for name in (*outputs[:1], weight) for part in name.split(";") if part]
-    for word in WORDS.get(kind, ()):
-        for part in parts:
-            if part.rpartition("/")[2].rstrip("0123456789_").lower().endswith(word):
-                return part
-    return parts[0] if parts else kind
+def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Of operators, each (kind, name of its first output, that of its weights or ""), the names of the
+    layers that they come from, without the scope that all have in common."""
+    names = [_layer(kind, output, weight) for kind, output, weight in operators]
+    scoped = [name.partition("/") for name in names]
+    scopes = {scope for scope, slash, _ in scoped if slash}
+    if len(scopes) == 1:
+        names = [rest or scope for scope, _, rest in scoped]
+    return names
+
+
+def _layer(kind: str, output: str, weight: str) -> str:
+    """The part of a name that speaks of the operator itself, up to the layer's own name."""
+    parts = [part for name in (weight, output) for part in name.split(";") if part]
+    first = output.split(";")[0]
+    found = kind.lower() if not first or _word(first).split(":")[0] in RESULTS else first
+    words = PREFERRED.get(kind, ())
+    preferred = [part for word in words for part in parts if _word(part).endswith(word)]
+    found = (preferred or [found])[0]
+    path, slash, _ = found.rpartition("/")
+    return path if slash and _word(found) in KERNELS else found
+
+
+def _word(name: str) -> str:
+    """The last part of a name, without the number at its end."""
+    return name.rpartition("/")[2].rstrip("0123456789_").lower()
 
 
 class Names:

@@ -185,8 +185,8 @@ class Writer:
         """The tensor is a constant."""
         self._values[place] = values
 
-    def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Let an operator without a rule stand in the graph as it is."""
+    def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
+        """Let an operator without a rule stand in the graph as it is; returns its node's name."""
         read = [self.stored(place) if place >= 0 else "" for place in inputs]
         written = []
         for place in outputs:
@@ -195,6 +195,7 @@ class Writer:
             written.append(self._stored[place, FILED])
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
         self._append(node, self._operator)
+        return str(node.name)
 
     def write(self, place: int, result: str, layout: Layout = FILED, *, exact: bool = False) -> None:
         """The tensor is this result, in real numbers. `exact` says that each is an integer times
@@ -219,14 +220,15 @@ class Writer:
             stored, name = self.stored(place), self._names[place]
             if stored != name:
                 self._append(helper.make_node("Identity", [stored], [name]), f"{name}/Identity")
-        read = {name for node in self._nodes for name in node.input}
-        ends = set(self._names.values())
+        nodes = self._needed()
+        read = {name for node in nodes for name in node.input}
+        made = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
-            self._nodes, "tflite",
+            nodes, "tflite",
             [self._info(place, FILED) for place in dict.fromkeys(self._source.inputs)],
             [self._info(place, FILED) for place in dict.fromkeys(self._source.outputs)],
             [tensor for name, tensor in self._constants.items() if name in read],
-            value_info=[info for name, info in self._infos.items() if name not in ends],
+            value_info=[info for name, info in self._infos.items() if name in made],
         )  # fmt: skip
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain == FOREIGN for node in self._nodes):
@@ -234,6 +236,15 @@ class Writer:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tilewright"
         )
+
+    def _needed(self) -> list[onnx.NodeProto]:
+        """The nodes that the outputs depend on: a rule may have added some and given up then."""
+        wanted, needed = {self._names[place] for place in self._source.outputs}, []
+        for node in reversed(self._nodes):
+            if not wanted.isdisjoint(node.output):
+                needed.append(node)
+                wanted.update(node.input)
+        return needed[::-1]
 
     # forms of a tensor
 
@@ -260,10 +271,10 @@ class Writer:
         base = self._written_by.get(place, self.tensors[place].name)
         if shape[3] == 1 or shape[1] * shape[2] == 1:
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
-            result = self._add("Reshape", [stored, sizes], f"{base}/Reshape")
+            result = self._add("Reshape", [stored, sizes], f"{base}/reshape")
         else:
             result = self._add(
-                "Transpose", [stored], f"{base}/Transpose", perm=list(layout.value)
+                "Transpose", [stored], f"{base}/transpose", perm=list(layout.value)
             )
         return self._call(place, layout, result)
 
@@ -278,7 +289,7 @@ class Writer:
         base = self._written_by.get(place, tensor.name)
         result = self._add(
             "QuantizeLinear", [real, *self._scale(quantisation, tensor.dtype)],
-            f"{base}/QuantizeLinear",
+            f"{base}/quantize",
         )  # fmt: skip
         return self._call(place, layout, result)
 
@@ -286,7 +297,7 @@ class Writer:
         each = {"axis": quantisation.axis} if quantisation.scales.size > 1 else {}
         return self._add(
             "DequantizeLinear", [stored, *self._scale(quantisation, dtype)],
-            f"{base}/DequantizeLinear", **each,
+            f"{base}/dequantize", **each,
         )  # fmt: skip
 
     def _scale(self, quantisation: Quantisation, dtype: str) -> list[str]:
