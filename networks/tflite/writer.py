@@ -179,6 +179,7 @@ class Writer:
         parts = [self._tensor_names.free(f"{self._operator}/part") for _ in sizes]
         node = helper.make_node("Split", [data, lengths], parts, axis=axis)
         self._append(node, self._operator)
+        self._makers |= dict.fromkeys(parts, node)
         return parts
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
@@ -326,7 +327,7 @@ class Writer:
         if maker is None:
             return result
         name = self._named(place, layout)
-        maker.output[0] = name
+        maker.output[list(maker.output).index(result)] = name
         return name
 
     def _named(self, place: int, layout: Layout) -> str:
