@@ -14,6 +14,7 @@ from networks.tflite.elementwise import Rule
 from networks.tflite.file import Operator, TfliteGraph, read
 from networks.tflite.names import Names, operator_names
 from networks.tflite.writer import Missing, Writer
+from networks.weightless import weights_as_inputs, without_weights
 from targets.printable import printable
 
 RULES: Mapping[str, Rule] = {
@@ -60,7 +61,8 @@ def convert(graph: TfliteGraph) -> Converted:
         model = writer.model()
     except Missing as error:
         raise ModelFileError(f"the network's results cannot be written: {error}") from None
-    return Converted(_checked(model), missing)
+    _check(model)
+    return Converted(model, missing)
 
 
 def _converted(writer: Writer, operator: Operator) -> str:
@@ -106,10 +108,11 @@ def _computes_floats(graph: TfliteGraph, operator: Operator) -> bool:
     return all(tensor.dtype == "float32" for tensor in results)
 
 
-def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, whose shapes ONNX's inference finds to be those that the file states."""
+def _check(model: onnx.ModelProto) -> None:
+    """Raises `ModelFileError` where ONNX's inference finds other shapes than the file states."""
+    light = weights_as_inputs(without_weights(model))
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelFileError(
             f"the model contradicts itself: {last_line(error)}; the file is damaged, convert it "

@@ -118,10 +118,10 @@ def read(path: Path) -> TfliteGraph:
         )
     try:
         return _Reader(content, path).graph()
-    except _DAMAGE as error:
+    except _DAMAGE:
         raise ModelFileError(
-            f"'{path}' is damaged or cut off ({type(error).__name__} where a table is read); "
-            "convert or copy it again"
+            f"'{path}' is damaged or cut off: its tables lead out of the file; convert or copy it "
+            "again"
         ) from None
 
 

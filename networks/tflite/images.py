@@ -29,7 +29,7 @@ def _pool(op: str, writer: Writer, operator: Operator) -> None:
 def _reduce(op: str, writer: Writer, operator: Operator) -> None:
     data, result = given(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
-    axes = sorted({int(a) for a in writer.constant(given(operator, 1), "its axes").ravel()})
+    axes = writer.integers(given(operator, 1), "its axes")
     if not axes or any(not -rank <= axis < rank for axis in axes):
         raise Missing(f"it reduces the axes {axes} of {rank} dimensions")
     axes, keep = sorted({axis % rank for axis in axes}), operator.integer("KeepDims")

@@ -40,7 +40,7 @@ def _reshape(writer: Writer, operator: Operator) -> None:
 
 def _transpose(writer: Writer, operator: Operator) -> None:
     data, result = given(operator, 0), output(operator)
-    order = [int(axis) for axis in writer.constant(given(operator, 1), "its order of axes").ravel()]
+    order = writer.integers(given(operator, 1), "its order of axes")
     if sorted(order) != list(range(len(writer.tensors[data].shape))):
         raise Missing(f"its order of axes is {order}")
     _move(writer, data, result, lambda name: writer.node("Transpose", [name], perm=order))
@@ -49,12 +49,13 @@ def _transpose(writer: Writer, operator: Operator) -> None:
 def _pad(writer: Writer, operator: Operator) -> None:
     data, result = given(operator, 0), output(operator)
     source, rank = writer.tensors[data], len(writer.tensors[data].shape)
-    amounts = writer.constant(given(operator, 1), "its padding").reshape(-1, 2)
-    if len(amounts) != rank or (amounts < 0).any():
+    ends = writer.integers(given(operator, 1), "its padding")
+    amounts = np.array(ends, np.int64)[: len(ends) // 2 * 2].reshape(-1, 2)
+    if len(ends) % 2 or len(amounts) != rank or (amounts < 0).any():
         raise Missing(f"it pads {len(amounts)} dimensions of {rank}")
     layout = FIRST if rank == 4 else FILED
     turned = amounts[list(FIRST.value)] if layout is FIRST else amounts
-    inputs = [writer.real(data, layout), writer.add("pads", turned.T.ravel().astype(np.int64))]
+    inputs = [writer.real(data, layout), writer.add("pads", turned.T.ravel())]
     if operator.kind == "PADV2":
         filling = given(operator, 2)
         inputs.append(operand(writer, filling, FILED))
@@ -96,7 +97,7 @@ def _strided_slice(writer: Writer, operator: Operator) -> None:
     shape = writer.tensors[data].shape
     words = ("its first elements", "its last elements", "its steps")
     begins, ends, steps = (
-        [int(v) for v in writer.constant(given(operator, i + 1), word).ravel()]
+        writer.integers(given(operator, i + 1), word)
         for i, word in enumerate(words)
     )
     if operator.integer("EllipsisMask") or operator.integer("NewAxisMask"):
@@ -120,8 +121,8 @@ def _strided_slice(writer: Writer, operator: Operator) -> None:
 
 def _slice(writer: Writer, operator: Operator) -> None:
     shape = writer.tensors[given(operator, 0)].shape
-    begins = [int(v) for v in writer.constant(given(operator, 1), "its first elements").ravel()]
-    sizes = [int(v) for v in writer.constant(given(operator, 2), "its size").ravel()]
+    begins = writer.integers(given(operator, 1), "its first elements")
+    sizes = writer.integers(given(operator, 2), "its size")
     if not len(begins) == len(sizes) == len(shape):
         raise Missing("its ranges do not fit its data")
     ends = [
@@ -159,7 +160,8 @@ def _split(writer: Writer, operator: Operator) -> None:
     plain = operator.kind == "SPLIT"
     data, at = (given(operator, 1), 0) if plain else (given(operator, 0), 2)
     shape, parts = writer.tensors[data].shape, operator.outputs
-    axis = int(writer.constant(given(operator, at), "its axis").ravel()[0])
+    axes = writer.integers(given(operator, at), "its axis")
+    axis = axes[0] if len(axes) == 1 else len(shape)
     if not parts or not -len(shape) <= axis < len(shape):
         raise Missing(f"it splits the axis {axis} of {len(shape)} dimensions")
     found = [writer.tensors[part].shape for part in parts]

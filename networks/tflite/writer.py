@@ -112,6 +112,13 @@ class Writer:
             raise Missing(f"{what} must be constant, here it is computed")
         return self._values[place]
 
+    def integers(self, place: int, what: str) -> list[int]:
+        """The same as whole numbers, in their order; raises `Missing` where they are others."""
+        values = self.constant(place, what)
+        if values.dtype.kind not in "iu":
+            raise Missing(f"{what} must be of integers, here of {values.dtype}")
+        return [int(value) for value in values.ravel()]
+
     def stored(self, place: int, layout: Layout = FILED) -> str:
         """The tensor as it is stored, integers or floats."""
         if place in self._values:
