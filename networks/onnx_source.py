@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from networks.relax.execute import CompiledModule
     from networks.whole import Whole
 
+REPLACE = "replace this operator before converting the model, or cut it off"
+
 
 class OnnxSource:
-    """`model` may lack the data of large tensors; `weighted` gives the model with all of it."""
+    """`model` may lack the data of large tensors; `weighted` gives the model with all of it.
+    `missing` says of operators by name what is in the way of a conversion to ONNX."""
 
     def __init__(
         self,
@@ -33,8 +37,10 @@ class OnnxSource:
         model: onnx.ModelProto,
         weighted: Callable[[], onnx.ModelProto],
         input_shapes: Mapping[str, Sequence[int]],
+        missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = name
+        self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
         self._model = model
         self._weighted = weighted
         self._input_shapes = input_shapes
@@ -58,7 +64,7 @@ class OnnxSource:
         weightless = without_weights(self._model)
         _check(weightless)
         normal = normalise(weightless, self._input_shapes)
-        unsupported = _unsupported(normal)
+        unsupported = _unsupported(normal) | self._missing
         found, blocked = _importable(normal, unsupported)
         if found.dynamic:  # what TVM finds, not ONNX
             unsupported |= dict.fromkeys(found.dynamic, (DEPENDS, CUT))
@@ -94,6 +100,7 @@ class OnnxSource:
         from networks.quantise.session import runs
         from networks.whole import Whole
 
+        refuse_unsupported(self.name, self._missing)
         model = reference_model(self._weighted())
         normal, flat = import_whole(self.name, model, self._input_shapes)
         outputs = tuple(info.name for info in normal.graph.output)

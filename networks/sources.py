@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 InputShapes = Mapping[str, Sequence[int]]
 
 TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+TFLITE_SUFFIX = ".tflite"
 
 
 class Source(Protocol):
@@ -48,7 +49,7 @@ class Source(Protocol):
 
 
 def read_source(path: Path, input_shapes: InputShapes) -> Source:
-    """An ONNX or torch.export file, read and checked in this process.
+    """An ONNX, TensorFlow Lite or torch.export file, read and checked in this process.
 
     Raises `ModelFileError`, and `DynamicShapeError` where a torch.export file is given shapes.
     """
@@ -60,5 +61,13 @@ def read_source(path: Path, input_shapes: InputShapes) -> Source:
                 "a torch.export file fixes its own shapes; export it again with other inputs"
             )
         return TorchSource(path)
+    if path.suffix == TFLITE_SUFFIX:
+        from networks.tflite.convert import convert
+        from networks.tflite.file import read as read_tflite
+
+        converted = convert(read_tflite(path))
+        return OnnxSource(
+            str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
+        )
     model = read(path)
     return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)

@@ -13,14 +13,16 @@ from networks.onnx_file import load_weights, read
 from networks.quantise.existing import Existing, as_it_is, is_quantised
 from networks.quantise.quantise import Options, Quantised, calibration_inputs, quantise
 from networks.quantise.samples import Samples, default_samples, read_samples
-from networks.sources import TORCH_SUFFIXES
+from networks.sources import TFLITE_SUFFIX, TORCH_SUFFIXES
 from targets.errors import UnknownName
 
 
 def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
-    """A built-in network by name (`seed` draws its weights), or an ONNX file with all its data.
+    """A built-in network by name (`seed` draws its weights), an ONNX file with all its data, or
+    what a TensorFlow Lite file is in ONNX.
 
-    Raises `UnknownName`, `ModelFileError`, and `QuantisationError` for a torch.export file.
+    Raises `UnknownName`, `ModelFileError`, `UnsupportedOperatorError` for operators of TensorFlow
+    Lite that cannot be expressed, and `QuantisationError` for a torch.export file.
     """
     if str(source) in zoo.FAMILIES:
         return zoo.build(str(source), seed)
@@ -32,6 +34,10 @@ def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
             f"'{path}' is a torch.export file, and int8 models are made of ONNX ones; export it "
             "with torch.onnx.export"
         )
+    if path.suffix == TFLITE_SUFFIX:
+        from networks.tflite.convert import read_tflite
+
+        return read_tflite(path)
     return load_weights(read(path), path.parent)
 
 

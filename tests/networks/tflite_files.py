@@ -1,0 +1,478 @@
+"""TensorFlow Lite files of one operator or few, written with the schema's own builder, and what the
+runtime of TensorFlow Lite computes with them.
+
+`python -m tests.networks.tflite_files` records that again; it needs `ai-edge-litert`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import tflite
+from numpy.typing import NDArray
+
+DATA = Path(__file__).parent.parent / "data" / "tflite"
+RECORDED = DATA / "operators.npz"
+
+
+class File:
+    """A file in the making. Tensors are named by what `tensor` returns, their places."""
+
+    def __init__(self) -> None:
+        self._builder = flatbuffers.Builder(1024)
+        self._buffers: list[bytes] = [b""]
+        self._tensors: list[dict[str, Any]] = []
+        self._operators: list[tuple[str, list[int], list[int], str, dict[str, Any]]] = []
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: str = "INT8",
+        data: NDArray[Any] | None = None, scale: Any = None, zero: Any = 0, axis: int = 0,
+        variable: bool = False,
+    ) -> int:  # fmt: skip
+        """Add a tensor; `dtype` is the schema's word."""
+        buffer = 0
+        if data is not None:
+            self._buffers.append(np.ascontiguousarray(data).tobytes())
+            buffer = len(self._buffers) - 1
+        self._tensors.append({
+            "name": name, "shape": shape, "type": getattr(tflite.TensorType, dtype),
+            "buffer": buffer, "scale": scale, "zero": zero, "axis": axis, "variable": variable,
+        })  # fmt: skip
+        return len(self._tensors) - 1
+
+    def constant(self, name: str, values: Any, **quantisation: Any) -> int:
+        """Add a tensor that holds values."""
+        array = np.asarray(values)
+        return self.tensor(name, array.shape, array.dtype.name.upper(), array, **quantisation)
+
+    def operator(
+        self, kind: str, inputs: list[int], outputs: list[int], options: str = "", **values: Any
+    ) -> None:
+        """Add an operator; `options` is the schema's table, `values` are its fields. A kind that
+        the schema has not is a custom operator."""
+        self._operators.append((kind, inputs, outputs, options, values))
+
+    def write(self, inputs: list[int], outputs: list[int]) -> bytes:
+        """The file's content."""
+        b = self._builder
+        kinds = list(dict.fromkeys(kind for kind, *_ in self._operators))
+        buffers = [self._buffer(content) for content in self._buffers]
+        tensors = [self._tensor(each) for each in self._tensors]
+        operators = [self._operator(each, kinds) for each in self._operators]
+        codes = [self._code(kind) for kind in kinds]
+        ends = [b.CreateNumpyVector(np.array(each, np.int32)) for each in (inputs, outputs)]
+        parts = [
+            _offsets(b, tflite.SubGraphStartTensorsVector, tensors),
+            _offsets(b, tflite.SubGraphStartOperatorsVector, operators),
+        ]
+        tflite.SubGraphStart(b)
+        tflite.SubGraphAddTensors(b, parts[0])
+        tflite.SubGraphAddOperators(b, parts[1])
+        tflite.SubGraphAddInputs(b, ends[0])
+        tflite.SubGraphAddOutputs(b, ends[1])
+        graph = tflite.SubGraphEnd(b)
+        vectors = [
+            _offsets(b, tflite.ModelStartSubgraphsVector, [graph]),
+            _offsets(b, tflite.ModelStartOperatorCodesVector, codes),
+            _offsets(b, tflite.ModelStartBuffersVector, buffers),
+        ]
+        tflite.ModelStart(b)
+        tflite.ModelAddVersion(b, 3)
+        tflite.ModelAddSubgraphs(b, vectors[0])
+        tflite.ModelAddOperatorCodes(b, vectors[1])
+        tflite.ModelAddBuffers(b, vectors[2])
+        b.Finish(tflite.ModelEnd(b), file_identifier=b"TFL3")
+        return bytes(b.Output())
+
+    def _buffer(self, content: bytes) -> int:
+        b = self._builder
+        data = b.CreateNumpyVector(np.frombuffer(content, np.uint8)) if content else None
+        tflite.BufferStart(b)
+        if data is not None:
+            tflite.BufferAddData(b, data)
+        return int(tflite.BufferEnd(b))
+
+    def _tensor(self, each: dict[str, Any]) -> int:
+        b = self._builder
+        name = b.CreateString(each["name"])
+        shape = b.CreateNumpyVector(np.array(each["shape"], np.int32))
+        quantisation = None
+        if each["scale"] is not None:
+            scales = b.CreateNumpyVector(np.atleast_1d(np.array(each["scale"], np.float32)))
+            count = np.atleast_1d(each["scale"]).size
+            zeros = np.broadcast_to(np.array(each["zero"], np.int64), (count,)).copy()
+            points = b.CreateNumpyVector(zeros)
+            tflite.QuantizationParametersStart(b)
+            tflite.QuantizationParametersAddScale(b, scales)
+            tflite.QuantizationParametersAddZeroPoint(b, points)
+            tflite.QuantizationParametersAddQuantizedDimension(b, each["axis"])
+            quantisation = tflite.QuantizationParametersEnd(b)
+        tflite.TensorStart(b)
+        tflite.TensorAddName(b, name)
+        tflite.TensorAddShape(b, shape)
+        tflite.TensorAddType(b, each["type"])
+        tflite.TensorAddBuffer(b, each["buffer"])
+        tflite.TensorAddIsVariable(b, each["variable"])
+        if quantisation is not None:
+            tflite.TensorAddQuantization(b, quantisation)
+        return int(tflite.TensorEnd(b))
+
+    def _operator(
+        self, each: tuple[str, list[int], list[int], str, dict[str, Any]], kinds: list[str]
+    ) -> int:
+        b = self._builder
+        kind, inputs, outputs, word, values = each
+        read = b.CreateNumpyVector(np.array(inputs, np.int32))
+        written = b.CreateNumpyVector(np.array(outputs, np.int32))
+        options = None
+        if word:
+            vectors = {
+                name: b.CreateNumpyVector(np.array(value, np.int32))
+                for name, value in values.items()
+                if isinstance(value, (list, tuple))
+            }
+            getattr(tflite, f"{word}Start")(b)
+            for name, value in values.items():
+                getattr(tflite, f"{word}Add{name}")(b, vectors.get(name, value))
+            options = getattr(tflite, f"{word}End")(b)
+        tflite.OperatorStart(b)
+        tflite.OperatorAddOpcodeIndex(b, kinds.index(kind))
+        tflite.OperatorAddInputs(b, read)
+        tflite.OperatorAddOutputs(b, written)
+        if options is not None:
+            tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, word))
+            tflite.OperatorAddBuiltinOptions(b, options)
+        return int(tflite.OperatorEnd(b))
+
+    def _code(self, kind: str) -> int:
+        b = self._builder
+        number = getattr(tflite.BuiltinOperator, kind, tflite.BuiltinOperator.CUSTOM)
+        custom = b.CreateString(kind) if number == tflite.BuiltinOperator.CUSTOM else None
+        tflite.OperatorCodeStart(b)
+        tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(number, 127))
+        tflite.OperatorCodeAddBuiltinCode(b, number)
+        tflite.OperatorCodeAddVersion(b, VERSIONS.get(kind, 1))
+        if custom is not None:
+            tflite.OperatorCodeAddCustomCode(b, custom)
+        return int(tflite.OperatorCodeEnd(b))
+
+
+def _offsets(b: Any, start: Callable[[Any, int], Any], offsets: list[int]) -> Any:
+    start(b, len(offsets))
+    for offset in reversed(offsets):
+        b.PrependUOffsetTRelative(offset)
+    return b.EndVector()
+
+
+# versions at which the runtime takes int8 tensors
+VERSIONS = {
+    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 2, "MUL": 2,
+    "AVERAGE_POOL_2D": 2, "MAX_POOL_2D": 2, "MEAN": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2,
+    "PAD": 2, "PADV2": 2, "CONCATENATION": 2, "LEAKY_RELU": 2, "TRANSPOSE": 2, "STRIDED_SLICE": 2,
+    "SLICE": 2, "SPLIT": 2, "TRANSPOSE_CONV": 3, "RESIZE_BILINEAR": 2,
+    "RESIZE_NEAREST_NEIGHBOR": 2, "BATCH_MATMUL": 2, "QUANTIZE": 2, "DEQUANTIZE": 2, "RELU": 2,
+    "RELU6": 2, "MAXIMUM": 2, "MINIMUM": 2,
+}  # fmt: skip
+
+SAME, VALID = 0, 1
+RELU, RELU_N1_TO_1, RELU6 = 1, 2, 3
+
+
+def _numbers(seed: str, shape: tuple[int, ...], low: int = -127, high: int = 128) -> NDArray[Any]:
+    return np.random.default_rng(zlib.crc32(seed.encode())).integers(low, high, shape)
+
+
+def _weights(seed: str, *shape: int, dtype: str = "int8") -> NDArray[Any]:
+    return _numbers(seed, shape).astype(dtype)
+
+
+def _spread(count: int, scale: float) -> NDArray[np.float32]:
+    return (scale * np.linspace(0.5, 1.5, count)).astype(np.float32)
+
+
+def conv(padding: int = SAME, stride: int = 1, dilation: int = 1, activation: int = 0,
+         *, groups: int = 1, dtype: str = "INT8") -> bytes:  # fmt: skip
+    f, size = File(), 9
+    zero = 128 if dtype == "UINT8" else 5
+    x = f.tensor("x", (1, size, 7, 4), dtype, scale=0.05, zero=zero - 10)
+    if dtype == "UINT8":
+        w = f.constant("w", _numbers("w", (6, 3, 2, 4), 0, 256).astype("uint8"), scale=0.01,
+                       zero=120)  # fmt: skip
+        bias = f.constant("b", _numbers("b", (6,)).astype("int32") * 9, scale=0.0005)
+    else:
+        w = f.constant("w", _weights("w", 6, 3, 2, 4 // groups), scale=_spread(6, 0.01))
+        bias = f.constant("b", _numbers("b", (6,)).astype("int32") * 9, scale=_spread(6, 0.0005))
+    reach = (3 - 1) * dilation + 1, (2 - 1) * dilation + 1
+    sizes = [
+        -(-n // stride) if padding == SAME else (n - r) // stride + 1
+        for n, r in zip((size, 7), reach, strict=True)
+    ]
+    y = f.tensor("y", (1, *sizes, 6), dtype, scale=0.04, zero=zero - 20)
+    f.operator(
+        "CONV_2D", [x, w, bias], [y], "Conv2DOptions", Padding=padding, StrideH=stride,
+        StrideW=stride, DilationHFactor=dilation, DilationWFactor=dilation,
+        FusedActivationFunction=activation,
+    )  # fmt: skip
+    return f.write([x], [y])
+
+
+def depthwise(padding: int = SAME, stride: int = 2, multiplier: int = 1) -> bytes:
+    f = File()
+    outputs = 3 * multiplier
+    x = f.tensor("x", (1, 8, 5, 3), scale=0.05, zero=-3)
+    w = f.constant("w", _weights("d", 1, 3, 3, outputs), scale=_spread(outputs, 0.01), axis=3)
+    bias = f.constant("b", _numbers("b", (outputs,)).astype("int32"),
+                      scale=_spread(outputs, 0.0005))  # fmt: skip
+    sizes = [-(-n // stride) if padding == SAME else (n - 3) // stride + 1 for n in (8, 5)]
+    y = f.tensor("y", (1, *sizes, outputs), scale=0.05, zero=-128)
+    f.operator(
+        "DEPTHWISE_CONV_2D", [x, w, bias], [y], "DepthwiseConv2DOptions", Padding=padding,
+        StrideH=stride, StrideW=stride, DepthMultiplier=multiplier, FusedActivationFunction=RELU,
+        DilationHFactor=1, DilationWFactor=1,
+    )  # fmt: skip
+    return f.write([x], [y])
+
+
+def transposed_conv(padding: int = SAME) -> bytes:
+    f = File()
+    x = f.tensor("x", (1, 4, 5, 3), scale=0.05, zero=-3)
+    w = f.constant("w", _weights("t", 2, 3, 3, 3), scale=_spread(2, 0.01))
+    shape = (1, 8, 10, 2) if padding == SAME else (1, 9, 11, 2)
+    sizes = f.constant("shape", np.array(shape, np.int32))
+    y = f.tensor("y", shape, scale=0.05, zero=4)
+    f.operator("TRANSPOSE_CONV", [sizes, w, x], [y], "TransposeConvOptions", Padding=padding,
+               StrideH=2, StrideW=2)  # fmt: skip
+    return f.write([x], [y])
+
+
+def dense(shape: tuple[int, ...] = (2, 12), *, bias: bool = True, keep: bool = False) -> bytes:
+    f = File()
+    x = f.tensor("x", shape, scale=0.05, zero=-3)
+    w = f.constant("w", _weights("f", 5, 12), scale=0.01)
+    b = [f.constant("b", _numbers("b", (5,)).astype("int32") * 5, scale=0.0005)] if bias else []
+    rows = int(np.prod(shape)) // 12
+    y = f.tensor("y", (*shape[:-1], 5) if keep else (rows, 5), scale=0.05, zero=4)
+    f.operator("FULLY_CONNECTED", [x, w, *b], [y], "FullyConnectedOptions", KeepNumDims=keep)
+    return f.write([x], [y])
+
+
+def one(
+    kind: str, shape: tuple[int, ...], result: tuple[int, ...], options: str = "",
+    constants: tuple[Any, ...] = (), *, scales: tuple[float, float] = (0.05, 0.05),
+    zeros: tuple[int, int] = (-3, 4), dtype: str = "INT8", first: int = 0, **values: Any,
+) -> bytes:  # fmt: skip
+    """One operator of one input, at place `first` among the constants."""
+    f = File()
+    floats = dtype == "FLOAT32"
+    own = [{} if floats else {"scale": s, "zero": z} for s, z in zip(scales, zeros, strict=True)]
+    x = f.tensor("x", shape, dtype, **own[0])
+    inputs = [f.constant(f"c{i}", c) for i, c in enumerate(constants)]
+    inputs.insert(first, x)
+    y = f.tensor("y", result, dtype, **own[1])
+    f.operator(kind, inputs, [y], options, **values)
+    return f.write([x], [y])
+
+
+def two(
+    kind: str, shape: tuple[int, ...], other: tuple[int, ...], options: str = "",
+    result: tuple[int, ...] | None = None, *, constant: bool = False, alike: bool = False,
+    **values: Any,
+) -> bytes:  # fmt: skip
+    """One operator of two inputs, the second of which may be a constant; their scales and that of
+    the result differ, unless they are `alike`."""
+    f = File()
+    x = f.tensor("x", shape, scale=0.05, zero=-3)
+    own = {"scale": 0.05, "zero": -3} if alike else {"scale": 0.02, "zero": 7}
+    z = (
+        f.constant("z", _weights("z", *other), **own)
+        if constant else f.tensor("z", other, **own)
+    )  # fmt: skip
+    y = f.tensor("y", result or shape, **(own if alike else {"scale": 0.07, "zero": 2}))
+    f.operator(kind, [x, z], [y], options, **values)
+    return f.write([x] if constant else [x, z], [y])
+
+
+def split(kind: str = "SPLIT") -> bytes:
+    f = File()
+    own = {"scale": 0.05, "zero": -3}
+    x = f.tensor("x", (1, 3, 4, 6), **own)
+    axis = f.constant("axis", np.array(3, np.int32))
+    ys = [f.tensor(f"y{i}", (1, 3, 4, size), **own) for i, size in enumerate((3, 3))]
+    if kind == "SPLIT":
+        f.operator(kind, [axis, x], ys, "SplitOptions", NumSplits=2)
+    else:
+        sizes = f.constant("sizes", np.array((3, 3), np.int32))
+        f.operator(kind, [x, sizes, axis], ys, "SplitVOptions", NumSplits=2)
+    return f.write([x], ys)
+
+
+def network() -> bytes:
+    """Padding, a convolution and a mean, a branch that is added, and a dense layer, on images: what
+    a framework makes of a small residual network."""
+    f = File()
+    own = {"scale": 0.05, "zero": -128}
+    x = f.tensor("serving_default_x:0", (1, 8, 8, 3), scale=0.02, zero=-1)
+    pads = f.constant("pads", np.array(((0, 0), (0, 1), (0, 1), (0, 0)), np.int32))
+    padded = f.tensor("m/pad/Pad", (1, 9, 9, 3), scale=0.02, zero=-1)
+    w = f.constant("m/conv2d/Conv2D", _weights("w", 4, 3, 3, 3), scale=_spread(4, 0.01))
+    b = f.constant("b", _numbers("b", (4,)).astype("int32") * 9, scale=_spread(4, 0.0002))
+    one = f.tensor("m/relu/Relu;m/bn/FusedBatchNormV3;m/conv2d/Conv2D", (1, 4, 4, 4), **own)
+    u = f.constant("m/conv2d_1/Conv2D", _weights("u", 4, 3, 3, 4), scale=_spread(4, 0.01))
+    two = f.tensor("m/conv2d_1/BiasAdd;m/conv2d_1/Conv2D", (1, 4, 4, 4), scale=0.06, zero=9)
+    three = f.tensor("m/relu_1/Relu;m/add/add", (1, 4, 4, 4), **own)
+    axes = f.constant("axes", np.array((1, 2), np.int32))
+    mean = f.tensor("m/mean/Mean", (1, 4), **own)
+    v = f.constant("m/dense/MatMul", _weights("v", 3, 4), scale=0.001)
+    four = f.tensor("m/dense/MatMul;m/dense/BiasAdd", (1, 3), scale=0.02, zero=3)
+    y = f.tensor("StatefulPartitionedCall:0", (1, 3), scale=1 / 256, zero=-128)
+    f.operator("PAD", [x, pads], [padded], "PadOptions")
+    f.operator("CONV_2D", [padded, w, b], [one], "Conv2DOptions", Padding=VALID, StrideH=2,
+               StrideW=2, FusedActivationFunction=RELU)  # fmt: skip
+    c = f.constant("c", _numbers("c", (4,)).astype("int32"), scale=_spread(4, 0.0005))
+    f.operator("CONV_2D", [one, u, c], [two], "Conv2DOptions", Padding=SAME, StrideH=1,
+               StrideW=1)  # fmt: skip
+    f.operator("ADD", [one, two], [three], "AddOptions", FusedActivationFunction=RELU)
+    f.operator("MEAN", [three, axes], [mean], "ReducerOptions", KeepDims=False)
+    f.operator("FULLY_CONNECTED", [mean, v, -1], [four], "FullyConnectedOptions")
+    f.operator("SOFTMAX", [four], [y], "SoftmaxOptions", Beta=1.0)
+    return f.write([x], [y])
+
+
+IMAGE = (1, 6, 5, 4)
+CASES: dict[str, Callable[[], bytes]] = {
+    "conv_same": conv,
+    "conv_same_stride2": lambda: conv(stride=2, activation=RELU),
+    "conv_valid_relu6": lambda: conv(VALID, 2, activation=RELU6),
+    "conv_dilated": lambda: conv(dilation=2, activation=RELU_N1_TO_1),
+    "conv_uint8": lambda: conv(dtype="UINT8"),
+    "depthwise_same": depthwise,
+    "depthwise_valid": lambda: depthwise(VALID, 1),
+    "depthwise_multiplier": lambda: depthwise(multiplier=2),
+    "transposed_conv_same": transposed_conv,
+    "transposed_conv_valid": lambda: transposed_conv(VALID),
+    "dense": dense,
+    "dense_of_image": lambda: dense((1, 2, 2, 3)),
+    "dense_keeps_dimensions": lambda: dense((1, 3, 12), bias=False, keep=True),
+    "add": lambda: two("ADD", IMAGE, IMAGE, "AddOptions", FusedActivationFunction=RELU),
+    "add_constant": lambda: two("ADD", IMAGE, (4,), "AddOptions", constant=True),
+    "sub": lambda: two("SUB", (2, 7), (2, 7), "SubOptions"),
+    "mul": lambda: two("MUL", IMAGE, IMAGE, "MulOptions"),
+    "mul_channels": lambda: two("MUL", IMAGE, (1, 1, 1, 4), "MulOptions"),
+    "maximum": lambda: one("MAXIMUM", (2, 7), (2, 7), "MaximumMinimumOptions",
+                           (np.float32(0.25),), dtype="FLOAT32"),
+    "average_pool_same": lambda: one("AVERAGE_POOL_2D", IMAGE, (1, 3, 3, 4), "Pool2DOptions",
+                                     zeros=(4, 4), Padding=SAME, StrideH=2, StrideW=2,
+                                     FilterHeight=3, FilterWidth=3),
+    "max_pool_same": lambda: one("MAX_POOL_2D", IMAGE, (1, 3, 3, 4), "Pool2DOptions",
+                                 zeros=(4, 4), Padding=SAME, StrideH=2, StrideW=2,
+                                 FilterHeight=3, FilterWidth=3),
+    "mean": lambda: one("MEAN", IMAGE, (1, 4), "ReducerOptions",
+                        (np.array((1, 2), np.int32),)),
+    "mean_keeps_dimensions": lambda: one("MEAN", IMAGE, (1, 1, 1, 4), "ReducerOptions",
+                                         (np.array((1, 2), np.int32),), KeepDims=True),
+    "mean_of_channels": lambda: one("MEAN", IMAGE, (1, 6, 5, 1), "ReducerOptions",
+                                    (np.array((-1,), np.int32),), KeepDims=True),
+    "reshape": lambda: one("RESHAPE", IMAGE, (1, 120), "ReshapeOptions",
+                           (np.array((1, 120), np.int32),), zeros=(4, 4), NewShape=[1, 120]),
+    "softmax": lambda: one("SOFTMAX", (2, 7), (2, 7), "SoftmaxOptions", scales=(0.05, 1 / 256),
+                           zeros=(4, -128), Beta=1.0),
+    "softmax_beta": lambda: one("SOFTMAX", IMAGE, IMAGE, "SoftmaxOptions", dtype="FLOAT32",
+                                Beta=0.5),
+    "logistic": lambda: one("LOGISTIC", IMAGE, IMAGE, scales=(0.05, 1 / 256), zeros=(4, -128)),
+    "tanh": lambda: one("TANH", (2, 7), (2, 7), scales=(0.02, 1 / 128), zeros=(4, 0)),
+    "relu": lambda: one("RELU", (2, 7), (2, 7), zeros=(4, -9)),
+    "relu6": lambda: one("RELU6", (2, 7), (2, 7), zeros=(4, -9)),
+    "relu_n1_to_1": lambda: one("RELU_N1_TO_1", (2, 7), (2, 7), dtype="FLOAT32"),
+    "leaky_relu": lambda: one("LEAKY_RELU", (2, 7), (2, 7), "LeakyReluOptions", Alpha=0.1),
+    "hard_swish": lambda: one("HARD_SWISH", (2, 7), (2, 7), "HardSwishOptions"),
+    "pad": lambda: one("PAD", IMAGE, (1, 9, 6, 5), "PadOptions",
+                       (np.array(((0, 0), (1, 2), (0, 1), (0, 1)), np.int32),), zeros=(4, 4)),
+    "mirror_pad": lambda: one("MIRROR_PAD", IMAGE, (1, 9, 6, 4), "MirrorPadOptions",
+                              (np.array(((0, 0), (1, 2), (0, 1), (0, 0)), np.int32),),
+                              dtype="FLOAT32", Mode=0),
+    "concatenation": lambda: two("CONCATENATION", IMAGE, IMAGE, "ConcatenationOptions",
+                                 (1, 6, 5, 8), Axis=3, alike=True),
+    "transpose": lambda: one("TRANSPOSE", IMAGE, (1, 5, 4, 6), "TransposeOptions",
+                             (np.array((0, 2, 3, 1), np.int32),), zeros=(4, 4)),
+    "strided_slice": lambda: one(
+        "STRIDED_SLICE", IMAGE, (1, 3, 2, 4), "StridedSliceOptions",
+        tuple(np.array(v, np.int32) for v in ((0, 5, 1, 9), (1, 0, -2, 9), (1, -2, 1, 1))),
+        zeros=(4, 4), BeginMask=8, EndMask=10),
+    "strided_slice_shrinks": lambda: one(
+        "STRIDED_SLICE", IMAGE, (1, 5, 4), "StridedSliceOptions",
+        tuple(np.array(v, np.int32) for v in ((0, -2), (1, 0), (1, 1))),
+        zeros=(4, 4), ShrinkAxisMask=2),
+    "slice": lambda: one("SLICE", IMAGE, (1, 3, 4, 4), "SliceOptions",
+                         (np.array((0, 2, 1, 0), np.int32), np.array((1, 3, -1, 4), np.int32)),
+                         zeros=(4, 4)),
+    "split": split,
+    "split_v": lambda: split("SPLIT_V"),
+    "squeeze": lambda: one("SQUEEZE", (1, 1, 5, 4), (5, 4), "SqueezeOptions", zeros=(4, 4),
+                           SqueezeDims=[0, 1]),
+    "expand_dims": lambda: one("EXPAND_DIMS", (5, 4), (1, 5, 4), "ExpandDimsOptions",
+                               (np.array(0, np.int32),), zeros=(4, 4)),
+    "quantize": lambda: one("QUANTIZE", IMAGE, IMAGE, "QuantizeOptions", scales=(0.05, 0.03)),
+    "resize_bilinear": lambda: one("RESIZE_BILINEAR", IMAGE, (1, 12, 7, 4),
+                                   "ResizeBilinearOptions", (np.array((12, 7), np.int32),),
+                                   dtype="FLOAT32", HalfPixelCenters=True),
+    "resize_bilinear_corners": lambda: one("RESIZE_BILINEAR", IMAGE, (1, 11, 9, 4),
+                                           "ResizeBilinearOptions",
+                                           (np.array((11, 9), np.int32),),
+                                           zeros=(4, 4), AlignCorners=True),
+    "resize_nearest": lambda: one("RESIZE_NEAREST_NEIGHBOR", IMAGE, (1, 12, 7, 4),
+                                  "ResizeNearestNeighborOptions",
+                                  (np.array((12, 7), np.int32),), zeros=(4, 4)),
+    "resize_nearest_centres": lambda: one("RESIZE_NEAREST_NEIGHBOR", IMAGE, (1, 12, 7, 4),
+                                          "ResizeNearestNeighborOptions",
+                                          (np.array((12, 7), np.int32),), zeros=(4, 4),
+                                          HalfPixelCenters=True),
+    "batch_matmul": lambda: two("BATCH_MATMUL", (2, 3, 4), (2, 5, 4), "BatchMatMulOptions",
+                                (2, 3, 5), AdjY=True),
+    "network": network,
+}  # fmt: skip
+
+
+def inputs_of(name: str, details: list[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
+    """Arrays for the inputs (name, shape, NumPy type) of a case, the same in every run."""
+    made = {}
+    for tensor, shape, dtype in details:
+        numbers = _numbers(f"{name}/{tensor}", shape, -128, 128)
+        if dtype == "float32":
+            made[tensor] = (numbers / 32).astype(np.float32)
+        else:
+            made[tensor] = (numbers + 128 * (dtype == "uint8")).astype(dtype)
+    return made
+
+
+def run(content: bytes, name: str, **options: Any) -> dict[str, NDArray[Any]]:
+    """What the runtime of TensorFlow Lite makes of a case's inputs."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content, **options)
+    interpreter.allocate_tensors()
+    details = interpreter.get_input_details()
+    arrays = inputs_of(
+        name, [(d["name"], tuple(d["shape"]), np.dtype(d["dtype"]).name) for d in details]
+    )
+    for d in details:
+        interpreter.set_tensor(d["index"], arrays[d["name"]])
+    interpreter.invoke()
+    return {d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()}
+
+
+if __name__ == "__main__":
+    recorded = {}
+    for case, content in CASES.items():
+        try:
+            outputs = run(content(), case)
+        except (RuntimeError, ValueError) as error:
+            print(case, "is refused:", str(error).splitlines()[0])
+            continue
+        recorded |= {f"{case}/{name}": values for name, values in outputs.items()}
+    np.savez_compressed(RECORDED, **recorded)
+    print(len(CASES), "cases in", RECORDED.stat().st_size, "bytes")
