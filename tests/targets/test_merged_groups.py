@@ -25,6 +25,8 @@ LAYERS = [
     "conv2d:n=2,c=72,h=6,w=6,o=48,k=1,s=2,g=3",
     "conv2d:n=3,c=40,h=5,w=5,o=40,k=3,g=40",
 ]
+OF_THE_STOCK_RUNTIME = {"instruction_after_finish", "leftover_tokens"}
+"""What `lint` says of every program of the template."""
 SPACES: dict[SpaceName, str] = {
     "template": f"bias, >> 7, {CLIPS}",
     "extended": f"bias, >> 7, {CLIPS}",
@@ -60,7 +62,7 @@ def test_an_image_has_the_blocks_its_channels_fill(
     ],
     ids=["residual", "first added", "later added", "pooled", "averaged"],
 )
-def test_nor_is_more_read_and_stored_by_what_a_group_takes_with_it(
+def test_nor_has_it_more_where_tensors_are_added_or_results_pooled(
     text: str, epilogue: str
 ) -> None:
     lowering = Lowering.of(parse_workload(text, epilogue), SQUARE, "extended")
@@ -81,7 +83,8 @@ def _problems(lowering: Lowering, programs: int = 6) -> list[str]:
         if program is None or seen == programs:
             continue
         seen += 1
-        found += [each.name for each in lint(program, lowering.spec) if each.severity != "note"]
+        said = {each.name for each in lint(program, lowering.spec) if each.severity != "note"}
+        found += said - (OF_THE_STOCK_RUNTIME if lowering.kind == "template" else set())
         after = simulate(program, lowering.spec).dram
         got = unpack_output(lowering.workload, lowering.machine, lowering.geometry, after)
         found += ["numbers"] * int((got != expected).any())
