@@ -68,7 +68,7 @@ def _named_copy(model: onnx.ModelProto) -> NormalGraph:
     copy = onnx.ModelProto()
     copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if is_half(copy):
         widen(copy)
         notes = (HALF_NOTE,)

@@ -396,6 +396,6 @@ def _directions(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def _activations(node: onnx.NodeProto) -> list[str]:
     """Of all directions, with the capitals of ONNX's operators."""
-    given = next((a.strings for a in node.attribute if a.name == "activations"), [])
+    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
     named = [each.decode().capitalize() for each in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(_directions(node))

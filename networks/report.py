@@ -224,14 +224,16 @@ def _cpu_seconds(operator: Operator, examined: Examined) -> float:
 
 
 NOT_A_PRODUCT = "neither convolution, product, pool nor sum, nor fused behind one"
-POOL = "only pools of two-dimensional images without dilation are offloaded"
+POOL = "only pools of images and of sequences without dilation are offloaded"
 UNFUSED = (
     "only a relu, a clip from zero, a change of scale and a sum of two tensors of one shape can "
     "stand alone"
 )
 NONLINEAR = "needs more than the accelerator's min, max, add and shift"
 NO_SCHEDULE = "no plain product of two matrices or two stacks of them"
-OTHER_CONVOLUTION = "only two-dimensional convolutions with constant weights are offloaded"
+OTHER_CONVOLUTION = (
+    "only convolutions of images and of sequences with constant weights are offloaded"
+)
 NO_CONSTANT = "only products with constant weights or of two stacks of matrices are offloaded"
 
 CPU_REASONS: Mapping[str, str] = {

@@ -100,7 +100,7 @@ def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
 
 def _conv(data: Any, weight: Any, attrs: dict[str, Any], dtype: str) -> Any:
     if len(shape_of(data) or ()) != 4:
-        raise ValueError("only two-dimensional quantised convolutions are known")
+        raise ValueError("only quantised convolutions of images and of sequences are known")
     return relax.op.nn.conv2d(
         data,
         weight,

@@ -158,9 +158,10 @@ def test_products_of_any_rank_are_dense_and_of_two_activations_one_a_head(save: 
 
 
 def test_other_convolutions_are_left_with_a_reason(save: Load) -> None:
-    found = _by_name(save(model([_conv("x", "w", "y")], {"w": normal(16, 16, 3)}, (1, 16, 9), "y")))
+    weights = {"w": normal(16, 16, 3, 3, 3)}
+    found = _by_name(save(model([_conv("x", "w", "y")], weights, (1, 16, 9, 9, 9), "y")))
     assert found["y"].status == "cpu"
-    assert "two-dimensional" in found["y"].reason
+    assert "images and of sequences" in found["y"].reason
 
 
 def test_an_unknown_operator_is_reported_and_the_rest_still_examined(save: Load) -> None:
