@@ -1,5 +1,5 @@
-"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: in which layout each is there,
-as the integers that are stored and as the real numbers that they stand for.
+"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: each in the layouts that are
+asked for, as the integers that are stored and as the real numbers that they stand for.
 
 Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor stays in the layout its
 operator computes it in, and exists in the other one only where an operator asks for it: so the
@@ -74,10 +74,12 @@ class Writer:
         self._tensor_names, self._node_names = Names(), Names()
         self._stored: dict[tuple[int, Layout], str] = {}
         self._real: dict[tuple[int, Layout], str] = {}
-        self._operator, self._in_floats = "", False
+        self._operator, self._in_floats, self._first = "", False, 0
         self._written_by: dict[int, str] = {}
         ends = dict.fromkeys((*source.inputs, *source.outputs))
-        self._names = {i: self._tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends}
+        self._names = {
+            i: self._tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends
+        }
         for place in source.inputs:
             self._stored[place, FILED] = self._names[place]
 
@@ -91,6 +93,7 @@ class Writer:
         """What follows belongs to an operator of this name. One that computes `in_floats` reads
         the real values of constants that are stored as integers."""
         self._operator, self._in_floats = operator, in_floats
+        self._first = len(self._nodes)
 
     # what operators read
 
@@ -127,8 +130,8 @@ class Writer:
         if native is None:
             name = printable(self.tensors[place].name)
             raise ModelFileError(
-                f"an operator reads the tensor '{name}' before it is computed; the file is damaged, "
-                "convert it again"
+                f"an operator reads the tensor '{name}' before it is computed; the file is "
+                "damaged, convert it again"
             )
         if (place, native) not in self._stored:
             self._stored[place, native] = self._quantise(place, native, self._real[place, native])
@@ -195,21 +198,28 @@ class Writer:
 
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Let an operator without a rule stand in the graph as it is; returns its node's name."""
+        for node in self._nodes[self._first :]:
+            if node.name == self._operator:  # of a rule that gave up
+                node.name = self._node_names.free(f"{node.name}/given up")
+                self._node_names.release(self._operator)
         read = [self.stored(place) if place >= 0 else "" for place in inputs]
         written = []
         for place in outputs:
-            self._begin_writing(place)
+            self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)
             written.append(self._stored[place, FILED])
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
         self._append(node, self._operator)
         return str(node.name)
 
-    def write(self, place: int, result: str, layout: Layout = FILED, *, exact: bool = False) -> None:
+    def write(
+        self, place: int, result: str, layout: Layout = FILED, *, exact: bool = False
+    ) -> None:
         """The tensor is this result, in real numbers. `exact` says that each is an integer times
         the tensor's scale already: such a tensor is quantised only where its integers are asked
         for."""
-        self._begin_writing(place)
+        self._begin_writing(place, layout)
+        self._check_scale(place)
         if self.tensors[place].quantisation is None:
             self._stored[place, layout] = self._call(place, layout, result)
         elif exact:
@@ -219,7 +229,7 @@ class Writer:
 
     def write_stored(self, place: int, result: str, layout: Layout = FILED) -> None:
         """The tensor is this result, as it is stored."""
-        self._begin_writing(place)
+        self._begin_writing(place, layout)
         self._stored[place, layout] = self._call(place, layout, result)
 
     def model(self) -> onnx.ModelProto:
@@ -262,7 +272,10 @@ class Writer:
                 return layout
         return None
 
-    def _begin_writing(self, place: int) -> None:
+    def _begin_writing(self, place: int, layout: Layout) -> None:
+        rank = len(self.tensors[place].shape)
+        if layout is FIRST and rank != 4:
+            raise Missing(f"its result has {rank} dimensions, not those of an image")
         if self.is_known(place):
             name = printable(self.tensors[place].name)
             raise ModelFileError(
@@ -270,6 +283,16 @@ class Writer:
                 "file is damaged, convert it again"
             )
         self._written_by[place] = self._operator
+
+    def _check_scale(self, place: int) -> None:
+        """Raises `Missing` for a result that QuantizeLinear cannot give the form that it has."""
+        quantisation = self.tensors[place].quantisation
+        if quantisation is None:
+            return
+        if quantisation.scales.size > 1 or not quantisation.scales.all():
+            raise Missing("its result has a scale for each channel, or the scale 0")
+        if self.tensors[place].dtype == "int32":
+            raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: Layout, stored: str) -> str:
         """A stored image in the other layout; a matter of its shape where no number moves."""
@@ -281,19 +304,13 @@ class Writer:
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
             result = self._add("Reshape", [stored, sizes], f"{base}/reshape")
         else:
-            result = self._add(
-                "Transpose", [stored], f"{base}/transpose", perm=list(layout.value)
-            )
+            result = self._add("Transpose", [stored], f"{base}/transpose", perm=list(layout.value))
         return self._call(place, layout, result)
 
     def _quantise(self, place: int, layout: Layout, real: str) -> str:
         tensor = self.tensors[place]
         quantisation = tensor.quantisation
         assert quantisation is not None
-        if quantisation.scales.size > 1 or not quantisation.scales.all():
-            raise Missing("its result has a scale for each channel, or the scale 0")
-        if tensor.dtype == "int32":
-            raise Missing("its result is quantised to 32 bits")
         base = self._written_by.get(place, tensor.name)
         result = self._add(
             "QuantizeLinear", [real, *self._scale(quantisation, tensor.dtype)],
