@@ -4,6 +4,7 @@ and what cannot be expressed, or is damaged, is said."""
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import networks
 from networks.errors import ModelFileError, UnsupportedOperatorError
 from networks.quantise import model_with_weights
 from networks.quantise.existing import is_quantised
-from networks.tflite.convert import convert, read_tflite
+from networks.tflite.convert import RULES, convert, read_tflite
 from networks.tflite.file import read
 from networks.tflite.names import operator_names
 from targets.errors import TilewrightError
@@ -345,3 +346,9 @@ def test_a_fused_activation_stands_before_the_quantisation(tmp_path: Path) -> No
     (quantised,) = _nodes(model, "QuantizeLinear")
     relu = makers[quantised.input[0]]
     assert (relu.op_type, makers[relu.input[0]].op_type) == ("Relu", "Conv")
+
+
+def test_every_operator_that_has_a_rule_is_documented() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "own-model.md").read_text()
+    section = page.partition("## TensorFlow Lite")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([A-Z][A-Z0-9_]+)`", section)) == set(RULES)
