@@ -1,6 +1,6 @@
 """The model: import, normalisation, operator report, workload extraction, and the built-in zoo.
 
-    network = networks.load("resnet18")             # or an ONNX file, or a torch.export file
+    network = networks.load("resnet18")             # or an ONNX, .tflite or torch.export file
     network = networks.load("m.onnx", sandbox=True) # a file of a stranger, read in a child process
     network.report(block_in=16, block_out=16)       # what becomes of every operator
     network.workloads(block_in=16, block_out=16)    # (workload, calls, operator names)
@@ -31,7 +31,8 @@ def load(
     *,
     sandbox: bool = False,
 ) -> Network:
-    """A built-in network by name, an ONNX or a torch.export file (`networks.network.load`)."""
+    """A built-in network by name, an ONNX, TensorFlow Lite or torch.export file
+    (`networks.network.load`)."""
     from networks.network import load as load_network
 
     return load_network(source, input_shapes, seed, sandbox=sandbox)

@@ -139,7 +139,8 @@ def load(
     *,
     sandbox: bool = False,
 ) -> Network:
-    """A built-in network by name (`seed` draws its weights), an ONNX file, or a torch.export file.
+    """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
+    torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
     `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves

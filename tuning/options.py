@@ -41,7 +41,7 @@ class TuningOptions(BaseModel):
 
     model: str = Field(
         default="resnet18",
-        description="an ONNX or torch.export file, or a built-in network",
+        description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
     )
     workload: str = Field(
         default="",

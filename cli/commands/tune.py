@@ -38,7 +38,7 @@ def tune(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="An ONNX or torch.export file, or a name from 'tilewright zoo'.",
+            help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
         ),
     ] = None,
     target: Target = DEFAULTS.target,

@@ -172,7 +172,9 @@ class _Reader:
 
     def _tensor(self, table: Any) -> Tensor:
         name = (table.Name() or b"").decode("utf-8", "replace")
-        shape = self._vector(table.ShapeAsNumpy, table.ShapeLength(), MAX_RANK, f"sizes of '{name}'")
+        shape = self._vector(
+            table.ShapeAsNumpy, table.ShapeLength(), MAX_RANK, f"sizes of '{name}'"
+        )
         if any(size < 0 for size in shape) or math.prod(shape) > MAX_TENSOR_ELEMENTS:
             self._refuse(
                 f"claims the shape {list(shape)} for the tensor '{name}' (at most "
@@ -211,9 +213,7 @@ class _Reader:
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
         return values
 
-    def _quantisation(
-        self, table: Any, name: str, shape: Shape, dtype: str
-    ) -> Quantisation | None:
+    def _quantisation(self, table: Any, name: str, shape: Shape, dtype: str) -> Quantisation | None:
         if table is None or not table.ScaleLength() or dtype not in _INTEGERS:
             return None
         axis = table.QuantizedDimension()

@@ -27,7 +27,7 @@ def _pool(op: str, writer: Writer, operator: Operator) -> None:
 
 
 def _reduce(op: str, writer: Writer, operator: Operator) -> None:
-    data, result = given(operator, 0), output(operator)
+    data = given(operator, 0)
     rank = len(writer.tensors[data].shape)
     axes = writer.integers(given(operator, 1), "its axes")
     if not axes or any(not -rank <= axis < rank for axis in axes):

@@ -97,8 +97,7 @@ def _strided_slice(writer: Writer, operator: Operator) -> None:
     shape = writer.tensors[data].shape
     words = ("its first elements", "its last elements", "its steps")
     begins, ends, steps = (
-        writer.integers(given(operator, i + 1), word)
-        for i, word in enumerate(words)
+        writer.integers(given(operator, i + 1), word) for i, word in enumerate(words)
     )
     if operator.integer("EllipsisMask") or operator.integer("NewAxisMask"):
         raise Missing("an ellipsis or a new axis in its range has no rule")

@@ -17,9 +17,9 @@ PREFERRED: Mapping[str, tuple[str, ...]] = {
 """What the framework's own name of an operator ends with, by the schema's word for its kind."""
 
 KERNELS = frozenset((
-    "add", "avgpool", "biasadd", "clipbyvalue", "concat", "conv", "conv2d", "depthwise", "matmul", "maxpool",
-    "mean", "mul", "relu", "relu6", "reshape", "resource", "readvariableop", "sigmoid", "softmax",
-    "sub", "tanh",
+    "add", "avgpool", "biasadd", "clipbyvalue", "concat", "conv", "conv2d", "depthwise", "matmul",
+    "maxpool", "mean", "mul", "relu", "relu6", "reshape", "resource", "readvariableop", "sigmoid",
+    "softmax", "sub", "tanh",
 ))  # fmt: skip
 """Last parts of a name that say what a layer computes, which its kind says already."""
 
@@ -28,8 +28,8 @@ RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
 
 
 def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Of operators, each (kind, name of its first output, that of its weights or ""), the names of the
-    layers that they come from, without the scope that all have in common."""
+    """Of operators, each (kind, name of its first output, that of its weights or ""), the names of
+    the layers that they come from, without the scope that all have in common."""
     names = [_layer(kind, output, weight) for kind, output, weight in operators]
     scoped = [name.partition("/") for name in names]
     scopes = {scope for scope, slash, _ in scoped if slash}
@@ -69,3 +69,7 @@ class Names:
             free = f"{name}.{self._taken[name]}"
         self._taken[free] = 1
         return free
+
+    def release(self, name: str) -> None:
+        """Let a name be given away again."""
+        self._taken.pop(name, None)

@@ -1,5 +1,5 @@
-"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: in which layout each is there,
-as the integers that are stored and as the real numbers that they stand for.
+"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: each in the layouts that are
+asked for, as the integers that are stored and as the real numbers that they stand for.
 
 Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor stays in the layout its
 operator computes it in, and exists in the other one only where an operator asks for it: so the
@@ -8,7 +8,6 @@ transpositions between two convolutions never arise.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from networks.errors import ModelFileError
 from networks.tflite.file import Quantisation, Shape, TfliteGraph
-from networks.tflite.names import Names
+from networks.tflite.graph import GraphBuilder
 from targets.printable import printable
 
 FOREIGN = "tflite"
@@ -66,18 +65,16 @@ class Writer:
         self.tensors = source.tensors
         self._source = source
         self._values = {i: t.data for i, t in enumerate(source.tensors) if t.data is not None}
-        self._nodes: list[onnx.NodeProto] = []
-        self._makers: dict[str, onnx.NodeProto] = {}  # of results that bear no tensor's name yet
-        self._constants: dict[str, onnx.TensorProto] = {}
+        self._graph = GraphBuilder()
         self._infos: dict[str, onnx.ValueInfoProto] = {}
-        self._same: dict[tuple[object, ...], str] = {}  # constants by name and content
-        self._tensor_names, self._node_names = Names(), Names()
         self._stored: dict[tuple[int, Layout], str] = {}
         self._real: dict[tuple[int, Layout], str] = {}
-        self._operator, self._in_floats = "", False
+        self._operator, self._in_floats, self._first = "", False, 0
         self._written_by: dict[int, str] = {}
         ends = dict.fromkeys((*source.inputs, *source.outputs))
-        self._names = {i: self._tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends}
+        self._names = {
+            i: self._graph.tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends
+        }
         for place in source.inputs:
             self._stored[place, FILED] = self._names[place]
 
@@ -91,6 +88,7 @@ class Writer:
         """What follows belongs to an operator of this name. One that computes `in_floats` reads
         the real values of constants that are stored as integers."""
         self._operator, self._in_floats = operator, in_floats
+        self._first = len(self._graph.nodes)
 
     # what operators read
 
@@ -127,8 +125,8 @@ class Writer:
         if native is None:
             name = printable(self.tensors[place].name)
             raise ModelFileError(
-                f"an operator reads the tensor '{name}' before it is computed; the file is damaged, "
-                "convert it again"
+                f"an operator reads the tensor '{name}' before it is computed; the file is "
+                "damaged, convert it again"
             )
         if (place, native) not in self._stored:
             self._stored[place, native] = self._quantise(place, native, self._real[place, native])
@@ -166,28 +164,21 @@ class Writer:
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
         """A constant; returns its name, which begins with `name`."""
-        array = np.asarray(values)
-        native = array.astype(array.dtype.newbyteorder("="))  # a copy, and contiguous
-        key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())
-        if key not in self._same:
-            free = self._same[key] = self._tensor_names.free(name or "constant")
-            self._constants[free] = numpy_helper.from_array(native, free)
-        return self._same[key]
+        return self._graph.constant(name, values)
 
     # what operators write
 
     def node(self, op: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
         """Add a node; returns its result's name. Without `suffix` it bears the operator's name."""
-        return self._add(op, inputs, f"{self._operator}/{suffix}" * bool(suffix), **attributes)
+        name = f"{self._operator}/{suffix}" if suffix else self._operator
+        return self._graph.node(op, inputs, name, **attributes)
 
     def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """Add a Split; returns the names of its parts."""
         lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
-        parts = [self._tensor_names.free(f"{self._operator}/part") for _ in sizes]
-        node = helper.make_node("Split", [data, lengths], parts, axis=axis)
-        self._append(node, self._operator)
-        self._makers |= dict.fromkeys(parts, node)
-        return parts
+        return self._graph.results_of(
+            "Split", [data, lengths], self._operator, len(sizes), axis=axis
+        )
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
         """The tensor is a constant."""
@@ -195,21 +186,25 @@ class Writer:
 
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Let an operator without a rule stand in the graph as it is; returns its node's name."""
+        self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
         read = [self.stored(place) if place >= 0 else "" for place in inputs]
         written = []
         for place in outputs:
-            self._begin_writing(place)
+            self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)
             written.append(self._stored[place, FILED])
         node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
-        self._append(node, self._operator)
+        self._graph.append(node, self._operator)
         return str(node.name)
 
-    def write(self, place: int, result: str, layout: Layout = FILED, *, exact: bool = False) -> None:
+    def write(
+        self, place: int, result: str, layout: Layout = FILED, *, exact: bool = False
+    ) -> None:
         """The tensor is this result, in real numbers. `exact` says that each is an integer times
         the tensor's scale already: such a tensor is quantised only where its integers are asked
         for."""
-        self._begin_writing(place)
+        self._begin_writing(place, layout)
+        self._check_scale(place)
         if self.tensors[place].quantisation is None:
             self._stored[place, layout] = self._call(place, layout, result)
         elif exact:
@@ -219,7 +214,7 @@ class Writer:
 
     def write_stored(self, place: int, result: str, layout: Layout = FILED) -> None:
         """The tensor is this result, as it is stored."""
-        self._begin_writing(place)
+        self._begin_writing(place, layout)
         self._stored[place, layout] = self._call(place, layout, result)
 
     def model(self) -> onnx.ModelProto:
@@ -227,32 +222,24 @@ class Writer:
         for place in dict.fromkeys(self._source.outputs):
             stored, name = self.stored(place), self._names[place]
             if stored != name:
-                self._append(helper.make_node("Identity", [stored], [name]), f"{name}/Identity")
-        nodes = self._needed()
-        read = {name for node in nodes for name in node.input}
+                self._graph.append(
+                    helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
+                )
+        nodes = self._graph.needed([self._names[place] for place in self._source.outputs])
         made = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
             [self._info(place, FILED) for place in dict.fromkeys(self._source.inputs)],
             [self._info(place, FILED) for place in dict.fromkeys(self._source.outputs)],
-            [tensor for name, tensor in self._constants.items() if name in read],
+            self._graph.constants(nodes),
             value_info=[info for name, info in self._infos.items() if name in made],
         )  # fmt: skip
         opsets = [helper.make_opsetid("", self.opset)]
-        if any(node.domain == FOREIGN for node in self._nodes):
+        if any(node.domain == FOREIGN for node in nodes):
             opsets.append(helper.make_opsetid(FOREIGN, 1))
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tilewright"
         )
-
-    def _needed(self) -> list[onnx.NodeProto]:
-        """The nodes that the outputs depend on: a rule may have added some and given up then."""
-        wanted, needed = {self._names[place] for place in self._source.outputs}, []
-        for node in reversed(self._nodes):
-            if not wanted.isdisjoint(node.output):
-                needed.append(node)
-                wanted.update(node.input)
-        return needed[::-1]
 
     # forms of a tensor
 
@@ -262,7 +249,10 @@ class Writer:
                 return layout
         return None
 
-    def _begin_writing(self, place: int) -> None:
+    def _begin_writing(self, place: int, layout: Layout) -> None:
+        rank = len(self.tensors[place].shape)
+        if layout is FIRST and rank != 4:
+            raise Missing(f"its result has {rank} dimensions, not those of an image")
         if self.is_known(place):
             name = printable(self.tensors[place].name)
             raise ModelFileError(
@@ -270,6 +260,16 @@ class Writer:
                 "file is damaged, convert it again"
             )
         self._written_by[place] = self._operator
+
+    def _check_scale(self, place: int) -> None:
+        """Raises `Missing` for a result that QuantizeLinear cannot give the form that it has."""
+        quantisation = self.tensors[place].quantisation
+        if quantisation is None:
+            return
+        if quantisation.scales.size > 1 or not quantisation.scales.all():
+            raise Missing("its result has a scale for each channel, or the scale 0")
+        if self.tensors[place].dtype == "int32":
+            raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: Layout, stored: str) -> str:
         """A stored image in the other layout; a matter of its shape where no number moves."""
@@ -279,9 +279,9 @@ class Writer:
         base = self._written_by.get(place, self.tensors[place].name)
         if shape[3] == 1 or shape[1] * shape[2] == 1:
             sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
-            result = self._add("Reshape", [stored, sizes], f"{base}/reshape")
+            result = self._graph.node("Reshape", [stored, sizes], f"{base}/reshape")
         else:
-            result = self._add(
+            result = self._graph.node(
                 "Transpose", [stored], f"{base}/transpose", perm=list(layout.value)
             )
         return self._call(place, layout, result)
@@ -290,12 +290,8 @@ class Writer:
         tensor = self.tensors[place]
         quantisation = tensor.quantisation
         assert quantisation is not None
-        if quantisation.scales.size > 1 or not quantisation.scales.all():
-            raise Missing("its result has a scale for each channel, or the scale 0")
-        if tensor.dtype == "int32":
-            raise Missing("its result is quantised to 32 bits")
         base = self._written_by.get(place, tensor.name)
-        result = self._add(
+        result = self._graph.node(
             "QuantizeLinear", [real, *self._scale(quantisation, tensor.dtype)],
             f"{base}/quantize",
         )  # fmt: skip
@@ -303,7 +299,7 @@ class Writer:
 
     def _dequantise(self, stored: str, quantisation: Quantisation, dtype: str, base: str) -> str:
         each = {"axis": quantisation.axis} if quantisation.scales.size > 1 else {}
-        return self._add(
+        return self._graph.node(
             "DequantizeLinear", [stored, *self._scale(quantisation, dtype)],
             f"{base}/dequantize", **each,
         )  # fmt: skip
@@ -316,34 +312,21 @@ class Writer:
 
     # names
 
-    def _add(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        name = name or self._operator
-        output = self._tensor_names.free(f"{name}/result")
-        node = helper.make_node(op, list(inputs), [output], **attributes)
-        self._append(node, name)
-        self._makers[output] = node
-        return output
-
-    def _append(self, node: onnx.NodeProto, name: str) -> None:
-        node.name = self._node_names.free(printable(name))
-        self._nodes.append(node)
-
     def _call(self, place: int, layout: Layout, result: str) -> str:
         """Let a result that has no tensor's name yet bear that of a tensor."""
-        maker = self._makers.pop(result, None)
-        if maker is None:
+        if not self._graph.is_unnamed(result):
             return result
         name = self._named(place, layout)
-        maker.output[list(maker.output).index(result)] = name
+        self._graph.rename(result, name)
         return name
 
     def _named(self, place: int, layout: Layout) -> str:
         """The name of a tensor in a layout, with what the file says of it noted down."""
         name = self.tensors[place].name or f"tensor{place}"
         if layout is FIRST:
-            name = self._tensor_names.free(f"{name}/nchw")
+            name = self._graph.tensor_names.free(f"{name}/nchw")
         else:
-            name = self._names.get(place) or self._tensor_names.free(name)
+            name = self._names.get(place) or self._graph.tensor_names.free(name)
         self._infos[name] = self._info(place, layout, name)
         return name
 

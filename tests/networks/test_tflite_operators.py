@@ -1,0 +1,64 @@
+"""What is made of a TensorFlow Lite file computes what the runtime of TensorFlow Lite does: outputs
+recorded of it, one file for each operator (`tests/data/tflite`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from tflite_files import CASES, KEYWORDS, RECORDED, SAMPLES, inputs_of
+
+from networks.tflite.convert import read_tflite
+
+DTYPES = {"tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(float)": "float32"}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, NDArray[Any]]:
+    with np.load(RECORDED) as arrays:
+        return dict(arrays)
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Without optimisation: each operator as the standard says."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def computed(path: Path, seed: str) -> dict[str, NDArray[Any]]:
+    run = session(read_tflite(path))
+    inputs = [(i.name, tuple(i.shape), DTYPES[i.type]) for i in run.get_inputs()]
+    names = [output.name for output in run.get_outputs()]
+    return dict(zip(names, run.run(names, inputs_of(seed, inputs)), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_operator_computes_what_its_runtime_does(
+    case: str, tmp_path: Path, recorded: dict[str, NDArray[Any]]
+) -> None:
+    path = tmp_path / "one.tflite"
+    path.write_bytes(CASES[case]())
+    expected = {n.partition("/")[2]: v for n, v in recorded.items() if n.startswith(f"{case}/")}
+    outputs = computed(path, case)
+    assert outputs.keys() == expected.keys()
+    for name, values in expected.items():
+        assert outputs[name].dtype == values.dtype
+        assert outputs[name].shape == values.shape
+        # the runtime multiplies by rounded factors, so a tie may fall to the other side
+        step = 1 if values.dtype.kind in "iu" else 1e-5
+        assert np.abs(outputs[name].astype(float) - values.astype(float)).max() <= step
+        assert np.ptp(values.astype(float)) > 3 * step
+
+
+def test_a_reference_model_computes_what_its_runtime_does(
+    recorded: dict[str, NDArray[Any]],
+) -> None:
+    for sample in range(SAMPLES):
+        outputs = computed(KEYWORDS, f"keywords{sample}")
+        np.testing.assert_array_equal(outputs["Identity"], recorded[f"keywords{sample}/Identity"])
