@@ -33,7 +33,8 @@ def model() -> onnx.ModelProto:
     and read again.
     Scales are no powers of two, zero points no zeros."""
     rng = np.random.default_rng(0)
-    tensors, nodes = [], []
+    tensors: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
 
     def constant(name: str, value: Array) -> str:
         tensors.append(numpy_helper.from_array(value, name))
