@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from targets.built import Built, LayerGraph
 from targets.layer import Layer, Scale, Value
 from targets.vta.board.built import VtaProgram, build
-from targets.vta.board.image import NETWORK, is_bare
+from targets.vta.board.files import NETWORK
+from targets.vta.board.image import is_bare
 from tests.board.boards import linked, run, served, write_artefact
 from tests.board.graphs import PYNQ, layer, some_pick
 from tests.board.programs import one_layer, with_ports
@@ -40,7 +41,8 @@ def quantised(x: Array, of: Scale) -> Array:
 
 def real(q: Array, of: Scale) -> Array:
     """ONNX's DequantizeLinear."""
-    return (q.astype(np.int32) - of.zero_point).astype(np.float32) * np.float32(of.step)
+    counts: Array = (q.astype(np.int32) - of.zero_point).astype(np.float32)
+    return np.asarray(counts * np.float32(of.step))
 
 
 def pointwise(each: Layer, data: Array) -> Array:
@@ -182,7 +184,7 @@ def test_float_and_uint8_tensors_with_zero_points(tmp_path: Path, sanitized: Pat
     both = Both.of(graph, tmp_path, sanitized)
     assert both.c(x, pixels) == shades.tobytes() + y.tobytes()
     got = both.python({"x": x, "pixels": pixels})
-    assert (got["shades"].dtype, got["y"].dtype) == (np.uint8, np.float32)
+    assert (got["shades"].dtype.name, got["y"].dtype.name) == ("uint8", "float32")
     np.testing.assert_array_equal(got["shades"], shades)
     np.testing.assert_array_equal(got["y"], y)
     assert both.described() == [
