@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from benchmarks.agreement.numbers import Arrays, Difference, by_onnxruntime, differences
+from benchmarks.agreement.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
 from networks.quantise import is_quantised
 from targets.built import Pick
 from targets.capabilities import Blocks, blocks_of
@@ -28,9 +28,10 @@ from tuning.picks import PickTable
 
 SECONDS = 120
 """A check that takes longer hangs."""
-STEPS, ROUNDING = 2.0, 0.03
-"""What a quantised network may be off: so many steps of its output, for ties round otherwise and
-what follows multiplies that, or so large a share of the norm."""
+STEPS, ROUNDING, NUDGED, NUDGE = 1.0, 0.02, 4.0, 0.02
+"""A quantised network may be off by a step of its output, by so large a share of the norm, or by so
+many times what it makes in onnxruntime to add a `NUDGE` of a step wherever something is rounded:
+ties are rounded otherwise, and what follows multiplies that."""
 STATED, SLACK = 2.0, 0.02
 """A float network may be off by so many times the error that its build states, and as much more."""
 
@@ -42,7 +43,7 @@ class Outcome:
     """What became of a model on a machine. `said` is a refusal's message or a traceback's last
     line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
     and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
-    it, as a share of the norm, and `worst_layer` of the worst layer."""
+    it, as a share of the norm, and `noise` is what rounding may do to each."""
 
     kind: Kind
     stage: str = ""
@@ -55,12 +56,17 @@ class Outcome:
     verified: bool | None = None
     layers: int = 0
     islands: int = 0
-    worst_layer: float = 0.0
+    noise: tuple[float, ...] = ()
 
     @property
     def failed(self) -> bool:
         """Whether that is a defect, whatever else is said."""
         return self.kind == "traceback" or self.silent
+
+    @property
+    def caught(self) -> bool:
+        """Whether wrong numbers are why it is refused."""
+        return self.kind == "refused" and " is off by " in self.said
 
     @property
     def reason(self) -> str:
@@ -139,15 +145,13 @@ def _check(
     stages.stage = "running"
     made = [artefact.infer(feed) for feed in feeds]
     found = tuple(differences(model, expected, made))
-    stages.found = replace(
-        stages.found, outputs=found, stated=_stated(manifest, model), worst_layer=_worst(manifest)
-    )
+    stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
+    if is_quantised(model):
+        stages.found = replace(stages.found, noise=_noise(model, feeds))
     if not is_quantised(model) and None in stages.found.stated:
         stages.wrong("the build states no error of an output")
     stages.stage = "verifying"
-    stages.found = replace(
-        stages.found, verified=not any(check.wrong for check in artefact.verify())
-    )
+    stages.found = replace(stages.found, verified=_verified(artefact))
     stages.stage = "fusing"
     _fuse(stages, options, feeds, made, folder / "fused")
     stages.stage = ""
@@ -221,7 +225,7 @@ def _fuse(
     from tuning.picks import tuned_picks
 
     target = make_target(options.target)
-    graph, _, _ = integer_network(options, target, apart=True)
+    graph = integer_network(options, target, apart=True).graph
     found = choices(graph)
     whole = fused(graph, [True] * len(found), found)
     picks = tuned_picks(artefact.canonical_workloads(whole), target, 0)
@@ -247,30 +251,28 @@ def _equal(before: Any, after: Any, *, exact: bool) -> bool:
     return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
 
 
+def _verified(artefact: Any) -> bool:
+    """As `tilewright verify` has it: each layer, and the whole network on its samples."""
+    whole = artefact.accuracy()
+    layers = not any(check.wrong for check in artefact.verify())
+    return layers and (whole is None or whole.is_right)
+
+
 # -- judgement -------------------------------------------------------------------------------------
 
 
 def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
     """By output the error that the build states, as a share of the norm; None where it states
     none."""
-    said = manifest["quantisation"].get("outputs", [])
-    errors = {
-        row["tensor"]: 0.0 if row["decibels"] is None else 10 ** (-row["decibels"] / 20)
-        for row in said
-    }
-    return tuple(errors.get(info.name) for info in model.graph.output)  # of float32 alone
-
-
-def _worst(manifest: Any) -> float:
-    """The worst error that the build states of a layer."""
-    said = [row["decibels"] for row in manifest["quantisation"].get("layers", [])]
-    return max((10 ** (-each / 20) for each in said if each is not None), default=0.0)
+    errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
+    return tuple(errors.get(info.name) for info in model.graph.output)
 
 
 def _judged(found: Outcome) -> Outcome:
+    noise = found.noise or (0.0,) * len(found.outputs)
     far = [
-        each for each, stated in zip(found.outputs, found.stated, strict=True)
-        if not _within(each, found.worst_layer or None if stated is None else stated)
+        each for each, stated, own in zip(found.outputs, found.stated, noise, strict=True)
+        if not _within(each, stated, own, exact=bool(found.noise))
     ]  # fmt: skip
     wrong = found.wrong
     if far and found.verified:
@@ -282,10 +284,21 @@ def _judged(found: Outcome) -> Outcome:
     return replace(found, kind=kind, silent=silent, wrong=wrong)
 
 
-def _within(found: Difference, stated: float | None) -> bool:
-    if stated is not None:
-        return found.relative <= STATED * stated + SLACK
-    return found.relative <= ROUNDING or (found.steps is not None and found.steps <= STEPS)
+def _within(found: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+    if not exact:
+        return stated is not None and found.relative <= STATED * stated + SLACK
+    few = found.steps is not None and found.steps <= STEPS
+    return few or found.relative <= max(ROUNDING, NUDGED * noise)
+
+
+def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
+    """By output, the larger difference that nudging either way makes."""
+    plain = by_onnxruntime(model, feeds)
+    both = [
+        differences(model, plain, by_onnxruntime(nudged(model, share), feeds))
+        for share in (NUDGE, -NUDGE)
+    ]
+    return tuple(max(a.relative, b.relative) for a, b in zip(*both, strict=True))
 
 
 def _names_a_cause(message: str) -> bool:

@@ -47,6 +47,32 @@ def by_onnxruntime(
     ]
 
 
+def nudged(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
+    """The model with that share of a step added to whatever is quantised: what a difference of
+    rounding makes of the outputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    constants = {tensor.name for tensor in model.graph.initializer}
+    kept = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for number, node in enumerate(model.graph.node):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        if node.op_type == "QuantizeLinear" and not {node.input[0]} & constants:
+            scale = kept.get(node.input[1])
+            if scale is not None and scale.size == 1:
+                amount = numpy_helper.from_array(
+                    (scale * share).astype(scale.dtype).reshape(()), f"nudge{number}"
+                )
+                made.graph.initializer.append(amount)
+                made.graph.node.append(
+                    onnx.helper.make_node("Add", [node.input[0], amount.name], [f"nudged{number}"])
+                )
+                copy.input[0] = f"nudged{number}"
+        made.graph.node.append(copy)
+    return made
+
+
 def differences(
     model: onnx.ModelProto, right: Sequence[Arrays], found: Sequence[Arrays]
 ) -> list[Difference]:

@@ -158,7 +158,7 @@ def dense(net: FloatGraph, x: Tensor) -> Tensor | None:
 
 def attention(net: FloatGraph, x: Tensor) -> Tensor | None:
     """One head over rows (n, rows, channels); None where it is too large."""
-    n, rows, c = x.shape
+    n, rows = x.shape[:2]
     made = [dense(net, x) for _ in range(3)]
     if any(each is None for each in made) or len({each.shape for each in made if each}) > 1:
         return None

@@ -43,7 +43,11 @@ def drawn_window(net: FloatGraph, sizes: Shape, *, pool: bool) -> Window | None:
         least = tuple(k - 1 for k in kernel) if pool else tuple(r - 1 for r in reach)
         if form == "same":
             begin = tuple(size // 2 for size in least)
-            end = begin if net.chance(0.7) else tuple(s - b for s, b in zip(least, begin))
+            end = (
+                begin
+                if net.chance(0.7)
+                else tuple(s - b for s, b in zip(least, begin, strict=True))
+            )
         else:
             begin, end = (
                 tuple(int(net.rng.integers(0, min(size, 3) + 1)) for size in least)
