@@ -96,10 +96,10 @@ def write_case(case: Case, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(case.model, path)
-    np.savez(folder / "input.npz", **dict(case.feeds[0]))
+    np.savez(folder / "input.npz", allow_pickle=False, **dict(case.feeds[0]))
     if case.samples and not _is_quantised(case.model):
         stacked = {name: np.stack([each[name] for each in case.samples]) for name in case.feeds[0]}
-        np.savez(folder / "samples.npz", **stacked)
+        np.savez(folder / "samples.npz", allow_pickle=False, **stacked)
     return path
 
 
