@@ -73,21 +73,23 @@ class _Rewriter:
         inputs = [*node.input, "", "", ""]
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         triples = [list(inputs[:3]), list(inputs[3:6])]
+        alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
         return self._with_bias(
-            "Gemm", node, triples, inputs[6], (inputs[7], inputs[8]), 0 if transposed else 1
+            "Gemm", node, triples, inputs[6], (inputs[7], inputs[8]), 0 if transposed else 1, alpha
         )
 
     def _with_bias(
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], bias: str,
-        out: tuple[str, str], weight_axis: int,
+        out: tuple[str, str], weight_axis: int, alpha: float = 1.0,
     ) -> list[onnx.NodeProto] | None:  # fmt: skip
-        """A convolution or product; None where its bias has no known scale."""
+        """A convolution or product, whose bias counts in `alpha` steps of the sums; None where its
+        bias has no known scale."""
         if bias:
             known = [self._constants.get(triples[0][1]), self._constants.get(triples[1][1])]
             if any(scale is None for scale in known):
                 return None
             scales = [numpy_helper.to_array(scale).astype(np.float32) for scale in known]
-            product = np.squeeze(scales[0] * scales[1])
+            product = np.squeeze(scales[0] * scales[1] * np.float32(alpha))
             triples = [*triples, [bias, self._add(f"{bias}/scale", product), ""]]
         return self._around(op, node, triples, out, {1: weight_axis, 2: 0})
 

@@ -1,0 +1,321 @@
+"""One model on one accelerator: imported, built, run, verified and fused, or refused."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from benchmarks.agreement.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
+from networks.quantise import is_quantised
+from targets.built import Pick
+from targets.capabilities import Blocks, blocks_of
+from targets.errors import TilewrightError
+from targets.files import Json
+from targets.registry import make_target
+from targets.workload import Workload, canonical
+from tuning.picks import PickTable
+
+SECONDS = 120
+"""A check that takes longer hangs."""
+STEPS, ROUNDING, NUDGED, NUDGE = 1.0, 0.02, 4.0, 0.02
+"""A quantised network may be off by a step of its output, by so large a share of the norm, or by so
+many times what it makes in onnxruntime to add a `NUDGE` of a step wherever something is rounded:
+ties are rounded otherwise, and what follows multiplies that."""
+STATED, SLACK = 2.0, 0.02
+"""A float network may be off by so many times the error that its build states, and as much more."""
+
+Kind = Literal["agreed", "refused", "disagreed", "traceback"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model on a machine. `said` is a refusal's message or a traceback's last
+    line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
+    and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
+    it, as a share of the norm, and `noise` is what rounding may do to each."""
+
+    kind: Kind
+    stage: str = ""
+    said: str = ""
+    trace: str = ""
+    wrong: tuple[str, ...] = ()
+    silent: bool = False
+    outputs: tuple[Difference, ...] = ()
+    stated: tuple[float | None, ...] = ()
+    verified: bool | None = None
+    layers: int = 0
+    islands: int = 0
+    noise: tuple[float, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether that is a defect, whatever else is said."""
+        return self.kind == "traceback" or self.silent
+
+    @property
+    def caught(self) -> bool:
+        """Whether wrong numbers are why it is refused."""
+        return self.kind == "refused" and " is off by " in self.said
+
+    @property
+    def reason(self) -> str:
+        """The message without names and figures: what refusals are counted by."""
+        plain = re.sub(r"'[^']*'", "'…'", self.said)
+        return re.sub(r"\d[\d.,×x]*", "#", plain)[:160]
+
+    def to_json(self) -> Json:
+        """As plain objects."""
+        found: dict[str, Any] = asdict(self)
+        return found
+
+
+@dataclass
+class _Stages:
+    """Where a check is, and what was found so far."""
+
+    stage: str = "reading"
+    found: Outcome = field(default_factory=lambda: Outcome("agreed"))
+
+    def wrong(self, what: str) -> None:
+        self.found = replace(self.found, wrong=(*self.found.wrong, what))
+
+
+def checked(
+    path: Path,
+    target: str,
+    feeds: Sequence[Arrays],
+    *,
+    right: Sequence[Arrays] | None = None,
+    calibration: Path | None = None,
+) -> Outcome:
+    """What becomes of the model in a file. `feeds` are run; `right` is what is to come out, by
+    default what onnxruntime gives."""
+    stages = _Stages()
+    try:
+        with _time_limit(), tempfile.TemporaryDirectory() as folder:
+            _check(stages, path, target, feeds, right, calibration, Path(folder))
+        return _judged(stages.found)
+    except TilewrightError as error:
+        said = f"{type(error).__name__}: {error}"
+        if stages.stage not in ("reading", "building") or not _names_a_cause(str(error)):
+            return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+                           trace=traceback.format_exc())  # fmt: skip
+        return replace(stages.found, kind="refused", stage=stages.stage, said=said)
+    except Exception as error:
+        said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
+        return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+                       trace=traceback.format_exc())  # fmt: skip
+
+
+def _check(
+    stages: _Stages, path: Path, target: str, feeds: Sequence[Arrays],
+    right: Sequence[Arrays] | None, calibration: Path | None, folder: Path,
+) -> None:  # fmt: skip
+    from networks.artefact import Artefact, load
+    from tuning.build_options import BuildOptions
+    from tuning.building import build_artefact
+
+    model = onnx.load(path)
+    blocks = blocks_of(make_target(target))
+    expected = list(right) if right is not None else by_onnxruntime(model, feeds)
+    options = BuildOptions(
+        model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration
+    )
+    tuned = _tuned_workloads(stages, path, target)
+    stages.stage = "building"
+    manifest = build_artefact(options).manifest
+    stages.stage = "loading"
+    artefact = load(options.out)
+    assert isinstance(artefact, Artefact)
+    stages.found = replace(
+        stages.found, layers=len(artefact.rows), islands=len(as_rows(manifest["cpu"]))
+    )
+    _compare_workloads(stages, tuned, manifest, blocks)
+    stages.stage = "running"
+    made = [artefact.infer(feed) for feed in feeds]
+    found = tuple(differences(model, expected, made))
+    stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
+    if is_quantised(model):
+        stages.found = replace(stages.found, noise=_noise(model, feeds))
+    if not is_quantised(model) and None in stages.found.stated:
+        stages.wrong("the build states no error of an output")
+    stages.stage = "verifying"
+    stages.found = replace(stages.found, verified=_verified(artefact))
+    stages.stage = "fusing"
+    _fuse(stages, options, feeds, made, folder / "fused")
+    stages.stage = ""
+
+
+def as_rows(rows: Any) -> list[dict[str, Any]]:
+    """A list of a manifest."""
+    return list(rows)
+
+
+# -- workloads -------------------------------------------------------------------------------------
+
+
+def _tuned_workloads(stages: _Stages, path: Path, target: str) -> list[Workload] | str:
+    """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
+    import networks
+    from networks.accelerator import Accelerator
+
+    try:
+        accelerator = Accelerator.of(make_target(target))
+        found, report = networks.load(path).surveyed_on(accelerator)
+    except TilewrightError as error:
+        return str(error)
+    inspected = Counter((row.workload, row.epilogue, row.calls) for row in report.workloads)
+    if inspected != Counter(
+        (str(each.workload), each.workload.epilogue_text, each.calls) for each in found
+    ):
+        stages.wrong(f"inspect shows {', '.join(str(row) for row in inspected)}, tune others")
+    return [each.workload for each in found for _ in range(each.calls)]
+
+
+def _compare_workloads(
+    stages: _Stages, tuned: list[Workload] | str, manifest: Any, blocks: Blocks
+) -> None:
+    if isinstance(tuned, str):
+        stages.wrong(f"tune refuses what is built: {tuned}")
+        return
+    from targets.workload import parse_workload
+
+    built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
+    for missing, what in (
+        (_without(built, tuned, blocks), "built are not tuned"),
+        (_without(tuned, built, blocks), "tuned are not built"),
+    ):
+        if missing:
+            stages.wrong(f"workloads {what}: {'; '.join(missing)}")
+
+
+def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
+    """The workloads that no schedule of the known ones runs, as `build --schedules` finds them."""
+    table = PickTable(blocks)
+    for each in known:
+        table.add(each, Pick("", ()))
+    return [
+        f"{each} [{each.epilogue_text}]"
+        for each in dict.fromkeys(wanted) if table.likest(canonical(each)) is None
+    ]  # fmt: skip
+
+
+# -- fusion ----------------------------------------------------------------------------------------
+
+
+def _fuse(
+    stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
+) -> None:
+    """Build the network with all fused that may be; it is to give the same numbers."""
+    from networks import artefact
+    from networks.fusion import choices, fused
+    from targets.registry import kind_of
+    from tuning.building import integer_network
+    from tuning.picks import tuned_picks
+
+    target = make_target(options.target)
+    graph = integer_network(options, target, apart=True).graph
+    found = choices(graph)
+    whole = fused(graph, [True] * len(found), found)
+    picks = tuned_picks(artefact.canonical_workloads(whole), target, 0)
+    artefact.build(whole, picks, target, kind_of(options.target)[0].name, out)
+    loaded = artefact.load(out)
+    assert isinstance(loaded, artefact.Artefact)
+    for feed, before in zip(feeds, made, strict=True):
+        after = loaded.infer(feed)
+        for name, values in before.items():
+            if not _equal(values, after[name], exact=not whole.islands):
+                off = np.abs(values.astype(np.float64) - after[name].astype(np.float64)).max()
+                stages.wrong(f"all fused, '{name}' differs by up to {off:.3g}")
+                return
+    if any(check.wrong for check in loaded.verify()):
+        stages.wrong("all fused, verify fails")
+
+
+def _equal(before: Any, after: Any, *, exact: bool) -> bool:
+    """Bit by bit; where the CPU has a part in it, whose compiler may reorder sums of floats, but
+    for their rounding."""
+    if exact or before.dtype.kind != "f":
+        return bool(np.array_equal(before, after, equal_nan=True))
+    return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
+
+
+def _verified(artefact: Any) -> bool:
+    """As `tilewright verify` has it: each layer, and the whole network on its samples."""
+    whole = artefact.accuracy()
+    layers = not any(check.wrong for check in artefact.verify())
+    return layers and (whole is None or whole.is_right)
+
+
+# -- judgement -------------------------------------------------------------------------------------
+
+
+def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
+    """By output the error that the build states, as a share of the norm; None where it states
+    none."""
+    errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
+    return tuple(errors.get(info.name) for info in model.graph.output)
+
+
+def _judged(found: Outcome) -> Outcome:
+    noise = found.noise or (0.0,) * len(found.outputs)
+    far = [
+        each for each, stated, own in zip(found.outputs, found.stated, noise, strict=True)
+        if not _within(each, stated, own, exact=bool(found.noise))
+    ]  # fmt: skip
+    wrong = found.wrong
+    if far and found.verified:
+        wrong = (*wrong, "verify passes")
+    if not far and not found.verified:
+        wrong = (*wrong, "verify fails")
+    silent = bool(far) or any(each.startswith("all fused") for each in wrong)
+    kind: Kind = "disagreed" if far or wrong else "agreed"
+    return replace(found, kind=kind, silent=silent, wrong=wrong)
+
+
+def _within(found: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+    if not exact:
+        return stated is not None and found.relative <= STATED * stated + SLACK
+    few = found.steps is not None and found.steps <= STEPS
+    return few or found.relative <= max(ROUNDING, NUDGED * noise)
+
+
+def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
+    """By output, the larger difference that nudging either way makes."""
+    plain = by_onnxruntime(model, feeds)
+    both = [
+        differences(model, plain, by_onnxruntime(nudged(model, share), feeds))
+        for share in (NUDGE, -NUDGE)
+    ]
+    return tuple(max(a.relative, b.relative) for a, b in zip(*both, strict=True))
+
+
+def _names_a_cause(message: str) -> bool:
+    return len(message) > 20 and "object at 0x" not in message and "Traceback" not in message
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raises `TimeoutError` after `SECONDS`."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no end after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
