@@ -10,7 +10,8 @@ import typer
 from targets.errors import TilewrightError
 
 Model = Annotated[
-    str, typer.Argument(help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.")
+    str,
+    typer.Argument(help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'."),
 ]
 Target = Annotated[
     str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
