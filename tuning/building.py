@@ -122,9 +122,9 @@ def integer_network(
     options: BuildOptions, target: Target, *, apart: bool = False
 ) -> IntegerNetwork:
     """The network in integers for a target. What runs together is as `options.schedules` says, or
-    nothing that may be `apart`. Raises
-    `ArtefactError` for a target that runs no programs of ours, `PickError` for schedules of what is
-    fused otherwise."""
+    nothing that may be `apart`. Raises `ArtefactError` for a target that runs no programs of ours,
+    `PickError` for schedules of what is fused otherwise, `ImportFailedError` for an output that no
+    input changes."""
     if capability(target, Builds) is None:
         raise ArtefactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"

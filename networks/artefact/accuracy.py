@@ -104,8 +104,8 @@ class Accuracy:
 
 
 def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
-    """Up to `SAMPLES` of these samples, and what onnxruntime gives for them, the model run as it
-    stands. Raises `InputError` where it does not run on a sample."""
+    """Up to `SAMPLES` of these samples, arrays in the shapes of the inputs, and what onnxruntime
+    gives for them, the model run as it stands. Raises `InputError` where it does not run on a sample."""
     from networks.quantise.session import runs
 
     names = [output.name for output in model.graph.output]
@@ -124,8 +124,8 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
 def accuracy(
     check: Check, infer: Callable[[Feed], Feed], tolerance: float, zeros: Mapping[str, int]
 ) -> Accuracy:
-    """How far what `infer` makes of a check's inputs is from its outputs; `zeros` has the zero
-    point of each output that is of integers with a scale."""
+    """How far what `infer` makes of a check's inputs is from its outputs, of the same shapes;
+    `zeros` has the zero point of each output that is of integers with a scale."""
     found = [infer(feed) for feed in check.inputs]
     return Accuracy(
         check.reference, len(check.inputs), tolerance,
