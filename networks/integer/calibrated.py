@@ -36,7 +36,8 @@ Array = NDArray[Any]
 
 def calibrated(graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]) -> IntegerGraph:
     """The graph of a quantised model with the results of first passes as fine as the first samples
-    (arrays in the shapes of the inputs) allow, never coarser than before. Raises `InputError` where the model does not run on them."""
+    (arrays in the shapes of the inputs) allow, never coarser than before. Raises `InputError` where
+    the model does not run on them."""
     if not any(layer.name.endswith(FINE) for layer in graph.layers):
         return graph
     reach: dict[str, int] = {}
