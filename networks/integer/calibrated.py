@@ -23,7 +23,7 @@ from networks.integer.reference import layer_reference, sums_of
 from networks.quantise.session import Feed, runs
 from targets.epilogue import EpilogueOp
 from targets.host_numbers import to_int8
-from targets.layer import Layer
+from targets.layer import Layer, channel_axis
 
 MARGIN = 2.0
 """What a first pass may sum up to over the largest sum that samples brought."""
@@ -79,6 +79,7 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
     known or follow from what is."""
     known, found = dict(values), dict[str, int]()
     for layer in graph.layers:
+        _join(graph, known, layer.data)
         if any(name not in known for name in layer.reads):
             continue
         if layer.name.endswith(FINE):
@@ -89,6 +90,14 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
             made = layer_reference(layer, known, graph.blocks.in_channels)
             known[layer.output] = made.reshape(shape)
     return found
+
+
+def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
+    """Add a value whose parts are known to what is known."""
+    parts = sorted((s for s in graph.slices if s.whole == name), key=lambda each: each.first)
+    if name not in known and parts and all(each.part in known for each in parts):
+        axis = channel_axis(graph.values[name].shape)
+        known[name] = np.concatenate([known[each.part] for each in parts], axis=axis)
 
 
 def _shift(largest: int) -> int:

@@ -44,6 +44,9 @@ from targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
 FAR_APART = "its scales are too far apart for shifts"
+WIDEST_SUM = 128
+"""Channels up to which a sum is a convolution of both tensors: its multiplications grow with their
+square, and weights of seven bits, which take none, are a step or two off."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +167,7 @@ class Layers:
             raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
         return self._scaled(call, weight)
 
-    def _scaled(self, call: _Call, weight: Integers) -> Value:
+    def _scaled(self, call: _Call, weight: Integers | Real) -> Value:
         """Two passes: what rounding leaves of the scaled weights, and these."""
         made = _reached(scaled(weight, call.ratios))
         if made.fine is None or not (self._exact and self._passes):
@@ -196,13 +199,33 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _weighted(self, call: _Call) -> Value:
-        """A sum of two tensors, each times a weight."""
+        """A sum of two tensors, each times a factor."""
         assert call.residual is not None
+        if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
+            return value
         one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
         first, second, shift = _reached(weighted_pair(one, two))  # the finer comes first
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
+
+    def _joined(self, call: _Call) -> Value | None:
+        """A sum of two tensors that can lie side by side: a convolution of both, by the factors, in
+        two passes as any other. None where they cannot."""
+        one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
+        assert two is not None
+        node, c = call.match.anchor.node, call.channels
+        whole = self._t.side_by_side([one, two], f"{node}.operands")
+        if whole is None:
+            return None
+        factors = [view.known.step / call.output.step for view in (one, two)]
+        weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
+        n, _, h, w = whole.shape
+        workload = Workload("conv2d", n, 2 * c, h, w, c, epilogue=())
+        product = Product(workload, whole.name, Scale(call.output.step), call.product.shape)
+        zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
+        joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
+        return self._scaled(joined, weight[:, :, None, None])
 
     def _layer(
         self, call: _Call, weight: Integers | None, r: Requantisation, residual: str | None = None,

@@ -38,7 +38,7 @@ class Scaled:
     decibels: float | None = None
 
 
-def scaled(weight: Integers, factors: Real) -> Scaled | None:
+def scaled(weight: Integers | Real, factors: Real) -> Scaled | None:
     """Weights (o, …) times factors, (1,) or (o,), as large as int8 allows; None where no right
     shift reaches them."""
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))

@@ -4,7 +4,7 @@ calls become layers, and what is left to the CPU."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -273,6 +273,22 @@ class Tensors:
             return None
         self.add(value.name, value.shape, scale)
         return View(value.name, value.shape, scale)
+
+    def side_by_side(self, views: Sequence[View], name: str) -> Value | None:
+        """A value whose channels are those of others, one behind another, where that is a matter of
+        addresses; else None. It has no scale of its own."""
+        values = [self.values[view.value] for view in views]
+        shapes = [value.shape for value in values]
+        if self.slices is None or any(len(s) != 4 or s != shapes[0] for s in shapes):
+            return None
+        n, c, h, w = shapes[0]
+        whole = Value(self.unique(name), (n, c * len(shapes), h, w))
+        if not self.slices.concatenated(whole, [value.name for value in values]):
+            return None
+        self.values[whole.name] = whole
+        self.holders[whole.name] = islands.int8_variable(whole.name, whole.shape)
+        self._owners[self.holders[whole.name]] = whole.name
+        return whole
 
     def _parts(self, binding: Binding) -> tuple[dict[Any, Any], Scale | None] | None:
         """The int8 variables to move in place of a binding's operands, and their scale."""
