@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from networks.integer.arithmetic import MAX_RESIDUAL_SHIFT, MAX_SHIFT, Integers, Real
 
-FINE_BITS = 8
+FINE_BITS = 7
 LARGEST = 127
 _SPREAD = 74.0
 """Standard deviation of int8 data that use their whole range."""
@@ -48,7 +48,7 @@ def scaled(weight: Integers | Real, factors: Real) -> Scaled | None:
     if shift < 0:
         return None
     exact = exact * 2.0**shift
-    coarse = np.rint(exact)
+    coarse = _balanced(exact)
     left = exact - coarse
     fine = np.clip(np.rint(left * (1 << FINE_BITS)), -128, 127)
     if not fine.any():
@@ -60,6 +60,22 @@ def scaled(weight: Integers | Real, factors: Real) -> Scaled | None:
         coarse.astype(np.int8), shift, fine.astype(np.int8), FINE_BITS + k, k,
         10 * math.log10(float(np.sum(exact**2)) / float(np.sum(left**2))),
     )  # fmt: skip
+
+
+def _balanced(exact: Real) -> Real:
+    """Weights (o, …) rounded so that what is left of a channel's sums up to next to nothing. Data
+    that have a mean then bring next to nothing of it into the first pass, whose int8 result can be
+    all the finer."""
+    coarse = np.rint(exact)
+    for own, rounded in zip(
+        exact.reshape(len(exact), -1), coarse.reshape(len(exact), -1), strict=True
+    ):
+        left = own - rounded
+        many = int(np.rint(left.sum()))
+        if many:
+            order = np.argsort(-np.sign(many) * left, kind="stable")[: abs(many)]
+            rounded[order] += np.sign(many)
+    return np.clip(coarse, -LARGEST, LARGEST)
 
 
 def _residual_shift(fine: Real) -> int:
