@@ -27,7 +27,8 @@ class GraphBuilder:
         self._same: dict[tuple[object, ...], str] = {}  # constants by name and content
 
     def constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """A constant; returns its name, which begins with `name`. The same one is there once."""
+        """A constant of any shape; returns its name, which begins with `name`. The same one is
+        there once."""
         array = np.asarray(values)
         native = array.astype(array.dtype.newbyteorder("="))  # a copy, and contiguous
         key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())

@@ -105,7 +105,7 @@ class Writer:
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
-        """The values of a tensor that has to be known here; raises `Missing`."""
+        """The values of a tensor that has to be known here, in its shape; raises `Missing`."""
         if place not in self._values:
             raise Missing(f"{what} must be constant, here it is computed")
         return self._values[place]
@@ -118,7 +118,8 @@ class Writer:
         return [int(value) for value in values.ravel()]
 
     def stored(self, place: int, layout: Layout = FILED) -> str:
-        """The tensor as it is stored, integers or floats."""
+        """The tensor as it is stored, integers or floats. Raises `ModelFileError` for one that
+        nothing computes by now."""
         if place in self._values:
             return self.add(self.tensors[place].name, _turned(self._values[place], layout))
         native = self._native(place)
@@ -163,7 +164,7 @@ class Writer:
         return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """A constant; returns its name, which begins with `name`."""
+        """A constant of any shape; returns its name, which begins with `name`."""
         return self._graph.constant(name, values)
 
     # what operators write
@@ -181,7 +182,7 @@ class Writer:
         )
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
-        """The tensor is a constant."""
+        """The tensor is a constant, in its shape."""
         self._values[place] = values
 
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
