@@ -103,7 +103,8 @@ def step_of(model: onnx.ModelProto, output: str) -> float | None:
 
 
 def _relative(right: NDArray[Any], found: NDArray[Any]) -> float:
-    if right.shape != found.shape or right.dtype != found.dtype:
+    widened = right.dtype == np.float16 and found.dtype == np.float32
+    if right.shape != found.shape or not (widened or right.dtype == found.dtype):
         return float("inf")
     a, b = right.astype(np.float64).ravel(), found.astype(np.float64).ravel()
     norm = float(np.linalg.norm(a))
