@@ -99,14 +99,9 @@ def show(results: Sequence[Result], missing: Counter[str]) -> None:
     console = Console(width=160)
     table = Table(title="networks on machines")
     columns = (
-        "drawn",
-        "refused",
-        "agreed",
-        "disagreed",
-        "tracebacks",
-        "silent",
+        "drawn", "refused", "of them wrong", "agreed", "disagreed", "tracebacks", "silent",
         "workloads differ",
-    )
+    )  # fmt: skip
     for column in ("form", "machine", *columns):
         table.add_column(column, justify="left" if column in ("form", "machine") else "right")
     groups: dict[tuple[str, str], list[Result]] = {}

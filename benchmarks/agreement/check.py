@@ -143,6 +143,7 @@ def _check(
     )
     _compare_workloads(stages, tuned, manifest, blocks)
     stages.stage = "running"
+    feeds = [_in_its_types(artefact, feed) for feed in feeds]
     made = [artefact.infer(feed) for feed in feeds]
     found = tuple(differences(model, expected, made))
     stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
@@ -249,6 +250,15 @@ def _equal(before: Any, after: Any, *, exact: bool) -> bool:
     if exact or before.dtype.kind != "f":
         return bool(np.array_equal(before, after, equal_nan=True))
     return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
+
+
+def _in_its_types(artefact: Any, feed: Arrays) -> Arrays:
+    """Half floats as the wider ones that an artifact takes; anything else as it is."""
+    types = {value.name: value.dtype for value in artefact.inputs}
+    return {
+        name: array.astype(types[name]) if array.dtype == np.float16 and name in types else array
+        for name, array in feed.items()
+    }
 
 
 def _verified(artefact: Any) -> bool:

@@ -39,10 +39,10 @@ def batch_norm(net: FloatGraph, x: Tensor) -> Tensor:
     """As inference runs it; some of its gains are negative."""
     c = x.shape[1]
     gain, shift, mean = (net.normal((c,)) for _ in range(3))
-    variance = net.rng.uniform(0.5, 2.0, c).astype(np.float32)
-    gain = np.sign(gain) * (0.5 + np.abs(gain) / 2) if net.chance(0.3) else 0.5 + np.abs(gain) / 2
-    values = (gain, shift * 0.3, mean * 0.3, variance)
-    reads = [net.constant(np.asarray(each, np.float32)) for each in values]
+    signs = np.sign(gain) if net.chance(0.3) else np.ones(c)
+    variance = net.rng.uniform(0.5, 2.0, c)
+    values = (signs * (0.5 + np.abs(gain) / 2), shift * 0.3, mean * 0.3, variance)
+    reads = [net.constant(each.astype(np.float32)) for each in values]
     return net.op("BatchNormalization", [x, *reads], x.shape)
 
 

@@ -65,9 +65,13 @@ def _integers(
     }  # fmt: skip
     found = []
     for feed, values in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
-        known = {name: to_int8(values[tensor], None) for name, tensor in written.items()}
+        known = {
+            name: to_int8(values[tensor], None).reshape(graph.values[name].shape)
+            for name, tensor in written.items()
+        }
         given = {
-            name: to_int8(feed[source], graph.values[name].scale)
+            # in the shape that layers read: a sequence is an image of height one
+            name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }
         found.append({**feed, **known, **given})
