@@ -15,6 +15,7 @@ from networks.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs, st
 from networks.limits import CUT, DEPENDS, limits
 from networks.macs import Operands, count
 from networks.normalise import normalise
+from networks.onnx_qoperator import to_qdq
 from networks.onnx_recurrent import GATES
 from networks.onnx_reference import reference_model
 from networks.weightless import weights_as_inputs, without_operators, without_weights
@@ -61,7 +62,7 @@ class OnnxSource:
             ) from None
 
     def _examine(self) -> Examined:
-        weightless = without_weights(self._model)
+        weightless = without_weights(to_qdq(self._model))
         _check(weightless)
         normal = normalise(weightless, self._input_shapes)
         unsupported = _unsupported(normal) | self._missing
@@ -121,7 +122,7 @@ def import_whole(
     from networks.relax.bindings import dynamic_nodes
     from networks.relax.importer import import_onnx
 
-    normal = normalise(model, input_shapes)
+    normal = normalise(to_qdq(model), input_shapes)
     refuse_unsupported(name, _unsupported(normal))
     flat = import_onnx(normal.model, [i.name for i in data_inputs(normal.model)])
     refuse_unsupported(name, dict.fromkeys(dynamic_nodes(flat), (DEPENDS, CUT)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from networks.normalise import normalise
-from networks.quantise.qoperator import to_qdq
+from networks.onnx_qoperator import to_qdq
 from targets.errors import UnknownName
 from targets.files import Json
 

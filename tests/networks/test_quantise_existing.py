@@ -25,6 +25,7 @@ from networks.errors import QuantisationError
 from networks.integer import library
 from networks.integer.extraction import integer_graph
 from networks.integer.reference import run
+from networks.onnx_qoperator import to_qdq
 from networks.quantise import (
     Existing,
     Quantised,
@@ -35,7 +36,6 @@ from networks.quantise import (
     quantise,
     samples_for,
 )
-from networks.quantise.qoperator import to_qdq
 from networks.quantise.session import Feed, runs
 from networks.zoo import digits
 from targets.cpu.spec import this_machine
