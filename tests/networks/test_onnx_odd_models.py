@@ -285,7 +285,7 @@ def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
             "network": "net", "target": "vta", "cycles": {"stream": 1, "sum_of_layers": 1},
             "macs": {"total": 1, "accelerator": 1}, "layers": [], "steps": [], "dram_bytes": 0,
             "memory": {"buffers": []}, "specification": {"keys": {"clock_mhz": 100}},
-            "cpu": islands, "bare": False, "why_not_bare": "",
+            "quantisation": {}, "cpu": islands, "bare": False, "why_not_bare": "",
         },
         tmp_path,
     )  # fmt: skip
