@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 import networks
-from networks.errors import UnsupportedOperatorError
+from networks.artefact.run import checked
+from networks.errors import InputError, UnsupportedOperatorError
 from networks.integer import library
 from networks.integer.extraction import integer_graph
 from networks.integer.graph import IntegerGraph
@@ -28,6 +29,7 @@ from networks.report import ModelReport
 from reports.building import built_lines
 from targets.capabilities import Blocks
 from targets.files import Json
+from targets.layer import Value
 from tuning.build_options import BuildOptions
 from tuning.building import build_artefact
 
@@ -290,3 +292,13 @@ def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
         tmp_path,
     )  # fmt: skip
     assert "  left to the CPU: 1 Clip, 2 changes of layout" in said
+
+
+def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
+    """Nothing is lost by it; doubles would lose, and are refused."""
+    value, halves = Value("x", (3,), "float32"), np.array([1, 2, 3], np.float16)
+    widened = checked([value], {"x": halves})["x"]
+    assert widened.dtype == np.float32
+    np.testing.assert_array_equal(widened, halves)
+    with pytest.raises(InputError, match="float64 instead of float32"):
+        checked([value], {"x": halves.astype(np.float64)})
