@@ -105,9 +105,13 @@ def infer(
 
 
 def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs as they are, each of the shape that is wanted. Raises `InputError` for what is
-    missing or does not fit."""
+    """The inputs as they are, each of the shape that is wanted; halves for a float32 are widened.
+    Raises `InputError` for what is missing or does not fit."""
     names = {value.name for value in wanted}
+    inputs = dict(inputs)
+    for value in wanted:
+        if value.dtype == "float32" and getattr(inputs.get(value.name), "dtype", "") == "float16":
+            inputs[value.name] = inputs[value.name].astype(np.float32)
     problems = [f"there is no input '{name}'" for name in inputs if name not in names]
     for value in wanted:
         array = inputs.get(value.name)

@@ -118,9 +118,10 @@ class Tensors:
         self._views[var] = view
 
     def owner(self, var: Any) -> str | None:
-        """The value that a variable is or is made of; None for a constant."""
+        """The value that a variable is, be it an input of bytes that layers read as int8, or that
+        it is made of; None for a constant."""
         view = self._views.get(var)
-        return self._owners.get(var) if view is None else view.value
+        return self._owners.get(var) or (None if view is None else view.value)
 
     def held(self) -> dict[Any, Held]:
         """How islands make the variables that are views."""

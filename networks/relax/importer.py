@@ -93,7 +93,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         if not isinstance(result, relax.Expr) or isinstance(result, UNBOUND):
             return result
         if isinstance(result.ty, relax.TupleType):
-            return result if op_name in SEQUENCES else self._unpacked(result)
+            single = op_name in SEQUENCES and isinstance(result, relax.Var)
+            return result if single else self._unpacked(result)
         bound = self.bb.emit(result, name_hint=self.node)
         self.owners[bound] = self.node
         return bound

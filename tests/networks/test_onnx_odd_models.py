@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 import networks
-from networks.errors import UnsupportedOperatorError
+from networks.artefact.run import checked
+from networks.errors import InputError, UnsupportedOperatorError
 from networks.integer import library
 from networks.integer.extraction import integer_graph
 from networks.integer.graph import IntegerGraph
@@ -25,7 +26,10 @@ from networks.normalise import normalise
 from networks.onnx_float16 import is_half
 from networks.quantise import quantise
 from networks.report import ModelReport
+from reports.building import built_lines
 from targets.capabilities import Blocks
+from targets.files import Json
+from targets.layer import Value
 from tuning.build_options import BuildOptions
 from tuning.building import build_artefact
 
@@ -257,3 +261,44 @@ def test_graphs_of_uncommon_form_give_every_output(name: str) -> None:
     for wanted, output in zip(session.run(None, {"x": x}), outputs, strict=True):
         assert made[output].shape == wanted.shape
         assert np.abs(made[output] - wanted).max() <= 0.06 * np.abs(wanted).max()
+
+
+def test_bytes_that_the_cpu_reads_are_the_bytes_that_are_given() -> None:
+    """An image of bytes, which its first operators scale before anything is quantised."""
+    nodes = [
+        _node("Cast", "x", "f", to=TensorProto.FLOAT), _node("Mul", "f k", "g"),
+        _node("Conv", "g w", "y", pads=[1] * 4),
+    ]  # fmt: skip
+    tensors = {**WEIGHTS, "k": np.asarray(1 / 255, np.float32)}
+    source = model(nodes, tensors, SHAPE, "y")
+    source.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    graph, x = _integers(source), np.random.default_rng(0).integers(0, 256, SHAPE).astype(np.uint8)
+    wanted = reference(source, x)
+    error = np.abs(_computed(graph, {"x": x})["y"] - wanted).max()
+    assert error <= 0.05 * np.abs(wanted).max()
+
+
+def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
+    """Work between layers that belongs to no operator is a change of layout, not nothing."""
+    operators: list[Json] = [{"name": "clip", "operator": "Clip"}]
+    islands: list[Json] = [{"operators": operators}, {"operators": []}, {"operators": []}]
+    said = built_lines(
+        {
+            "network": "net", "target": "vta", "cycles": {"stream": 1, "sum_of_layers": 1},
+            "macs": {"total": 1, "accelerator": 1}, "layers": [], "steps": [], "dram_bytes": 0,
+            "memory": {"buffers": []}, "specification": {"keys": {"clock_mhz": 100}},
+            "quantisation": {}, "cpu": islands, "bare": False, "why_not_bare": "",
+        },
+        tmp_path,
+    )  # fmt: skip
+    assert "  left to the CPU: 1 Clip, 2 changes of layout" in said
+
+
+def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
+    """Nothing is lost by it; doubles would lose, and are refused."""
+    value, halves = Value("x", (3,), "float32"), np.array([1, 2, 3], np.float16)
+    widened = checked([value], {"x": halves})["x"]
+    assert widened.dtype == np.float32
+    np.testing.assert_array_equal(widened, halves)
+    with pytest.raises(InputError, match="float64 instead of float32"):
+        checked([value], {"x": halves.astype(np.float64)})
