@@ -23,11 +23,14 @@ PLAIN: Mapping[str, tuple[str, int]] = {
 def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every QLinear operator and QGemm of known form is the operator it stands
     for, between DequantizeLinear and QuantizeLinear. Operators keep their names; what is unknown
-    stays, as do ConvInteger and MatMulInteger, whose scales are known only at run time."""
+    stays, as do ConvInteger and MatMulInteger, whose scales are known only at run time. A model
+    without any is given back as it is, with the shapes that it states."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     rewriter = _Rewriter(copy)
     nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
+    if len(nodes) == len(model.graph.node):  # what is rewritten becomes several operators
+        return model
     del copy.graph.node[:], copy.graph.value_info[:]
     copy.graph.node.extend(nodes)
     return copy
