@@ -22,6 +22,7 @@ from typing import NamedTuple
 from networks import float32, int8
 from networks.accelerator import Accelerator, EpilogueMode
 from networks.fused_calls import PRODUCTS, FusedCall
+from networks.graph import Shape
 from networks.macs import convolution, product
 from networks.rewrites import best_unfold, image_bytes, padded, waste
 from targets.capabilities import Blocks
@@ -61,9 +62,12 @@ class ExtractedWorkload(NamedTuple):
     names: tuple[str, ...]
 
 
-def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> Decision:
+def candidate(
+    call: FusedCall, accelerator: Accelerator, *, from_host: bool, image: Shape | None = None
+) -> Decision:
     """The call as the accelerator would run it, whatever that costs; `from_host` where its
-    data are the network's own, which the CPU packs anyway."""
+    data are the network's own, which the CPU packs anyway, `image` (1, c, h, w) where they are one,
+    flattened."""
     if accelerator.computes_floats:
         return _as_it_is(call, accelerator)
     if found := _obstacle(call, accelerator):
@@ -71,6 +75,9 @@ def candidate(call: FusedCall, accelerator: Accelerator, *, from_host: bool) -> 
     blocks = accelerator.blocks
     epilogue = int8.epilogue(call, accelerator.epilogue)
     written_plainly = replace(workload_of(call, blocks), epilogue=epilogue)
+    if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
+        whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
+        written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
     plain = canonical(_without_passing(written_plainly, blocks))
     unfold = unfold_for(plain, accelerator) if from_host else None
     written = plain if unfold is None else unfold.workload(plain)
@@ -202,6 +209,11 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
             "its average leaves the padding out, so its divisor is not the same everywhere",
             "export it with count_include_pad=1",
         )
+    square = accelerator.blocks.in_channels == accelerator.blocks.out_channels
+    if not square and (
+        call.operator == "max_pool" or any(step.kind == "add" for step in call.steps)
+    ):
+        return "tensors pass as they are only where blocks are square", ""
     return int8.obstacle(call)
 
 

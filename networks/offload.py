@@ -21,6 +21,7 @@ from networks.cpu_costs import FREE, SECONDS
 from networks.examined import Examined
 from networks.extract import Decision, candidate, macs_of
 from networks.fused_calls import PRODUCTS, FusedCall
+from networks.graph import Shape
 from networks.in_place import concatenations
 from networks.pooling import pooled
 from targets.capabilities import Blocks
@@ -34,7 +35,12 @@ def decide(examined: Examined, accelerator: Accelerator) -> list[Decision]:
     """What becomes of each call that is a whole operator, in execution order."""
     graph = _Graph(examined, accelerator.blocks)
     found = [
-        _with_costs(candidate(call, accelerator, from_host=graph.from_host(place)), accelerator)
+        _with_costs(
+            candidate(
+                call, accelerator, from_host=graph.from_host(place), image=graph.image(place)
+            ),
+            accelerator,
+        )
         for place, call in enumerate(graph.calls)
     ]
     able = [decision.workload is not None for decision in found]
@@ -162,6 +168,16 @@ class _Graph:
             or operator.op_type in (*FREE, *QUANTISING)
             for operator in self.examined.operators
         )
+
+    def image(self, place: int) -> Shape | None:
+        """The image (1, c, h, w) that a call's data are, flattened; None where they are none."""
+        call = self.calls[place]
+        name = call.inputs[0] if call.inputs else ""
+        while self.types.get(name) in FREE and self.examined.writers.get(name):
+            name = self.examined.writers[name][0]
+        shape = self.examined.shapes.get(name, ())
+        flat = len(shape) == 4 and shape[0] == 1 and math.prod(shape) == math.prod(call.data_shape)
+        return shape if flat and call.operator == "dense" else None
 
     def from_host(self, place: int) -> bool:
         """Whether a call's data are the network's own."""
