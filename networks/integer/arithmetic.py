@@ -102,8 +102,7 @@ class Requantisation:
     def is_possible(self) -> bool:
         """Whether shifts of 32 bits can do it."""
         if self.by_channel:
-            own = 0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT
-            return own and self.residual is None
+            return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         scaled = self.residual is None or self.residual.kind == "weighted"
         fits = scaled or 0 <= self.residual.value <= MAX_RESIDUAL_SHIFT  # type: ignore[union-attr]
         return fits and abs(int(self.shifts[0])) <= MAX_SHIFT

@@ -173,11 +173,11 @@ class Layers:
         if made.fine is None or not (self._exact and self._passes):
             if made.decibels is not None:
                 self.lost[call.layer_name] = made.decibels
-            r = Requantisation(np.array([made.shift]), None, call.bounds)
+            r = Requantisation(made.shifts, None, call.bounds)
             return self._layer(call, made.coarse.astype(np.int64), r)
         fine = self._fine(call, made, made.fine)
         added = EpilogueOp("residual", made.residual)
-        r = Requantisation(np.array([made.shift]), added, call.bounds)
+        r = Requantisation(made.shifts, added, call.bounds)
         both = made.coarse + made.fine / (1 << FINE_BITS)
         return self._layer(call, made.coarse.astype(np.int64), r, fine, both)
 

@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from networks.integer.arithmetic import MAX_RESIDUAL_SHIFT, MAX_SHIFT, Integers, Real
+from targets.epilogue import CHANNEL_SPREAD
 
 FINE_BITS = 7
 LARGEST = 127
+WORTH = 1.0
+"""Bits that shifts a channel have to gain in the mean."""
 _SPREAD = 74.0
 """Standard deviation of int8 data that use their whole range."""
 _SIGMAS = 6.0
@@ -26,12 +29,12 @@ _SIGMAS = 6.0
 @dataclass(frozen=True, eq=False)
 class Scaled:
     """Weights times a factor: int8 of the same shape. The sums of `coarse` are shifted to the right
-    by `shift`; those of `fine`, by `fine_shift`, are an int8 tensor that counts 2^`residual` of
-    them. `decibels` is the power of the exact weights over that of what `coarse` alone loses; None
-    where it loses nothing, and then `fine` is None, too."""
+    by `shifts` (o,); those of `fine`, by `fine_shift`, are an int8 tensor that counts 2^`residual`
+    of them. `decibels` is the power of the exact weights over that of what `coarse` alone loses;
+    None where it loses nothing, and then `fine` is None, too."""
 
     coarse: NDArray[np.int8]
-    shift: int
+    shifts: Integers
     fine: NDArray[np.int8] | None = None
     fine_shift: int = 0
     residual: int = 0
@@ -43,23 +46,35 @@ def scaled(weight: Integers | Real, factors: Real) -> Scaled | None:
     shift reaches them."""
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))
     exact = weight * along
-    largest = float(np.abs(exact).max(initial=0.0))
-    shift = MAX_SHIFT if largest == 0 else min(MAX_SHIFT, math.floor(math.log2(LARGEST / largest)))
-    if shift < 0:
+    shifts = _shifts(exact.reshape(len(exact), -1))
+    if shifts.min() < 0:
         return None
-    exact = exact * 2.0**shift
+    exact = exact * np.exp2(shifts).reshape(-1, *[1] * (weight.ndim - 1))
     coarse = _balanced(exact)
     left = exact - coarse
     fine = np.clip(np.rint(left * (1 << FINE_BITS)), -128, 127)
     if not fine.any():
-        return Scaled(coarse.astype(np.int8), shift)
+        return Scaled(coarse.astype(np.int8), shifts)
     k = _residual_shift(fine.reshape(len(fine), -1))
     if k > MAX_RESIDUAL_SHIFT:
         return None
     return Scaled(
-        coarse.astype(np.int8), shift, fine.astype(np.int8), FINE_BITS + k, k,
+        coarse.astype(np.int8), shifts, fine.astype(np.int8), FINE_BITS + k, k,
         10 * math.log10(float(np.sum(exact**2)) / float(np.sum(left**2))),
     )  # fmt: skip
+
+
+def _shifts(exact: Real) -> Integers:
+    """By how many bits the weights of each channel, (o, …), are scaled up: as far as int8 holds
+    them, and not too far from each other; by one number where that gains little, since a shift a
+    channel takes a cycle more for every accumulator."""
+    largest = np.abs(exact).max(axis=1)
+    known = largest > 0
+    found = np.full(len(exact), MAX_SHIFT, np.int64)
+    found[known] = np.floor(np.log2(LARGEST / largest[known])).astype(np.int64)
+    least = int(found.min())
+    own = np.minimum(found, min(MAX_SHIFT, least + CHANNEL_SPREAD))
+    return own if (own - least).mean() >= WORTH else np.full_like(own, least)
 
 
 def _balanced(exact: Real) -> Real:
