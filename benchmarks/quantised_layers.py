@@ -102,6 +102,7 @@ def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
 
 
 def main() -> None:
+    """Measure the models that are named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--samples", type=Path)

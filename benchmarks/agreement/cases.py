@@ -48,7 +48,8 @@ def form_of(seed: int) -> Form:
 
 
 def drawn_case(seed: int, form: Form | None = None) -> Case:
-    """The network of a seed in its form, or in another one. Raises `NotDrawn` where onnxruntime
+    """The network of a seed in its form, or in another one, with arrays in the shapes of its
+    inputs and outputs. Raises `NotDrawn` where onnxruntime
     cannot quantise it, or cannot run what it made."""
     drawn, form = draw(seed), form or form_of(seed)
     model = in_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
@@ -62,8 +63,8 @@ def drawn_case(seed: int, form: Form | None = None) -> Case:
 
 def folder_cases(folder: Path) -> Iterator[Case]:
     """Every .onnx below a folder that has vectors beside it: `test_data_set_*/input_<i>.pb` and
-    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names of inputs and, if
-    it holds them, outputs."""
+    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names and in the shapes of
+    inputs and, if it holds them, outputs."""
     for path in sorted(folder.rglob("*.onnx")):
         model = onnx.load(path)
         names = [info.name for info in data_inputs(model)]
@@ -80,7 +81,7 @@ def machines_of(seed: int, folder: Path) -> tuple[Machine, Machine]:
 
 
 def run_case(case: Case, machine: Machine) -> Outcome:
-    """What becomes of it there."""
+    """What becomes of it there, on its arrays in the shapes of the inputs."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_case(case, Path(folder))
         calibration = path.with_name("samples.npz")
@@ -91,7 +92,7 @@ def run_case(case: Case, machine: Machine) -> Outcome:
 
 
 def write_case(case: Case, folder: Path) -> Path:
-    """The model in a folder, beside it `input.npz` (the first inference), and `samples.npz` for a
+    """The model in a folder, beside it `input.npz` (the first inference, in the inputs' shapes), and `samples.npz` for a
     float model; the model's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

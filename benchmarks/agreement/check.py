@@ -99,8 +99,8 @@ def checked(
     right: Sequence[Arrays] | None = None,
     calibration: Path | None = None,
 ) -> Outcome:
-    """What becomes of the model in a file. `feeds` are run; `right` is what is to come out, by
-    default what onnxruntime gives."""
+    """What becomes of the model in a file. `feeds` (arrays in the shapes of the inputs) are run;
+    `right` is what is to come out, by default what onnxruntime gives."""
     stages = _Stages()
     try:
         with _time_limit(), tempfile.TemporaryDirectory() as folder:

@@ -53,7 +53,7 @@ class FloatGraph:
         return self.constant(self.normal(shape) / np.float32(math.sqrt(reads)))
 
     def normal(self, shape: Shape) -> NDArray[np.float32]:
-        """Standard normal."""
+        """Standard normal, of that shape."""
         return self.rng.standard_normal(shape, dtype=np.float32)
 
     def op(self, kind: str, reads: Sequence[Tensor | str], shape: Shape, **given: Any) -> Tensor:

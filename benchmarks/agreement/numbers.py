@@ -29,7 +29,7 @@ class Difference:
 def by_onnxruntime(
     model: onnx.ModelProto, feeds: Sequence[Arrays]
 ) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of each inference by name; nothing is optimised."""
+    """The outputs of each inference by name, in their shapes; nothing is optimised."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
