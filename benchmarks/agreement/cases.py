@@ -63,8 +63,8 @@ def drawn_case(seed: int, form: Form | None = None) -> Case:
 
 def folder_cases(folder: Path) -> Iterator[Case]:
     """Every .onnx below a folder that has vectors beside it: `test_data_set_*/input_<i>.pb` and
-    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names and in the shapes of
-    inputs and, if it holds them, outputs."""
+    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names and in the shapes
+    of inputs and, if it holds them, outputs."""
     for path in sorted(folder.rglob("*.onnx")):
         model = onnx.load(path)
         names = [info.name for info in data_inputs(model)]
@@ -92,8 +92,8 @@ def run_case(case: Case, machine: Machine) -> Outcome:
 
 
 def write_case(case: Case, folder: Path) -> Path:
-    """The model in a folder, beside it `input.npz` (the first inference, in the inputs' shapes), and `samples.npz` for a
-    float model; the model's path."""
+    """The model in a folder, beside it `input.npz` (the first inference, in the inputs' shapes),
+    and `samples.npz` for a float model; the model's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(case.model, path)

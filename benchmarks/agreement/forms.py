@@ -50,8 +50,8 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def in_form(model: onnx.ModelProto, form: Form, samples: Sequence[Feed], seed: int) -> Any:
-    """The float model in that form, an `onnx.ModelProto`; `samples` (arrays in the inputs' shapes) are
-    what scales are measured on. Raises `NotDrawn`."""
+    """The float model in that form, an `onnx.ModelProto`; `samples` (arrays in the inputs' shapes)
+    are what scales are measured on. Raises `NotDrawn`."""
     if form == "float32":
         return model
     if form == "float16":

@@ -18,7 +18,7 @@ MOST = 60
 
 def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
     """The least of a case, by nodes, that still `fails`: parts that end earlier are tried first,
-    then parts that begin later. Tensors in float are where a part may end or begin, in their shapes."""
+    then parts that begin later. Where a part may end or begin are tensors in float; shapes stay."""
     left = [MOST]
     for parts in (_beginnings, _ends):
         for part in parts(case):
