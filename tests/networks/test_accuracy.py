@@ -1,0 +1,148 @@
+"""A built network against its source model: what onnxruntime gives decides whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+from quantise_nets import residual_net
+
+from networks import load as load_network
+from networks.accelerator import Accelerator
+from networks.artefact import Artefact, ArtefactError, Check, canonical_workloads, load
+from networks.artefact.accuracy import accuracy
+from networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
+from networks.quantise.session import runs
+from targets.registry import make_target
+from tuning.build_options import BuildOptions
+from tuning.building import build_artefact, integer_network
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+INPUT = (1, 8, 12, 12)
+
+
+class _Samples(CalibrationDataReader):
+    def __init__(self) -> None:
+        random = np.random.default_rng(0)
+        self._left: Iterator[Any] = (
+            {"input": random.standard_normal(INPUT, np.float32)} for _ in range(8)
+        )
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._left, None)
+
+
+@pytest.fixture(scope="module")
+def asymmetric(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with a residual, in scales and zero points of onnxruntime's own choice."""
+    folder = tmp_path_factory.mktemp("asymmetric")
+    onnx.save(residual_net(), folder / "float.onnx")
+    quantize_static(
+        folder / "float.onnx", folder / "int8.onnx", _Samples(), activation_type=QuantType.QUInt8
+    )
+    return folder / "int8.onnx"
+
+
+@pytest.mark.slow(seconds=5)
+def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
+    asymmetric: Path, tmp_path: Path
+) -> None:
+    """It was off by three quarters of its size, with signs turned, and verify was content."""
+    out = tmp_path / "art"
+    made = build_artefact(BuildOptions(str(asymmetric), out, trials=0))
+    artefact = load(out)
+    assert isinstance(artefact, Artefact)
+    model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
+    feed = {"input": image.astype(np.float32)}
+    (name,) = [output.name for output in model.graph.output]
+    theirs = next(runs(model, [name], [feed]))[name]
+    ours = np.asarray(artefact.infer(feed)[name])
+    assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
+    found = artefact.accuracy()
+    assert found is not None
+    assert found.is_right
+    assert found.to_json() == made.manifest["accuracy"]
+    assert not any(check.wrong for check in artefact.verify())
+
+
+@pytest.mark.slow(seconds=3)
+def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
+    asymmetric: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "art"
+    with pytest.raises(ArtefactError, match=r"is off by .* --tolerance"):
+        build_artefact(BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
+    assert not out.exists()
+
+
+def test_what_is_inspected_and_tuned_is_what_is_built(asymmetric: Path, tmp_path: Path) -> None:
+    target = make_target("vta-pynq")
+    accelerator = Accelerator.of(target)
+    network = load_network(asymmetric)
+    tuned = {each.workload for each in network.workloads_on(accelerator)}
+    said = {row.id for row in network.report_on(accelerator).workloads}
+    graph = integer_network(BuildOptions(str(asymmetric), tmp_path / "art"), target).graph
+    built = set(canonical_workloads(graph))
+    assert tuned == built
+    assert said == {workload.id for workload in built}
+
+
+def _found(expected: NDArray[Any], found: NDArray[Any], zero: int | None = None) -> float:
+    check = Check([{"x": np.zeros(1)}], [{"y": expected}], "onnxruntime")
+    zeros = {} if zero is None else {"y": zero}
+    return accuracy(check, lambda _: {"y": found}, 0.1, zeros).error
+
+
+def test_the_error_of_an_output_is_the_difference_over_its_size() -> None:
+    real = np.array([3.0, 4.0], np.float32)
+    assert _found(real, real) == 0
+    assert _found(real, -real) == 2
+    assert _found(real, np.array([3.0, np.nan], np.float32)) == np.inf
+    assert _found(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) == 0
+    assert _found(np.zeros(2), np.ones(2)) == np.inf
+    assert _found(real, real[:1]) == np.inf
+
+
+def test_integers_count_from_their_zero_point_or_are_equal_or_not() -> None:
+    steps = np.array([-128, -118], np.int8)
+    assert _found(steps, np.array([-128, -117], np.int8), zero=-128) == 0.1
+    classes = np.array([3, 5, 7, 9], np.int64)
+    assert _found(classes, np.array([3, 5, 7, 8], np.int64)) == 0.25
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays(np.int64, (3, 20), elements=st.integers(-255, 255)),
+    arrays(np.float64, 3, elements=st.floats(1e-6, 0.4)),
+)
+def test_two_int8_weights_hold_a_product_to_16_bits(
+    weight: NDArray[np.int64], factors: NDArray[np.float64]
+) -> None:
+    made = scaled(weight, factors)
+    assert made is not None
+    exact = weight * factors[:, None] * np.exp2(made.shifts)[:, None]
+    both = made.coarse.astype(float)
+    if made.fine is not None:
+        both = both + made.fine / (1 << FINE_BITS)
+        assert abs((exact - made.coarse).sum(axis=1)).max() <= 0.5 + 1e-9
+    # the first step away from the nearest integer may take a remainder to the end of its range
+    assert np.abs(both - exact).max() <= 1.5 / (1 << FINE_BITS)
+
+
+@given(st.floats(0.01, 8), st.floats(1, 16))
+def test_two_factors_of_a_sum_have_seven_bits_each(one: float, more: float) -> None:
+    made = weighted_pair(one, one * more)
+    assert made is not None
+    first, second, shift = made
+    assert 1 <= first <= 127
+    assert abs(first / 2**shift - one) <= one / 100
+    assert abs(second / 2**shift - one * more) <= one * more / 100
