@@ -45,33 +45,34 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
         f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the accelerator",
         f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
         *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
-        *_accuracy(manifest),
+        *(f"  {line}" for line in _accuracy(manifest)),
         *_left_to_others(manifest, out),
     ]
 
 
-def accuracy_line(accuracy: Mapping[str, Json]) -> str:
+def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
     """How far a network's outputs are from its source model's, as a manifest states it."""
     samples = as_int(accuracy["samples"])
     tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
-    same = f", {percent(min(known))} with the same largest value" if known else ""
-    return (
+    error = (
         f"relative error {as_number(accuracy['error']):.2g} against "
-        f"{as_text(accuracy['reference'])} on {samples} {plural(samples, 'sample')} "
-        f"(at most {as_number(accuracy['tolerance']):g}){same}"
+        f"{as_text(accuracy['reference'])} (at most {as_number(accuracy['tolerance']):g})"
     )
+    of = f"on {samples} {plural(samples, 'sample')}"
+    same = [f"{of}, the same largest value in {percent(min(known))}"] if known else [of]
+    return [error, *same]
 
 
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     found = manifest.get("accuracy")
-    lines = [] if found is None else [f"  {accuracy_line(as_object(found))}"]
+    lines = [] if found is None else accuracy_lines(as_object(found))
     lost = as_object(as_object(manifest["quantisation"]).get("rounded_weights_decibels") or {})
     if lost:
         worst = min(lost, key=lambda name: as_number(lost[name]))
         lines.append(
-            f"  {len(lost)} {plural(len(lost), 'layer')} with weights rounded anew, the worst "
-            f"{worst} at {as_number(lost[worst]):.1f} dB"
+            f"{len(lost)} {plural(len(lost), 'layer')} with weights rounded anew, worst {worst} at "
+            f"{as_number(lost[worst]):.1f} dB"
         )
     return lines
 

@@ -101,8 +101,9 @@ def _check_options(words: list[str]) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with a model of the user's and the examples."""
+    """A folder with models of the user's and the examples."""
     zoo.write("digits_cnn", tmp_path / "model.onnx", 0)
+    shutil.copy(ROOT / "tests/data/tflite/kws_ref_model.tflite", tmp_path / "model.tflite")
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
     return tmp_path
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cli.views.terminal import ruled_table, say
-from reports.building import accuracy_line, built_lines
+from reports.building import accuracy_lines, built_lines
 from reports.figures import mega, milliseconds, percent, plural
 from targets.files import Json
 
@@ -92,7 +92,8 @@ def show_accuracy(artefact: Artefact, whole: Accuracy | None, console: Console) 
     if whole is None:
         say(console, f"{artefact.name} holds no outputs of its source model to compare with")
         return
-    say(console, accuracy_line(whole.to_json()))
+    for line in accuracy_lines(whole.to_json()):
+        say(console, line)
     if not whole.is_right:
         say(console, "its outputs are WRONG: build it again, with real samples (--calibration)")
 

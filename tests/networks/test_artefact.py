@@ -20,17 +20,21 @@ from networks.errors import InputError
 from networks.integer.graph import IntegerGraph
 from targets import make_target
 from targets.capabilities import Blocks
-from targets.layer import Value
+from targets.layer import Scale, Value
 from targets.workload import canonical
 from tests.board.graphs import Example, small_cnn
 
+SCALE = Scale.power_of_two(-5)
 FILES = {"manifest.json", "network.bin", "instructions.bin", "uops.bin", "constants.bin"}
 
 
 def in_integers(example: Example) -> IntegerGraph:
     """The example with a float input and a float output."""
     graph = example.graph
-    image, logits = Value("image", (1, 1, 12, 12), "float32"), Value("logits", (10,), "float32", -5)
+    image, logits = (
+        Value("image", (1, 1, 12, 12), "float32"),
+        Value("logits", (10,), "float32", SCALE),
+    )
     values = {**graph.values, "image": image}
     return IntegerGraph(
         name="small", inputs=(image,), outputs=(logits,), values=values,
@@ -71,7 +75,13 @@ def test_the_manifest_holds_what_others_rely_on(art: Path) -> None:
     macs = manifest["macs"]
     assert macs["total"] - 1000 == macs["accelerator"] == sum(r["macs"] for r in manifest["layers"])
     assert manifest["inputs"] == [
-        {"name": "image", "shape": [1, 1, 12, 12], "dtype": "float32", "exponent": None}
+        {
+            "name": "image",
+            "shape": [1, 1, 12, 12],
+            "dtype": "float32",
+            "scale": None,
+            "zero_point": None,
+        }
     ]
     assert manifest["outputs"][0]["name"] == "logits"
     buffers = sum(-(-b["bytes"] // 4096) * 4096 for b in manifest["memory"]["buffers"])
@@ -246,7 +256,7 @@ def test_schedules_do_not_depend_on_immediates() -> None:
 def test_what_crosses_the_border_twice_stays_int8() -> None:
     graph = in_integers(small_cnn())
     twice = replace(
-        graph, outputs=(*graph.outputs, Value("again", (1, 10), "float32", -5)),
+        graph, outputs=(*graph.outputs, Value("again", (1, 10), "float32", SCALE)),
         results={**graph.results, "again": "y"},
     )  # fmt: skip
     assert layer_graph(graph).stored_as == {"y": graph.outputs[0]}
