@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.utils
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from networks.accelerator import Accelerator
 from networks.artefact import Artefact, ArtefactError, Check, canonical_workloads, load
 from networks.artefact.accuracy import accuracy
 from networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
+from networks.quantise import model_with_weights
 from networks.quantise.session import runs
 from targets.registry import make_target
 from tuning.build_options import BuildOptions
@@ -28,6 +30,7 @@ from tuning.building import build_artefact, integer_network
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 INPUT = (1, 8, 12, 12)
+TFLITE = Path(__file__).parents[1] / "data" / "tflite"
 
 
 class _Samples(CalibrationDataReader):
@@ -146,3 +149,28 @@ def test_two_factors_of_a_sum_have_seven_bits_each(one: float, more: float) -> N
     assert 1 <= first <= 127
     assert abs(first / 2**shift - one) <= one / 100
     assert abs(second / 2**shift - one * more) <= one * more / 100
+
+
+def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> None:
+    """Outputs in int8 were the simulated memory itself."""
+    source = TFLITE / "kws_ref_model.tflite"
+    model = model_with_weights(source)
+    out = tmp_path / "art"
+    # without its softmax, the last layer's int8 is the output
+    (last,) = [node.input[0] for node in model.graph.node if node.op_type == "Softmax"]
+    quantised = next(node.input[0] for node in model.graph.node if last in node.output)
+    cut = tmp_path / "cut.onnx"
+    onnx.save(
+        onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], [quantised]), cut
+    )
+    build_artefact(BuildOptions(str(cut), out, trials=0))
+    artefact = load(out)
+    assert isinstance(artefact, Artefact)
+    (value,) = artefact.inputs
+    random = np.random.default_rng(0)
+    feeds = [random.integers(-128, 128, value.shape).astype(np.int8) for _ in range(3)]
+    results = [artefact.infer({value.name: feed})[quantised] for feed in feeds]
+    assert results[0].dtype == np.int8
+    again = artefact.infer({value.name: feeds[0]})[quantised]
+    np.testing.assert_array_equal(results[0], again)
+    assert (results[0] != results[1]).any()

@@ -120,5 +120,6 @@ def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray
 def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
     """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a
     float one is step · (value − zero point) in float32, a uint8 one the value plus 128."""
-    values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape)
+    # a copy: what is unpacked may be the memory itself, which the next run overwrites
+    values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape).copy()
     return from_int8(values, port.scale, port.dtype)
