@@ -9,15 +9,13 @@ with what rounding leaves of them, and one that adds its result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from networks.integer.arithmetic import (
     INT8,
-    MAX_RESIDUAL_SHIFT,
     Finished,
     Integers,
     Real,
@@ -26,53 +24,33 @@ from networks.integer.arithmetic import (
     bounds_of,
     check_sums,
     finish,
-    scale_of,
     shifts_of,
+)
+from networks.integer.calls import (
+    FAR_APART,
+    Behind,
+    Call,
+    of_zero_point,
+    reached,
+    residual_step,
+    times,
 )
 from networks.integer.multipliers import FINE_BITS, Scaled, scaled, spread_taps, weighted_pair
 from networks.integer.products import NotALayer, Product, Products, depthwise
 from networks.integer.walk import Tensors, View, nodes_of
 from networks.relax import islands
-from networks.relax.chains import Link, Match, quantisation, upper_bound, window
+from networks.relax.chains import Link, Match, window
 from networks.relax.constants import value_of
 from targets.capabilities import Blocks
 from targets.epilogue import EpilogueOp
 from targets.layer import Layer, Scale, Value
-from targets.reference import reference
 from targets.unfold import Unfold
 from targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
-FAR_APART = "its scales are too far apart for shifts"
 WIDEST_SUM = 128
 """Channels up to which a sum is a convolution of both tensors: its multiplications grow with their
 square, and weights of seven bits, which take none, are a step or two off."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """A call on its way to layers: what multiplies, the scale and bounds of what it writes, the
-    constants that are added, (o,) real numbers, and the int8 tensor that is."""
-
-    match: Match
-    product: Product
-    output: Scale
-    bounds: tuple[int, int]
-    bias: Real | None
-    residual: View | None
-    layer_name: str
-    value_name: str
-    parts: int = 1
-
-    @property
-    def ratios(self) -> Real:
-        """A step of the sums over one of the output, (1,) or (o,)."""
-        return self.product.sums / self.output.step
-
-    @property
-    def channels(self) -> int:
-        """Of the output."""
-        return self.product.workload.out_channels
 
 
 class Layers:
@@ -129,7 +107,7 @@ class Layers:
     def _accumulate(self, match: Match, product: Product, name: str = "", parts: int = 1) -> Value:
         """Append the layers that sum products and requantise, those of one of `parts` of the call;
         the value they write."""
-        steps, bias, residual = _Behind(match), None, None
+        steps, bias, residual = Behind(match), None, None
         for link in match.links:
             if link.kind == "bias":
                 more = self._bias(link, product.workload.out_channels)
@@ -145,14 +123,14 @@ class Layers:
         bounds = bounds_of(output, steps.relu, steps.upper)
         own, value = name or match.anchor.node, name or match.result.node
         return self._requantised(
-            _Call(match, product, output, bounds, bias, residual, own, value, parts)
+            Call(match, product, output, bounds, bias, residual, own, value, parts)
         )
 
-    def _requantised(self, call: _Call) -> Value:
+    def _requantised(self, call: Call) -> Value:
         """By shifts alone where these do, else by weights that hold the factor between scales."""
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
-        if shifts is not None and is_int8 and (found := _residual_step(call, shifts)) is not None:
+        if shifts is not None and is_int8 and (found := residual_step(call, shifts)) is not None:
             r = Requantisation(shifts, found or None, call.bounds)
             if r.by_channel and call.residual is not None:
                 raise NotALayer("a tensor is added to its sums, which count differently by channel")
@@ -167,9 +145,9 @@ class Layers:
             raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
         return self._scaled(call, weight)
 
-    def _scaled(self, call: _Call, weight: Integers | Real) -> Value:
+    def _scaled(self, call: Call, weight: Integers | Real) -> Value:
         """Two passes: what rounding leaves of the scaled weights, and these."""
-        made = _reached(scaled(weight, call.ratios))
+        made = reached(scaled(weight, call.ratios))
         if made.fine is None or not (self._exact and self._passes):
             if made.decibels is not None:
                 self.lost[call.layer_name] = made.decibels
@@ -181,7 +159,7 @@ class Layers:
         both = made.coarse + made.fine / (1 << FINE_BITS)
         return self._layer(call, made.coarse.astype(np.int64), r, fine, both)
 
-    def _fine(self, call: _Call, made: Scaled, weight: NDArray[np.int8]) -> str:
+    def _fine(self, call: Call, made: Scaled, weight: NDArray[np.int8]) -> str:
         """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
         of the other, from 0."""
         name = f"{call.layer_name}.fine"
@@ -190,26 +168,26 @@ class Layers:
         self._append(call, weight, finished, value, None, name=name, macs=0)
         return value.name
 
-    def _averaged(self, call: _Call) -> Value:
+    def _averaged(self, call: Call) -> Value:
         """An average whose taps hold the factor."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
-        taps, shift = _reached(spread_taps(factor, w.kernel_h, w.kernel_w))
+        taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
         weight = np.broadcast_to(taps, (w.out_channels, 1, *taps.shape)).astype(np.int64)
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
-    def _weighted(self, call: _Call) -> Value:
+    def _weighted(self, call: Call) -> Value:
         """A sum of two tensors, each times a factor."""
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
             return value
         one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
-        first, second, shift = _reached(weighted_pair(one, two))  # the finer comes first
+        first, second, shift = reached(weighted_pair(one, two))  # the finer comes first
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
-    def _joined(self, call: _Call) -> Value | None:
+    def _joined(self, call: Call) -> Value | None:
         """A sum of two tensors that can lie side by side: a convolution of both, by the factors, in
         two passes as any other. None where they cannot."""
         one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
@@ -228,7 +206,7 @@ class Layers:
         return self._scaled(joined, weight[:, :, None, None])
 
     def _layer(
-        self, call: _Call, weight: Integers | None, r: Requantisation, residual: str | None = None,
+        self, call: Call, weight: Integers | None, r: Requantisation, residual: str | None = None,
         stands_for: Real | None = None,
     ) -> Value:  # fmt: skip
         """Append the layer that writes a call's value. `residual` names what is added in the place
@@ -241,8 +219,8 @@ class Layers:
         constants = [
             np.broadcast_to(call.output.zero_point * np.exp2(r.shifts), (call.channels,)),
             call.bias / steps if call.bias is not None else np.zeros(0),
-            -(zero or 0) * _times(r.residual) * np.ones(call.channels),
-            _of_zero_point(call.product, weight if stands_for is None else stands_for),
+            -(zero or 0) * times(r.residual) * np.ones(call.channels),
+            of_zero_point(call.product, weight if stands_for is None else stands_for),
         ]
         finished = finish(r, [each for each in constants if each.any()], call.channels,
                           has_bias=call.bias is not None)  # fmt: skip
@@ -264,7 +242,7 @@ class Layers:
         self._t.bind(match.result.var, View(value.name, shape, value.scale))
 
     def _append(
-        self, call: _Call, weight: NDArray[np.int8] | None, finished: Finished, value: Value,
+        self, call: Call, weight: NDArray[np.int8] | None, finished: Finished, value: Value,
         residual: str | None = None, *, name: str = "", macs: int | None = None,
     ) -> None:  # fmt: skip
         product, node, unfold = call.product, call.match.anchor.node, None
@@ -311,7 +289,7 @@ class Layers:
         """A maximum keeps its scale; another scale behind it is a layer of its own."""
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
-        read, behind = window(match.anchor), _Behind(match)
+        read, behind = window(match.anchor), Behind(match)
         if behind.output is None and behind.upper is not None:
             raise NotALayer("nothing quantises its result")
         moved = behind.output not in (None, view.known)
@@ -329,76 +307,12 @@ class Layers:
         value = self._t.add(name, shape, view.known)
         product = Product(workload, view.value, view.known, shape)
         own = match.anchor.node
-        call = _Call(match, product, view.known, (low, high), None, None, own, name)
+        call = Call(match, product, view.known, (low, high), None, None, own, name)
         self._append(call, None, Finished(epilogue), value)
         if behind.output is not None and moved:
             product = self._products.one_by_one(View(value.name, shape, view.known))
             bounds = bounds_of(behind.output, behind.relu, behind.upper)
             own, name = f"{own}.scale", match.result.node
-            call = _Call(match, product, behind.output, bounds, None, None, own, name)
+            call = Call(match, product, behind.output, bounds, None, None, own, name)
             value = self._requantised(call)
         self._bind(match, value)
-
-
-T = TypeVar("T")
-
-
-def _reached(made: T | None) -> T:
-    """What there is. Raises `NotALayer` where there is nothing."""
-    if made is None:
-        raise NotALayer(FAR_APART)
-    return made
-
-
-def _residual_step(call: _Call, shifts: Integers) -> EpilogueOp | Literal[False] | None:
-    """How the tensor that is added gets into the sums' scale by a shift: False where nothing is
-    added, None where no shift to the left does."""
-    if call.residual is None:
-        return False
-    ratio = call.residual.known.step / call.product.sums
-    left = shifts_of(np.unique(1 / ratio))
-    if left is None or len(left) > 1 or not 0 <= int(left[0]) <= MAX_RESIDUAL_SHIFT:
-        return None if len(set(shifts.tolist())) == 1 else EpilogueOp("residual", 0)
-    return EpilogueOp("residual", int(left[0]))
-
-
-def _times(residual: EpilogueOp | None) -> int:
-    """How often a residual counts in the sums."""
-    if residual is None:
-        return 0
-    return residual.value if residual.kind == "weighted" else 1 << residual.value
-
-
-def _of_zero_point(product: Product, weight: Real | Integers | None) -> Real:
-    """What the zero point of the data adds to sums by weights (o, c/groups, kh, kw), to be taken
-    back: (o,), or (1, o, oh, ow) where it is not the same for all pixels, since zeros pad them."""
-    w, zero = product.workload, product.scale.zero_point
-    if not zero or weight is None:
-        return np.zeros(0)
-    if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
-        return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
-    ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
-    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
-    alone = replace(w, batch=1, epilogue=())
-    sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
-    return -zero * sums / (1 << FINE_BITS)
-
-
-class _Behind:
-    """What follows the sums of a call: the scale it is written with, None where nothing says,
-    whether a relu cuts it and where it is cut above."""
-
-    def __init__(self, match: Match) -> None:
-        self.output: Scale | None = None
-        self.relu = False
-        self.upper: float | None = None
-        for link in match.links:
-            if link.kind in ("relu", "clip"):
-                self.relu = True
-                bound = upper_bound(link.binding)
-                known = [each for each in (self.upper, bound) if each is not None]
-                self.upper = min(known, default=None)
-            elif link.kind == "quantise":
-                found = quantisation(link.binding)
-                assert found is not None
-                self.output = scale_of(link.binding.node, found)

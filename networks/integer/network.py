@@ -1,5 +1,4 @@
-"""A quantised network on an accelerator: one graph of layers for whoever inspects, tunes or builds
-it."""
+"""A quantised network on an accelerator: one graph of layers to inspect, to tune and to build."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_integers_count_from_their_zero_point_or_are_equal_or_not() -> None:
     arrays(np.int64, (3, 20), elements=st.integers(-255, 255)),
     arrays(np.float64, 3, elements=st.floats(1e-6, 0.4)),
 )
-def test_two_int8_weights_hold_a_product_to_16_bits(
+def test_two_int8_weights_hold_a_product_to_15_bits(
     weight: NDArray[np.int64], factors: NDArray[np.float64]
 ) -> None:
     made = scaled(weight, factors)
