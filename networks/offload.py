@@ -176,8 +176,9 @@ class _Graph:
         while self.types.get(name) in FREE and self.examined.writers.get(name):
             name = self.examined.writers[name][0]
         shape = self.examined.shapes.get(name, ())
-        flat = len(shape) == 4 and shape[0] == 1 and math.prod(shape) == math.prod(call.data_shape)
-        return shape if flat and call.operator == "dense" else None
+        one_row = call.operator == "dense" and math.prod(call.data_shape) == call.data_shape[-1]
+        flat = len(shape) == 4 and shape[0] == 1 and math.prod(shape) == call.data_shape[-1]
+        return shape if one_row and flat else None
 
     def from_host(self, place: int) -> bool:
         """Whether a call's data are the network's own."""
