@@ -67,7 +67,9 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
     found = manifest.get("accuracy")
     lines = [] if found is None else accuracy_lines(as_object(found))
-    lost = as_object(as_object(manifest["quantisation"]).get("rounded_weights_decibels") or {})
+    lost = as_object(
+        as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
+    )
     if lost:
         worst = min(lost, key=lambda name: as_number(lost[name]))
         lines.append(

@@ -106,15 +106,15 @@ class Artefact:
         None where it holds none. Raises `ArtefactError` where they are damaged."""
         if self._check is None:
             return None
-        said = as_object(self.manifest["accuracy"])
         names = [[value.name for value in values] for values in (self.inputs, self.outputs)]
         try:
+            tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
             check = unpacked(self._check, *names)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise ArtefactError(
                 f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
             ) from None
-        return accuracy(check, self.infer, as_number(said["tolerance"]), self.zero_points)
+        return accuracy(check, self.infer, tolerance, self.zero_points)
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Every layer's program, as it stands in its stream, against plain integer arithmetic with

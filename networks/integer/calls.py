@@ -63,8 +63,9 @@ def reached(made: T | None) -> T:
 
 
 def residual_step(call: Call, shifts: Integers) -> EpilogueOp | Literal[False] | None:
-    """How the tensor that is added gets into the sums' scale by a shift: False where nothing is
-    added, None where no shift to the left does."""
+    """How the tensor that is added gets into the sums' scale by a shift, where the sums are shifted
+    to the right by `shifts`, (1,) or (o,): False where nothing is added, None where no shift to the
+    left does."""
     if call.residual is None:
         return False
     ratio = call.residual.known.step / call.product.sums

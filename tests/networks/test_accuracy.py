@@ -24,6 +24,7 @@ from networks.artefact.accuracy import accuracy
 from networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
 from networks.quantise import model_with_weights
 from networks.quantise.session import runs
+from targets.files import pack_arrays
 from targets.registry import make_target
 from tuning.build_options import BuildOptions
 from tuning.building import build_artefact, integer_network
@@ -174,3 +175,23 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
     again = artefact.infer({value.name: feeds[0]})[quantised]
     np.testing.assert_array_equal(results[0], again)
     assert (results[0] != results[1]).any()
+
+
+@pytest.mark.slow(seconds=3)
+def test_samples_that_were_changed_with_their_manifest_are_refused(
+    asymmetric: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "art"
+    build_artefact(BuildOptions(str(asymmetric), out, trials=0))
+    artefact = load(out)
+    assert isinstance(artefact, Artefact)
+    whole, check = artefact.manifest, (out / "check.npz").read_bytes()
+    for manifest, content in (
+        ({**whole, "accuracy": {}}, check),
+        ({key: value for key, value in whole.items() if key != "accuracy"}, check),
+        (whole, pack_arrays({"reference": np.array("me")})),
+        (whole, check[:100]),
+    ):
+        forged = Artefact(manifest, artefact.program, None, content)
+        with pytest.raises(ArtefactError, match="not as it was written"):
+            forged.accuracy()
