@@ -170,7 +170,8 @@ class _Graph:
         )
 
     def image(self, place: int) -> Shape | None:
-        """The image (1, c, h, w) that a call's data are, flattened; None where they are none."""
+        """The image (1, c, h, w) that a call's data are, flattened, and another call's result; None
+        where they are none."""
         call = self.calls[place]
         name = call.inputs[0] if call.inputs else ""
         while self.types.get(name) in FREE and self.examined.writers.get(name):
@@ -178,7 +179,7 @@ class _Graph:
         shape = self.examined.shapes.get(name, ())
         one_row = call.operator == "dense" and math.prod(call.data_shape) == call.data_shape[-1]
         flat = len(shape) == 4 and shape[0] == 1 and math.prod(shape) == call.data_shape[-1]
-        return shape if one_row and flat else None
+        return shape if one_row and flat and self.source(name) is not None else None
 
     def from_host(self, place: int) -> bool:
         """Whether a call's data are the network's own."""
