@@ -23,7 +23,7 @@ from targets.files import (
 from targets.safe_files import read_plain
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "tilewright artefact", 1
+FORMAT, VERSION = "tilewright artefact", 2
 MOST_BYTES = 1 << 31
 """Of one file."""
 MANIFEST_BYTES = 1 << 28

@@ -110,11 +110,11 @@ class Artefact:
         try:
             tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
             check = unpacked(self._check, *names)
+            return accuracy(check, self.infer, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtefactError(
                 f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
             ) from None
-        return accuracy(check, self.infer, tolerance, self.zero_points)
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Every layer's program, as it stands in its stream, against plain integer arithmetic with

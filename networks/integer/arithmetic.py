@@ -103,9 +103,8 @@ class Requantisation:
         """Whether shifts of 32 bits can do it."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
-        scaled = self.residual is None or self.residual.kind == "weighted"
-        fits = scaled or 0 <= self.residual.value <= MAX_RESIDUAL_SHIFT  # type: ignore[union-attr]
-        return fits and abs(int(self.shifts[0])) <= MAX_SHIFT
+        left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
+        return 0 <= left <= MAX_RESIDUAL_SHIFT and abs(int(self.shifts[0])) <= MAX_SHIFT
 
 
 def bounds_of(scale: Scale, relu: bool, upper: float | None) -> tuple[int, int]:

@@ -163,7 +163,8 @@ def manifest_with(change: Callable[[dict], object]) -> Callable[[Path], None]:  
 
 
 MANIFESTS = {
-    "newer": (manifest_with(lambda m: m.update(version=2)), "of version 2, this program reads 1"),
+    "newer": (manifest_with(lambda m: m.update(version=3)), "of version 3, this program reads 2"),
+    "older": (manifest_with(lambda m: m.update(version=1)), "of version 1, this program reads 2"),
     "foreign": (manifest_with(lambda m: m.update(format="apk")), "another program's"),
     "kind": (manifest_with(lambda m: m["specification"].update(kind="tpu")), "unknown kind"),
     "machine": (
