@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from networks import report, zoo
 from networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from networks.errors import QuantisationError
 from networks.examined import Examined
 from networks.extract import Decision, ExtractedWorkload, collect
 from networks.offload import decide
@@ -22,15 +23,33 @@ from targets.capabilities import Blocks
 from targets.errors import UnknownName
 
 if TYPE_CHECKING:
+    import onnx
+
+    from networks.integer.graph import IntegerGraph
+    from networks.quantise.samples import Samples
     from networks.relax.execute import CompiledModule
     from networks.whole import Whole
 
 
 class Network:
-    """A network with static input shapes. TVM imports it on first use, once."""
+    """A network with static input shapes. TVM imports it on first use, once.
 
-    def __init__(self, source: Source, input_shapes: InputShapes | None = None) -> None:
+    What an int8 accelerator is tuned for are the layers that are built: a float network is
+    quantised by the samples in `calibration` (by default those of `samples_for`). Those of a
+    built-in network are `foretold` from its shapes: its weights are drawn, and change none.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        input_shapes: InputShapes | None = None,
+        *,
+        calibration: Path | None = None,
+        foretold: bool = False,
+    ) -> None:
         self._source = source
+        self._calibration = calibration
+        self._foretold = foretold
         self.name = source.name
         self.input_shapes = dict(input_shapes or {})
 
@@ -104,22 +123,41 @@ class Network:
         said = report.build(self.examined, accelerator, decisions)
         if not self._has_graph(accelerator):
             return collect(decisions), said
-        from networks.integer.network import quantised_graph, reported, workloads_of
+        from networks.integer.network import reported, with_nothing, workloads_of
 
-        model = self._source.weighted()
-        assert model is not None
-        graph = quantised_graph(
-            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes
-        )
+        try:
+            graph = self._graph_on(accelerator, decisions)
+        except QuantisationError as error:  # nothing of it can be a layer
+            return [], with_nothing(said, str(error))
         return workloads_of(graph), reported(said, graph)
 
+    def _graph_on(self, accelerator: Accelerator, decisions: list[Decision]) -> IntegerGraph:
+        """The layers that are built. Raises as `in_integers`."""
+        from networks.integer.network import in_integers
+
+        model, samples = self._weighted
+        return in_integers(
+            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes,
+            samples=samples, per_channel=accelerator.epilogue == "per-channel",
+        ).graph  # fmt: skip
+
+    @cached_property
+    def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
+        """The model with its weights, and samples to quantise it by."""
+        from networks.onnx_reference import reference_model
+        from networks.quantise import samples_for
+
+        weighted = self._source.weighted()
+        assert weighted is not None
+        model = reference_model(weighted)
+        return model, samples_for(model, self._calibration, self.input_shapes)
+
     def _has_graph(self, accelerator: Accelerator) -> bool:
-        """Whether its layers are those of its own scales: it is quantised, and the accelerator
-        computes in integers as the network needs it."""
-        quantised = any(call.data_quantisation for call in self.examined.found.calls)
+        """Whether the layers that are built can be known: the accelerator computes in integers as
+        the network needs it, and the model comes as a graph that can be imported whole."""
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
         whole = not self.examined.unsupported and self._source.has_graph
-        return quantised and ours and whole
+        return ours and whole and not self._foretold
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU: arrays by input name in, by output name out."""
@@ -138,11 +176,13 @@ def load(
     seed: int = 0,
     *,
     sandbox: bool = False,
+    calibration: Path | None = None,
 ) -> Network:
     """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
     torch.export file.
 
-    `input_shapes` fixes the sizes of inputs that are dynamic. Reads the file and checks it; raises
+    `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
+    `samples_for` reads them. Reads the file and checks it; raises
     `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
     reading to a child process with limits, once the network is examined (`networks.sandbox`).
     """
@@ -150,10 +190,11 @@ def load(
     if str(source) in zoo.FAMILIES:
         name = str(source)
         weightless = zoo.build(name, seed, weights=False)
-        return Network(OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes), shapes)
+        of = OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes)
+        return Network(of, shapes, foretold=True)
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())
     if sandbox:
-        return Network(SandboxedSource(path, shapes), shapes)
-    return Network(read_source(path, shapes), shapes)
+        return Network(SandboxedSource(path, shapes), shapes, calibration=calibration)
+    return Network(read_source(path, shapes), shapes, calibration=calibration)

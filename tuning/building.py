@@ -15,7 +15,7 @@ from networks.artefact.accuracy import OF_FLOAT, OF_QUANTISED
 from networks.errors import ImportFailedError, ModelFileError
 from targets.base import Target
 from targets.capabilities import Builds, CompilesKernels, capability
-from targets.files import Json, as_object
+from targets.files import Json
 from targets.printable import printable
 from targets.registry import check_target, kind_of, make_target
 from tuning.build_options import BuildOptions
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     import onnx
 
     from networks.accelerator import Accelerator
-    from networks.extract import Decision
     from networks.integer.graph import IntegerGraph
     from networks.integer.pooling import PoolRule
-    from networks.quantise.samples import Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +129,7 @@ def integer_network(
         )
     from networks import load
     from networks.accelerator import Accelerator
+    from networks.integer.network import in_integers
     from networks.onnx_reference import reference_model
     from networks.onnx_source import refuse_unsupported
     from networks.quantise import is_quantised, model_with_weights, samples_for
@@ -150,58 +149,20 @@ def integer_network(
     pool = None
     if not (apart or labels is not None):
         pool = _pool_rule(options, target, accelerator)
-    tuned = (accelerator, decisions, samples, pool)
-    of = _quantised if is_quantised(model) else _of_float
-    graph, quantisation, warnings, tolerance = of(options, model, *tuned)
-    if labels is not None and options.schedules is not None:
-        graph = _labelled(graph, labels, options.schedules / FUSION)
-    if options.tolerance is not None:
-        tolerance = options.tolerance
-    return IntegerNetwork(graph, quantisation, warnings, model, samples.feeds, tolerance)
-
-
-_Made = tuple["IntegerGraph", dict[str, Json], tuple[str, ...], float]
-
-
-def _quantised(
-    options: BuildOptions, model: onnx.ModelProto, accelerator: Accelerator,
-    decisions: Sequence[Decision], samples: Samples, pool: PoolRule | None,
-) -> _Made:  # fmt: skip
-    """A model in the scales it has, and the default bound on the error of its outputs."""
-    from networks.integer.network import quantised_graph
-
-    graph = quantised_graph(
+    made = in_integers(
         model, accelerator, decisions, name=Path(options.model).stem,
         input_shapes=options.input_shapes, keep_float=options.keep_float, samples=samples,
-        exact=options.exact, pool=pool, apart=pool is None,
+        per_channel=options.per_channel, exact=options.exact, pool=pool, apart=pool is None,
     )  # fmt: skip
-    said: dict[str, Json] = {"method": "as the model has it"}
-    if graph.lost:
-        said["rounded_weights_decibels"] = dict(graph.lost)
-    return graph, said, (), OF_QUANTISED
-
-
-def _of_float(
-    options: BuildOptions, model: onnx.ModelProto, accelerator: Accelerator,
-    decisions: Sequence[Decision], samples: Samples, pool: PoolRule | None,
-) -> _Made:  # fmt: skip
-    """A float model in int8, by samples, and the default bound on the error of its outputs."""
-    from networks.extract import unfold_for
-    from networks.integer.extraction import integer_graph
-    from networks.integer.network import cheaper_on_cpu
-    from networks.quantise import Options, quantise
-
-    on_cpu = (*options.keep_float, *cheaper_on_cpu(decisions))
-    made = quantise(
-        model, samples, Options(keep_float=on_cpu, per_channel=options.per_channel),
-        input_shapes=options.input_shapes,
-    )  # fmt: skip
-    graph = integer_graph(
-        made.model, accelerator.blocks, name=Path(options.model).stem,
-        input_shapes=options.input_shapes, keep_float=on_cpu,
-        unfold=lambda plain: unfold_for(plain, accelerator), pool=pool,
-    )  # fmt: skip
-    return graph, as_object(made.report.to_json()), made.report.warnings, OF_FLOAT
+    graph = made.graph
+    if labels is not None and options.schedules is not None:
+        graph = _labelled(graph, labels, options.schedules / FUSION)
+    tolerance = options.tolerance
+    if tolerance is None:
+        tolerance = OF_QUANTISED if is_quantised(model) else OF_FLOAT
+    return IntegerNetwork(
+        graph, dict(made.quantisation), made.warnings, model, samples.feeds, tolerance
+    )
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:

@@ -1,9 +1,9 @@
-"""A quantised network on an accelerator: one graph of layers to inspect, to tune and to build."""
+"""A network in integers on an accelerator: one graph of layers to inspect, to tune and to build."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -14,11 +14,72 @@ from networks.integer.extraction import integer_graph
 from networks.integer.graph import IntegerGraph
 from networks.integer.pooling import PoolRule
 from networks.pooling import pooled
-from networks.quantise import as_it_is, samples_for
+from networks.quantise import Options, as_it_is, is_quantised, quantise, samples_for
 from networks.quantise.samples import Samples
 from networks.report import ModelReport, OperatorReport, WorkloadReport, epilogue_text
+from targets.files import Json, as_object
 from targets.layer import Layer
 from targets.workload import Workload, canonical
+
+
+@dataclass(frozen=True, eq=False)
+class InIntegers:
+    """A network's graph, how it was quantised (as a manifest states it), and warnings."""
+
+    graph: IntegerGraph
+    quantisation: Mapping[str, Json]
+    warnings: tuple[str, ...] = ()
+
+
+def in_integers(
+    model: onnx.ModelProto,
+    accelerator: Accelerator,
+    decisions: Sequence[Decision],
+    *,
+    name: str = "network",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (),
+    samples: Samples | None = None,
+    per_channel: bool = False,
+    exact: bool = True,
+    pool: PoolRule | None = None,
+    apart: bool = False,
+) -> InIntegers:
+    """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
+    default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
+    fineness of first passes depends.
+
+    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
+    for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
+    `apart`. `per_channel` is of float models, `exact` of quantised ones. Raises as `quantise`,
+    `integer_graph` and `samples_for`.
+    """
+    samples = samples or samples_for(model, None, input_shapes)
+    if is_quantised(model):
+        graph = quantised_graph(
+            model, accelerator, decisions, name=name, input_shapes=input_shapes,
+            keep_float=keep_float, samples=samples, exact=exact, pool=pool, apart=apart,
+        )  # fmt: skip
+        said: dict[str, Json] = {"method": "as the model has it"}
+        if graph.lost:
+            said["rounded_weights_decibels"] = dict(graph.lost)
+        return InIntegers(graph, said)
+    on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
+    made = quantise(
+        model, samples, Options(keep_float=on_cpu, per_channel=per_channel),
+        input_shapes=input_shapes,
+    )  # fmt: skip
+    graph = integer_graph(
+        made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=None if apart else pool or _pooled_on(accelerator),
+    )  # fmt: skip
+    return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
+
+
+def _pooled_on(accelerator: Accelerator) -> PoolRule:
+    """Max-pools go into the convolution before them where that is estimated to be sooner."""
+    return lambda convolution, after: pooled(convolution, after, accelerator)
 
 
 def quantised_graph(
@@ -43,11 +104,10 @@ def quantised_graph(
     """
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
     made = as_it_is(model, on_cpu, input_shapes)
-    rule = pool or (lambda convolution, after: pooled(convolution, after, accelerator))
     graph = integer_graph(
         made.model, accelerator.blocks, name=name, keep_float=on_cpu,
-        unfold=lambda plain: unfold_for(plain, accelerator), pool=None if apart else rule,
-        exact=exact,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
     )  # fmt: skip
     samples = samples or samples_for(model, None, input_shapes)
     return calibrated(graph, made.model, samples.feeds)
@@ -74,7 +134,7 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
 
 
 def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """A report on a quantised model with what becomes of each operator in its graph."""
+    """A report on a model with what becomes of each operator in its graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
         owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
@@ -87,6 +147,19 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
             for w, calls, names in workloads_of(graph)
         ),
         offloaded_macs=sum(layer.macs for layer in graph.layers),
+    )
+
+
+def with_nothing(report: ModelReport, reason: str) -> ModelReport:
+    """A report on a model of which nothing can be quantised, and why."""
+    return replace(
+        report,
+        operators=tuple(
+            replace(_bare(each), status="cpu", reason=reason) if each.workload is not None else each
+            for each in report.operators
+        ),
+        workloads=(),
+        offloaded_macs=0,
     )
 
 
