@@ -28,6 +28,10 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="Samples for a float model: an NPZ file, or a folder of them."),
+]
 
 MaxWaste = Annotated[
     float,

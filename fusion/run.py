@@ -76,6 +76,7 @@ def problem_of(asked: ToDecide) -> Problem:
     build = BuildOptions(
         options.model, Path(options.out), target=options.target,
         per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
+        calibration=Path(options.calibration) if options.calibration else None,
         seed=options.seed,
     )  # fmt: skip
     graph = integer_network(build, asked.target, apart=True).graph

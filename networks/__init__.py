@@ -30,12 +30,13 @@ def load(
     seed: int = 0,
     *,
     sandbox: bool = False,
+    calibration: Path | None = None,
 ) -> Network:
     """A built-in network by name, an ONNX, TensorFlow Lite or torch.export file
     (`networks.network.load`)."""
     from networks.network import load as load_network
 
-    return load_network(source, input_shapes, seed, sandbox=sandbox)
+    return load_network(source, input_shapes, seed, sandbox=sandbox, calibration=calibration)
 
 
 def inspect_model(

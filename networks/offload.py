@@ -280,7 +280,10 @@ def _with_costs(decision: Decision, accelerator: Accelerator) -> Decision:
     try:
         seconds = accelerator.seconds(decision.workload)
     except WorkloadError as error:
-        return replace(decision, workload=None, calls=0, unfold=None, reason=str(error))
+        return replace(
+            decision, workload=None, calls=0, unfold=None, reason=str(error),
+            accelerator_seconds=math.inf,
+        )  # fmt: skip
     return replace(
         decision, accelerator_seconds=None if seconds is None else seconds * decision.calls
     )

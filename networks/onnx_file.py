@@ -40,6 +40,16 @@ def read(path: Path) -> onnx.ModelProto:
     return model
 
 
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The files beside a model in which its external tensors lie. Raises as `read`."""
+    names: set[str] = set()
+    for tensor in all_tensors(_parse(path)):
+        if is_stub(tensor):
+            _check_tensor(tensor, path)
+            names.update(each.value for each in tensor.external_data if each.key == "location")
+    return tuple(path.parent / name for name in sorted(names))
+
+
 def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """A copy whose external tensors carry their data, read from `folder`."""
     loaded = onnx.ModelProto()

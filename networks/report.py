@@ -162,7 +162,7 @@ def _named(report: OperatorReport, operator: Operator, examined: Examined) -> Op
 
 
 def _anchor(decision: Decision) -> OperatorReport:
-    workload = decision.workload
+    workload, seconds = decision.workload, decision.accelerator_seconds
     return OperatorReport(
         name=decision.fused.node,
         op_type="",
@@ -172,7 +172,7 @@ def _anchor(decision: Decision) -> OperatorReport:
         waste=round(decision.waste, 4),
         workload=None if workload is None else str(workload),
         workload_id=None if workload is None else workload.id,
-        accelerator_seconds=decision.accelerator_seconds,
+        accelerator_seconds=None if seconds == math.inf else seconds,
         cpu_seconds=decision.cpu_seconds,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from networks.errors import DynamicShapeError
 from networks.examined import Examined
-from networks.onnx_file import load_weights, read
+from networks.onnx_file import load_weights, read, weight_files
 from networks.onnx_source import OnnxSource
 
 if TYPE_CHECKING:
@@ -71,3 +71,10 @@ def read_source(path: Path, input_shapes: InputShapes) -> Source:
         )
     model = read(path)
     return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files of weights beside an ONNX file; none beside another. Raises `ModelFileError`."""
+    if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
+        return ()
+    return weight_files(path)

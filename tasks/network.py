@@ -35,17 +35,20 @@ def extract_subgraphs(
     epilogue: EpilogueMode,
     max_waste: float,
     input_shapes: InputShapes,
+    calibration: str = "",
 ) -> Result:
     """The workloads of the network that the target gets, with their multiplicity."""
 
     def work() -> Made:
         found = network.extract_subgraphs(
-            read_model(model), target, epilogue, max_waste, input_shapes
+            read_model(model), target, epilogue, max_waste, input_shapes, calibration
         )
         return found.to_json(), {}
 
     inputs: dict[str, Json] = {"model": model.key, "epilogue": epilogue, "max_waste": max_waste}
-    return reuse_or_do(cache, Key("extract_subgraphs", 3, target.fingerprint, inputs), work)
+    inputs["calibration"] = network.calibration_digest(calibration)
+    inputs["weights"] = network.weights_digest(as_text(model.values["source"]))
+    return reuse_or_do(cache, Key("extract_subgraphs", 4, target.fingerprint, inputs), work)
 
 
 def read_model(manifest: Manifest) -> Model:

@@ -82,7 +82,7 @@ class TrackedNetwork:
         self.emit(StageBegan("extract_subgraphs"))
         done = network.extract_subgraphs(
             self.cache, self._imported, target, options.epilogue_mode, options.max_waste,
-            options.input_shapes,
+            options.input_shapes, options.calibration,
         )  # fmt: skip
         return network.read_extracted(_took(done, self.emit))
 

@@ -15,6 +15,8 @@ from networks.accelerator import Accelerator, EpilogueMode
 from networks.errors import NothingToOffload
 from networks.left_behind import nothing_offloaded
 from networks.network import Network as Read
+from networks.quantise.samples import sample_files
+from networks.sources import external_files
 from targets.base import Target
 from targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from targets.errors import TilewrightError
@@ -136,10 +138,12 @@ def extract_subgraphs(
     epilogue: EpilogueMode,
     max_waste: float,
     input_shapes: InputShapes,
+    calibration: str = "",
 ) -> Extracted:
-    """The workloads of the network that the target gets, with their multiplicity. Raises
-    `UnsupportedOperatorError`, and `NothingToOffload` where there are none."""
-    network = _network(model.source, _frozen(input_shapes))
+    """The workloads of the network that the target gets, with their multiplicity; samples in
+    `calibration` quantise a float one. Raises `UnsupportedOperatorError`, `NothingToOffload` where
+    there are none, and as `read_samples`."""
+    network = _network(model.source, _frozen(input_shapes), calibration)
     accelerator = Accelerator.of(target, epilogue, max_waste)
     found, report = network.surveyed_on(accelerator)
     if not found:
@@ -178,14 +182,31 @@ def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
 
 
 def source_digest(source: str) -> str:
-    """Of a file its bytes (and those of external weights beside it are not read: shapes do not
-    depend on them); of a built-in network the code that builds it."""
+    """Of a file its bytes, without the weights beside it; of a built-in network the code that
+    builds it."""
     path = Path(source)
     if path.is_file():
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return _file_digest(path)
     zoo = Path(networks.__file__).parent / "zoo"
     return digest(source.encode() + b"".join(f.read_bytes() for f in sorted(zoo.glob("*.py"))))
+
+
+def weights_digest(source: str) -> str:
+    """Of weights beside a model file that was examined, on which scales depend; "" where it has
+    none. Raises `ModelFileError`."""
+    files = external_files(Path(source)) if Path(source).is_file() else ()
+    return digest("".join(map(_file_digest, files)).encode()) if files else ""
+
+
+def calibration_digest(calibration: str) -> str:
+    """Of samples in a file or a folder, "" for none. Raises `InputError` where there are none."""
+    files = sample_files(Path(calibration)) if calibration else ()
+    return digest("".join(map(_file_digest, files)).encode()) if files else ""
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -193,5 +214,8 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 @lru_cache(maxsize=1)
-def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Read:
-    return networks.load(source, dict(shapes) or None, sandbox=True)
+def _network(
+    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], calibration: str = ""
+) -> Read:
+    samples = Path(calibration) if calibration else None
+    return networks.load(source, dict(shapes) or None, sandbox=True, calibration=samples)

@@ -90,6 +90,11 @@ class TuningOptions(BaseModel):
     input_shapes: dict[str, tuple[int, ...]] = Field(
         default_factory=dict, description="sizes of inputs that the model leaves open"
     )
+    calibration: str = Field(
+        default="",
+        description="samples that a float model is quantised by, an NPZ file or a folder of them, "
+        "as 'tilewright build' takes them; empty: the network's own, or seeded random ones",
+    )
     max_waste: float = Field(
         default=1.0,
         ge=0,

@@ -63,7 +63,12 @@ class PlainNetwork:
     def extract_subgraphs(self, options: TuningOptions, model: Model, target: Target) -> Extracted:
         self.emit(StageBegan("extract_subgraphs"))
         return importing.extract_subgraphs(
-            model, target, options.epilogue_mode, options.max_waste, options.input_shapes
+            model,
+            target,
+            options.epilogue_mode,
+            options.max_waste,
+            options.input_shapes,
+            options.calibration,
         )
 
     def found(self, options: TuningOptions, network: Network) -> None:

@@ -132,7 +132,7 @@ def _check(
     options = BuildOptions(
         model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration
     )
-    tuned = _tuned_workloads(stages, path, target)
+    tuned = _tuned_workloads(stages, path, target, calibration)
     stages.stage = "building"
     manifest = build_artefact(options).manifest
     stages.stage = "loading"
@@ -166,14 +166,16 @@ def as_rows(rows: Any) -> list[dict[str, Any]]:
 # -- workloads -------------------------------------------------------------------------------------
 
 
-def _tuned_workloads(stages: _Stages, path: Path, target: str) -> list[Workload] | str:
+def _tuned_workloads(
+    stages: _Stages, path: Path, target: str, calibration: Path | None
+) -> list[Workload] | str:
     """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
     import networks
     from networks.accelerator import Accelerator
 
     try:
         accelerator = Accelerator.of(make_target(target))
-        found, report = networks.load(path).surveyed_on(accelerator)
+        found, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
     except TilewrightError as error:
         return str(error)
     inspected = Counter((row.workload, row.epilogue, row.calls) for row in report.workloads)

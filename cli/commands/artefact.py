@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import InputShape, Model, Target, read_input_shapes
+from cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
 from targets.errors import TilewrightError
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def build(
             min=0, max=100_000,
         ),
     ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(help="Samples for a float model: an NPZ file, or a folder of them."),
-    ] = None,
+    calibration: Calibration = None,
     keep_float: Annotated[
         str | None,
         typer.Option(metavar="NAME,…", help="Operators to leave to the CPU, in float."),

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import InputShape, MaxWaste, Model, Target, read_input_shapes, say_remarks
+from cli.arguments import (
+    Calibration,
+    InputShape,
+    MaxWaste,
+    Model,
+    Target,
+    read_input_shapes,
+    say_remarks,
+)
 from tuning.options import DEFAULTS, TuningOptions
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ def inspect(
     model: Model,
     target: Target = DEFAULTS.target,
     shape: InputShape = None,
+    calibration: Calibration = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,
     epilogue: Annotated[
         str, typer.Option(help="'network', 'per-channel' or 'plain', as 'tilewright tune'.")
@@ -52,11 +61,12 @@ def inspect(
     options = parse_options(
         model=model, target=target, epilogue=epilogue, max_waste=max_waste,
         input_shapes=read_input_shapes(shape),
+        calibration="" if calibration is None else str(calibration),
     )  # fmt: skip
     check_source(model)
     hardware = make_target(target)
     say_remarks(target)
-    network = load(model, read_input_shapes(shape) or None, sandbox=True)
+    network = load(model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration)
     accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
     report = network.report_on(accelerator)
     drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)

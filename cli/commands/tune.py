@@ -8,6 +8,7 @@ import typer
 
 from cli.arguments import (
     Batch,
+    Calibration,
     InputShape,
     MaxWaste,
     Out,
@@ -89,6 +90,7 @@ def tune(
         ),
     ] = DEFAULTS.epilogue,
     shape: InputShape = None,
+    calibration: Calibration = None,
     max_waste: MaxWaste = DEFAULTS.max_waste,
     warm_start: Annotated[
         str,
@@ -150,6 +152,7 @@ def tune(
         out="" if out is None else str(out), batch=batch, fresh=fresh,
         tuner_options=dict(read_pair(text, "--option") for text in option or []),
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
+        calibration="" if calibration is None else str(calibration),
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
         runner="dask" if cluster else runner, cluster=cluster,
     )  # fmt: skip

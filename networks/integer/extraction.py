@@ -24,6 +24,8 @@ from targets.capabilities import Blocks
 from targets.errors import WorkloadError
 from targets.layer import ChannelSlice, Layer, Value
 
+AS_ASKED = "it is kept in float as asked"
+
 
 def integer_graph(
     model: onnx.ModelProto,
@@ -169,7 +171,7 @@ class _Extraction:
 
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
-            self._left[match.anchor.node] = "it is kept in float as asked"
+            self._left[match.anchor.node] = AS_ASKED
             return False
         nodes, steps = len(self._tensors.nodes), len(self._layers.steps)
         try:

@@ -10,7 +10,7 @@ import onnx
 from networks.accelerator import Accelerator
 from networks.extract import Decision, ExtractedWorkload, unfold_for
 from networks.integer.calibrated import FINE, calibrated
-from networks.integer.extraction import integer_graph
+from networks.integer.extraction import AS_ASKED, integer_graph
 from networks.integer.graph import IntegerGraph
 from networks.integer.pooling import PoolRule
 from networks.pooling import pooled
@@ -141,7 +141,9 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     on_cpu = {name for island in graph.islands for name, _ in island.nodes}
     return replace(
         report,
-        operators=tuple(_operator(each, graph, owners, on_cpu) for each in report.operators),
+        operators=tuple(
+            _operator(each, graph, owners, on_cpu, report.quantised) for each in report.operators
+        ),
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
             for w, calls, names in workloads_of(graph)
@@ -164,7 +166,11 @@ def with_nothing(report: ModelReport, reason: str) -> ModelReport:
 
 
 def _operator(
-    own: OperatorReport, graph: IntegerGraph, owners: Mapping[str, Layer], on_cpu: set[str]
+    own: OperatorReport,
+    graph: IntegerGraph,
+    owners: Mapping[str, Layer],
+    on_cpu: set[str],
+    quantised: bool,
 ) -> OperatorReport:
     layer = owners.get(own.name)
     if layer is not None:
@@ -173,13 +179,14 @@ def _operator(
             reason = f"in the epilogue of '{anchor}'"
             return replace(_bare(own), status="offloaded", reason=reason)
         workload = canonical(layer.workload)
+        remark = "" if quantised else own.reason  # of a quantised model it foretells its scales
         passes = sum(each.names == layer.names for each in graph.layers)
         return replace(
-            own, status="offloaded", reason=_passes(layer, passes), next_step="",
+            own, status="offloaded", reason=remark or _passes(layer, passes), next_step="",
             workload=str(workload), workload_id=workload.id,
         )  # fmt: skip
     if own.name in on_cpu:
-        if own.status == "cpu" and own.name not in graph.left:
+        if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:
             return own
         reason = graph.left.get(own.name, "what it reads or writes is not in int8")
         return replace(_bare(own), status="cpu", reason=reason)

@@ -6,8 +6,10 @@ onnxruntime's basic graph optimisation does the folding; the operators that stay
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
@@ -49,6 +51,7 @@ def folded(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) ->
         )
     normal = normalise(_recent(model), input_shapes)
     _scale_products(normal)
+    _norms_into_products(normal)
     lean = _optimised(normal.model)
     _name_again(lean, normal)
     refolded = normalise(lean, {})
@@ -131,6 +134,50 @@ def _scale_products(normal: NormalGraph) -> None:
                 normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), scaled))
                 node.input[place] = scaled
                 node.attribute.remove(attribute)
+
+
+def _norms_into_products(normal: NormalGraph) -> None:
+    """A BatchNorm behind a product of constant weights goes into these and a constant that is
+    added; onnxruntime folds those behind convolutions only."""
+    writers = {name: node for node in normal.graph.node for name in node.output}
+    reads = Counter(name for node in normal.graph.node for name in node.input)
+    reads.update(info.name for info in normal.graph.output)
+    for norm in [node for node in normal.graph.node if node.op_type == "BatchNormalization"]:
+        product, tensors = writers.get(norm.input[0]), normal.tensors()
+        if product is None or product.op_type not in ("Gemm", "MatMul"):
+            continue
+        constants = [*norm.input[1:], *product.input[1:]]
+        known = all(name in tensors for name in constants)
+        plain = not {"alpha", "beta", "transA"} & {a.name for a in product.attribute if a.f or a.i}
+        if known and plain and reads[norm.input[0]] == 1 and len(norm.output) == 1:
+            _fold_norm(normal, product, norm, tensors)
+
+
+def _fold_norm(
+    normal: NormalGraph,
+    product: onnx.NodeProto,
+    norm: onnx.NodeProto,
+    tensors: Mapping[str, onnx.TensorProto],
+) -> None:
+    """(x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, with s = gamma / deviation."""
+    arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
+    gamma, beta, mean, variance = arrays
+    scale = gamma / np.sqrt(variance + float(cast("float", attribute(norm, "epsilon", 1e-5))))
+    weights = numpy_helper.to_array(tensors[product.input[1]]).astype(np.float64)
+    if weights.ndim != 2:
+        return
+    columns = 0 if attribute(product, "transB", 0) else 1
+    scaled = weights * (scale[:, None] if columns == 0 else scale)
+    own = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
+    bias = (sum(own, np.zeros_like(mean)) - mean) * scale + beta
+    names = f"{product.name}/{product.input[1]}*{norm.name}", f"{norm.name}/added"
+    for name, values in zip(names, (scaled, bias), strict=True):
+        normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), name))
+    del product.input[1:]
+    product.input.append(names[0])
+    del norm.input[1:], norm.attribute[:]
+    norm.op_type = "Add"
+    norm.input.append(names[1])
 
 
 def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:

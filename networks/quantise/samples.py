@@ -91,7 +91,7 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
     """
     feeds: list[Mapping[str, NDArray[Any]]] = []
     total = 0
-    for file in _files(path):
+    for file in sample_files(path):
         arrays = _read(file)
         total += sum(array.nbytes for array in arrays.values())
         if total > MAX_UNPACKED_BYTES:
@@ -127,7 +127,8 @@ def split_samples(
     return [{name: stack[i] for name, stack in stacks.items()} for i in range(counts[names[0]])]
 
 
-def _files(path: Path) -> list[Path]:
+def sample_files(path: Path) -> list[Path]:
+    """The NPZ files that `read_samples` reads. Raises `InputError` where there are none."""
     if not path.exists():
         raise InputError(
             f"there is no '{path}' to calibrate with; give an NPZ file or a folder of them"

@@ -13,6 +13,7 @@ from onnx_graphs import model, normal, reference
 import networks
 from networks.graph import data_inputs
 from networks.normalise import normalise
+from networks.quantise.fold import folded
 from networks.relax.importer import import_onnx
 from networks.weightless import weights_as_inputs, without_weights
 
@@ -64,3 +65,15 @@ def test_it_folds_into_convolutions_and_products(operator: str, bias: bool, tmp_
 
 def test_it_stays_where_what_it_takes_has_another_reader() -> None:
     assert "relax.nn.batch_norm" in _operators(_model("Conv", bias=False, both_read=True))
+
+
+@pytest.mark.parametrize("operator", ["Conv", "Gemm"])
+def test_a_folded_model_computes_what_the_float_one_does(operator: str) -> None:
+    """By onnxruntime; behind a product it is a constant that is added."""
+    source = _model(operator, True)
+    lean = folded(source, {}).model
+    assert not [node for node in lean.graph.node if node.op_type == "BatchNormalization"]
+    x = {"x": normal(*(1, 16, 6, 6) if operator == "Conv" else (1, 16), seed=9)}
+    before, after = reference(source, x), reference(lean, x)
+    for name, values in before.items():
+        np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)

@@ -40,6 +40,7 @@ def test_what_it_says_is_read_as_the_same_options(options: TuningOptions) -> Non
     named = tuple((given["layers"] or "").split(",")) if given["layers"] else ()
     read = fields | {
         "tuner_options": pairs, "input_shapes": shapes, "out": out, "layers": named,
+        "calibration": str(given["calibration"] or ""),
         "model": given["model"] or "", "workload": given["workload"] or "",
     }  # fmt: skip
     expected = options.model_dump() | {
