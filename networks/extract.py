@@ -38,8 +38,8 @@ class Decision:
 
     `waste` is the share of the accelerator's multiplications that are by zeros. `unfold` is set
     where the workload is that of a rearranged image. `accelerator_seconds` is what it takes there,
-    packing where it borders on the CPU included, infinite where the target refuses it, `cpu_seconds`
-    on the CPU; None where nobody knows.
+    packing where it borders on the CPU included, infinite where the target refuses it;
+    `cpu_seconds` on the CPU; None where nobody knows.
     `within` names the call whose workload does this one's work as well.
     """
 
