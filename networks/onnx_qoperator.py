@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from networks.graph import STANDARD_DOMAINS
+
 # operator → what it computes on real numbers, of operators (x, scale, zero, …, y scale, y zero)
 PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearMatMul": ("MatMul", 2),
@@ -18,6 +20,10 @@ PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearSigmoid": ("Sigmoid", 1),
     "QLinearLeakyRelu": ("LeakyRelu", 1),
 }
+OWN_ATTRIBUTES = frozenset(("channels_last", "opset"))
+"""What QLinear operators have and those that they stand for have not."""
+ONE_AXIS = 13
+"""From this opset on a Softmax is over one axis, and before over all from that axis on."""
 
 
 def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -39,6 +45,8 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
 class _Rewriter:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
+        standard = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
+        self._opset = max(standard, default=1)
         self._constants = {t.name: t for t in model.graph.initializer}
         self._used = {name for node in model.graph.node for name in (*node.input, *node.output)}
         self._used.update(self._constants)
@@ -49,6 +57,8 @@ class _Rewriter:
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
             "QLinearConcat": self._concat,
+            "QLinearSoftmax": self._softmax,
+            "QLinearWhere": self._where,
             **dict.fromkeys(PLAIN, self._plain),
         }
         rule = rules.get(node.op_type)
@@ -66,6 +76,41 @@ class _Rewriter:
     def _concat(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         triples = [list(node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
         return self._around("Concat", node, triples, (node.input[0], node.input[1]))
+
+    def _where(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        condition, *inputs = [*node.input, ""]
+        triples = [inputs[:3], inputs[3:6]]
+        return self._around("Where", node, triples, (inputs[6], inputs[7]), condition=condition)
+
+    def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Its `opset` says which Softmax is meant, whatever the model's is; None where the model's
+        has no such form."""
+        given = {a.name: a.i for a in node.attribute}
+        axis = given.get("axis", -1)  # of any opset, unlike a Softmax's
+        opset = given.get("opset", self._opset)
+        inputs = [*node.input, ""]
+        if opset >= ONE_AXIS > self._opset and axis != -1:
+            return None
+        nodes = self._around("Softmax", node, [inputs[:3]], (inputs[3], inputs[4]))
+        rows = opset < ONE_AXIS <= self._opset
+        del nodes[1].attribute[:]
+        nodes[1].attribute.append(helper.make_attribute("axis", -1 if rows else axis))
+        return self._over_rows(nodes, axis) if rows else nodes
+
+    def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
+        """A Softmax between two operators, over all axes from `axis` on."""
+        before, softmax, after = nodes
+        data, result = softmax.input[0], softmax.output[0]
+        rows, shape = self._fresh(f"{data}/rows"), self._fresh(f"{data}/shape")
+        softmax.input[0], softmax.output[0] = rows, self._fresh(f"{result}/rows")
+        return [
+            before,
+            self._node("Shape", [data], shape),
+            self._node("Flatten", [data], rows, axis=axis),
+            softmax,
+            self._node("Reshape", [softmax.output[0], shape], result),
+            after,
+        ]
 
     def _conv(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         triples = [list(node.input[:3]), list(node.input[3:6])]
@@ -98,17 +143,18 @@ class _Rewriter:
 
     def _around(
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
-        axes: Mapping[int, int] | None = None,
+        axes: Mapping[int, int] | None = None, condition: str = "",
     ) -> list[onnx.NodeProto]:  # fmt: skip
-        """Dequantise each (tensor, scale, zero), compute, quantise."""
-        nodes, reals = [], []
+        """Dequantise each (tensor, scale, zero), compute (behind a condition, if there is one),
+        quantise."""
+        nodes, reals = [], [condition] if condition else []
         for place, (tensor, scale, zero) in enumerate(triples):
             real = self._fresh(f"{tensor}/dequantised")
             extra = {"axis": axes[place]} if axes and place in axes and self._many(scale) else {}
             inputs = [tensor, self._scalar(scale), self._scalar(zero)]
             nodes.append(self._node("DequantizeLinear", inputs, real, **extra))
             reals.append(real)
-        kept = [a for a in node.attribute if a.name != "channels_last"]
+        kept = [a for a in node.attribute if a.name not in OWN_ATTRIBUTES]
         scale, zero = out
         result = self._fresh(f"{node.output[0]}/float") if scale else node.output[0]
         computed = helper.make_node(op, reals, [result], name=node.name)
