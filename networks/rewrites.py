@@ -25,7 +25,7 @@ def padded(workload: Workload, blocks: Blocks) -> Workload:
     whose groups are all computed together stays as it is."""
     w = workload
     batch = _up(w.batch, blocks.batch)
-    if w.groups == 1:
+    if w.groups == 1 and w.operator != "max_pool":
         return replace(
             w,
             batch=batch,

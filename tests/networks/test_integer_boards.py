@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from integer_nets import random_inputs
+from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net
 
@@ -38,3 +38,29 @@ def test_a_network_runs_on_the_board_as_on_paper(
     for name, ours in loaded.infer(inputs).items():
         np.testing.assert_array_equal(ours, theirs[name])
     assert [check.wrong for check in loaded.verify()] == [0] * len(graph.layers)
+
+
+@pytest.mark.slow(seconds=3)
+def test_the_host_reads_a_tensor_and_channels_of_it_that_lie_in_it(tmp_path: Path) -> None:
+    """The whole is an output, and what the CPU computes reads the part."""
+    g = Graph()
+    x = g.quantise(g.input("x", (1, 16, 7, 7)), -5)
+    whole = g.quantise(g.conv(x, "conv", (32, 16, 3, 3), (-5, -6)), -1)
+    places = (("begin", 16), ("end", 32), ("axis", 1))
+    bounds = [g.constant(name, np.array([at])) for name, at in places]
+    part = g.quantise(g.op("Slice", "slice", [whole, *bounds]), -1)
+    curved = g.quantise(g.op("Sigmoid", "curved", [part]), -7)
+    model = g.model((whole, (1, 32, 5, 5)), (curved, (1, 16, 5, 5)))
+    target = make_target("vta-pynq")
+    graph = integer_graph(model, blocks_of(target))
+    assert [(each.first, each.whole in graph.results.values()) for each in graph.slices] == [
+        (16, True)
+    ]
+    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
+    artefact.build(graph, picks, target, kind_of("vta-pynq")[0].name, tmp_path / "built")
+    inputs = random_inputs(graph)
+    ours = artefact.load(tmp_path / "built").infer(inputs)
+    theirs = session(model).run([whole, curved], inputs)
+    for name, right, step in zip((whole, curved), theirs, (2**-1, 2**-7), strict=True):
+        np.testing.assert_allclose(ours[name], right, rtol=0, atol=step)  # ties
+        assert (ours[name] == right).mean() > 0.9

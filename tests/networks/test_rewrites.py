@@ -35,6 +35,7 @@ FIRST_OF_RESNET = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
             "conv2d:n=2,c=64,h=8,w=8,o=32,k=1,s=1,p=0,g=4",
         ),
         ("max_pool:n=2,c=20,h=8,w=8,k=2,s=2,p=0", "max_pool:n=2,c=32,h=8,w=8,k=2,s=2,p=0"),
+        ("max_pool:n=2,c=1,h=8,w=8,k=2,s=2,p=0", "max_pool:n=2,c=1,h=8,w=8,k=2,s=2,p=0"),
     ],
 )
 def test_channels_groups_and_rows_are_padded_to_blocks(text: str, expected: str) -> None:

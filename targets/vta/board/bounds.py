@@ -94,8 +94,7 @@ def check_program(program: BoardProgram) -> None:
         for port in step.stores:
             _check_port(program, port, load=False)
         _check_names(step)
-        _check_apart(program, step.loads, load=True)
-        _check_apart(program, step.stores, load=False)
+        _check_apart(program, step.loads)
     _check_border(program.inputs, [p for step in program.steps for p in step.loads])
     _check_border(program.outputs, [p for step in program.steps for p in step.stores])
     border = len(program.inputs) + len(program.outputs)
@@ -266,11 +265,12 @@ def _check_names(step: Step) -> None:
     _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
 
 
-def _check_apart(program: BoardProgram, ports: tuple[Port, ...], *, load: bool) -> None:
-    """No two tensors of one side share memory."""
+def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
+    """No two tensors that the host writes share memory. Those that it reads may: one is channels of
+    another."""
     taken = sorted(
-        (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=load)), p.name)
-        for p in ports
+        (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=True)), p.name)
+        for p in loads
     )
     for (buffer, _, end, name), (other, start, _, after) in pairwise(taken):
         _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")
