@@ -261,6 +261,7 @@ class _Extraction:
                 self._flat, nodes, [t.holders[n] for n in inputs],
                 [t.holders[n] for n in outputs], t.held(),
             ),
+            written={str(node.var.name): node.node for node in nodes},
         )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ class CpuIsland:
 
     `inputs` and `outputs` name values, in the order of the function's parameters and results;
     `nodes` are the source model's operators as (name, type). `function` is Relax's, for
-    `networks.relax.islands`.
+    `networks.relax.islands`; `written` says by the names of its variables which operator each is
+    the result of.
     """
 
     name: str
@@ -24,6 +25,7 @@ class CpuIsland:
     outputs: tuple[str, ...]
     nodes: tuple[tuple[str, str], ...]
     function: Any
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 Step = Layer | CpuIsland

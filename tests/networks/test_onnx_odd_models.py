@@ -17,7 +17,7 @@ from onnx_graphs import model, normal, reference
 
 import networks
 from networks.artefact.run import checked
-from networks.errors import InputError, UnsupportedOperatorError
+from networks.errors import ImportFailedError, InputError, UnsupportedOperatorError
 from networks.integer import library
 from networks.integer.extraction import integer_graph
 from networks.integer.graph import IntegerGraph
@@ -292,6 +292,17 @@ def test_a_build_names_what_stays_with_the_cpu_in_words(tmp_path: Path) -> None:
         tmp_path,
     )  # fmt: skip
     assert "  left to the CPU: 1 Clip, 2 changes of layout" in said
+
+
+def test_an_operator_that_cannot_be_compiled_is_named_alone() -> None:
+    """Signs of bytes, among operators that can be."""
+    nodes = [
+        _node("Sigmoid", "a", "b"), _node("Cast", "b", "c", to=TensorProto.UINT8),
+        _node("Sign", "c", "d"), _node("Cast", "d", "e", to=TensorProto.FLOAT),
+        _node("Tanh", "e", "y"),
+    ]  # fmt: skip
+    with pytest.raises(ImportFailedError, match=r"cannot compile operator 'Sign_d' \(Sign\), "):
+        library.in_memory(_integers(_network(nodes, {})))
 
 
 def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
