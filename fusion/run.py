@@ -91,14 +91,21 @@ def labellings(problem: Problem, evaluator: Evaluator, asked: ToDecide) -> dict[
     mode = asked.options.fusion
     named = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     if mode == "learned":
-        named = {name: fitting(evaluator, labels) for name, labels in named.items()}
-        model, policy = shipped_models(asked.options.seed)
-        rng = np.random.default_rng([asked.options.seed, 0])
-        found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
-        return named | {"learned": found}
+        return searched(problem, evaluator, asked.options.seed)
     named[mode] = fitting(evaluator, named[mode])
     free = [name for name, labels in named.items() if not evaluator.missing(labels)]
     return {name: named[name] for name in free if _runs(evaluator, named[name])}
+
+
+def searched(problem: Problem, evaluator: Evaluator, seed: int) -> dict[str, Labelling]:
+    """What the learned mode decides, and the labellings that it has to beat, by the names of the
+    modes. Raises as `labellings`."""
+    known = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
+    named = {name: fitting(evaluator, labels) for name, labels in known.items()}
+    model, policy = shipped_models(seed)
+    rng = np.random.default_rng([seed, 0])
+    found = learned_search(problem, evaluator, model, policy, list(named.values()), rng)
+    return named | {"learned": found}
 
 
 def fitting(evaluator: Evaluator, labels: Labelling) -> Labelling:

@@ -43,7 +43,8 @@ class Outcome:
     """What became of a model on a machine. `said` is a refusal's message or a traceback's last
     line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
     and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
-    it, as a share of the norm, and `noise` is what rounding may do to each."""
+    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes of
+    fusion that were compared, one of those that fuse the same."""
 
     kind: Kind
     stage: str = ""
@@ -57,6 +58,7 @@ class Outcome:
     layers: int = 0
     islands: int = 0
     noise: tuple[float, ...] = ()
+    fused: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -220,30 +222,44 @@ def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Bloc
 def _fuse(
     stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
 ) -> None:
-    """Build the network with all fused that may be; it is to give the same numbers."""
-    from networks import artefact
-    from networks.fusion import choices, fused
-    from targets.registry import kind_of
+    """Build the network with what `tune --fusion` none, all and learned would fuse, by the schedules
+    that are estimated best; each is to give the same numbers."""
+    from fusion.estimated import estimating
+    from fusion.problem import Problem
+    from fusion.run import searched
     from tuning.building import integer_network
-    from tuning.picks import tuned_picks
 
     target = make_target(options.target)
-    graph = integer_network(options, target, apart=True).graph
-    found = choices(graph)
-    whole = fused(graph, [True] * len(found), found)
-    picks = tuned_picks(artefact.canonical_workloads(whole), target, 0)
-    artefact.build(whole, picks, target, kind_of(options.target)[0].name, out)
+    problem = Problem(integer_network(options, target, apart=True).graph, target)
+    evaluator = estimating(problem, options.seed)
+    named = searched(problem, evaluator, options.seed)
+    modes = ("learned", "all", "none")  # of those that fuse the same, the last
+    for labels, mode in {named[mode]: mode for mode in modes}.items():
+        wrong = _fused_otherwise(options, evaluator(labels), problem, feeds, made, out / mode)
+        stages.found = replace(stages.found, fused=(*stages.found.fused, mode))
+        if wrong:
+            stages.wrong(f"fused ({mode}), {wrong}")
+
+
+def _fused_otherwise(
+    options: Any, evaluation: Any, problem: Any, feeds: Sequence[Arrays], made: Sequence[Arrays],
+    out: Path,
+) -> str:  # fmt: skip
+    """What differs in a labelled network from what was `made`; "" if nothing."""
+    from networks import artefact
+    from targets.registry import kind_of
+
+    whole, name = problem.labelled(evaluation.labels), kind_of(options.target)[0].name
+    artefact.build(whole, evaluation.picks, problem.target, name, out)
     loaded = artefact.load(out)
     assert isinstance(loaded, artefact.Artefact)
     for feed, before in zip(feeds, made, strict=True):
         after = loaded.infer(feed)
-        for name, values in before.items():
-            if not _equal(values, after[name], exact=not whole.islands):
-                off = np.abs(values.astype(np.float64) - after[name].astype(np.float64)).max()
-                stages.wrong(f"all fused, '{name}' differs by up to {off:.3g}")
-                return
-    if any(check.wrong for check in loaded.verify()):
-        stages.wrong("all fused, verify fails")
+        for output, values in before.items():
+            if not _equal(values, after[output], exact=not whole.islands):
+                off = np.abs(values.astype(np.float64) - after[output].astype(np.float64)).max()
+                return f"'{output}' differs by up to {off:.3g}"
+    return "verify fails" if any(check.wrong for check in loaded.verify()) else ""
 
 
 def _equal(before: Any, after: Any, *, exact: bool) -> bool:
@@ -291,7 +307,7 @@ def _judged(found: Outcome) -> Outcome:
         wrong = (*wrong, "verify passes")
     if not far and not found.verified:
         wrong = (*wrong, "verify fails")
-    silent = bool(far) or any(each.startswith("all fused") for each in wrong)
+    silent = bool(far) or any(each.startswith("fused") for each in wrong)
     kind: Kind = "disagreed" if far or wrong else "agreed"
     return replace(found, kind=kind, silent=silent, wrong=wrong)
 
