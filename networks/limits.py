@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from networks.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from networks.onnx_file import is_stub
-from networks.onnx_recurrent import obstacle
+from networks.recurrent.operators import obstacle
 
 COMPUTABLE = frozenset(
     {

@@ -20,8 +20,9 @@ from networks.graph import Absorbed, NormalGraph, Operator, Shape
 from networks.onnx_file import is_stub
 from networks.onnx_float16 import is_half, widen
 from networks.onnx_images import as_images
-from networks.onnx_recurrent import steps_first, unroll
 from networks.onnx_scalars import make_scalars
+from networks.recurrent.layout import steps_first
+from networks.recurrent.unroll import unroll
 from networks.static_shapes import fix_inputs, fold_shape_arithmetic, infer_shapes
 from targets.printable import printable
 

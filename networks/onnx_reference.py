@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx
 
 from networks.onnx_float16 import is_half, widen
-from networks.onnx_recurrent import GATES, steps_first
+from networks.recurrent.layout import steps_first
+from networks.recurrent.operators import GATES
 
 
 def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,8 +16,8 @@ from networks.limits import CUT, DEPENDS, limits
 from networks.macs import Operands, count
 from networks.normalise import normalise
 from networks.onnx_qoperator import to_qdq
-from networks.onnx_recurrent import GATES
 from networks.onnx_reference import reference_model
+from networks.recurrent.operators import GATES
 from networks.weightless import weights_as_inputs, without_operators, without_weights
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ class Outcome:
     """What became of a model on a machine. `said` is a refusal's message or a traceback's last
     line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
     and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
-    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes of
-    fusion that were compared, one of those that fuse the same."""
+    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes
+    of fusion that were compared, one of those that fuse the same."""
 
     kind: Kind
     stage: str = ""
@@ -222,18 +222,20 @@ def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Bloc
 def _fuse(
     stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
 ) -> None:
-    """Build the network with what `tune --fusion` none, all and learned would fuse, by the schedules
-    that are estimated best; each is to give the same numbers."""
+    """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
+    other choice of it, by the schedules that are estimated best; each is to give the same
+    numbers."""
     from fusion.estimated import estimating
     from fusion.problem import Problem
-    from fusion.run import searched
+    from fusion.run import fitting, searched
     from tuning.building import integer_network
 
     target = make_target(options.target)
     problem = Problem(integer_network(options, target, apart=True).graph, target)
     evaluator = estimating(problem, options.seed)
     named = searched(problem, evaluator, options.seed)
-    modes = ("learned", "all", "none")  # of those that fuse the same, the last
+    named["other"] = fitting(evaluator, tuple(k % 2 == 0 for k in range(len(problem))))
+    modes = ("other", "learned", "all", "none")  # of those that fuse the same, the last
     for labels, mode in {named[mode]: mode for mode in modes}.items():
         wrong = _fused_otherwise(options, evaluator(labels), problem, feeds, made, out / mode)
         stages.found = replace(stages.found, fused=(*stages.found.fused, mode))

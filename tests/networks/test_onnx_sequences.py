@@ -19,8 +19,8 @@ from onnx_graphs import model, normal, reference
 import networks
 from networks.integer.extraction import integer_graph
 from networks.normalise import normalise
-from networks.onnx_recurrent import MAX_STEPS
 from networks.quantise import quantise
+from networks.recurrent.operators import MAX_STEPS
 from networks.report import ModelReport
 from targets.capabilities import Blocks
 

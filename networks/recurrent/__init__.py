@@ -1,0 +1,1 @@
+"""LSTM, GRU and RNN: a sequence of known length becomes products, activations and sums."""
