@@ -78,9 +78,9 @@ class _Rewriter:
         return self._around("Concat", node, triples, (node.input[0], node.input[1]))
 
     def _where(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        condition, *inputs = [*node.input, ""]
-        triples = [inputs[:3], inputs[3:6]]
-        return self._around("Where", node, triples, (inputs[6], inputs[7]), condition=condition)
+        inputs = [*node.input, ""]
+        triples = [inputs[1:4], inputs[4:7]]
+        return self._around("Where", node, triples, (inputs[7], inputs[8]), condition=inputs[0])
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Its `opset` says which Softmax is meant, whatever the model's is; None where the model's

@@ -67,7 +67,7 @@ class Writer:
         return self.constant(f"{name}", (len(values),), np.array(values, np.int64))
 
     def constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
-        """A constant named after the operator; its name."""
+        """A constant of that shape, named after the operator; its name."""
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}#"
         self._add(name, shape, values)
         return name
