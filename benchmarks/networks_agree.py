@@ -7,8 +7,8 @@
 Seeds draw small networks, each in one of eight forms: float32, float16, and six ways in which
 onnxruntime quantises. Each is imported, built without trials, loaded and run for `vta-pynq` and for
 a drawn machine. What is compared: the workloads that `inspect`, `tune` and `build` find; outputs
-with onnxruntime's; outputs with what `tune --fusion` none, all and learned would fuse with those of
-the build; and whether `verify` says the same of them.
+with onnxruntime's; outputs with what `tune --fusion` none, all and learned would fuse, and with
+every other choice, with those of the build; and whether `verify` says the same of them.
 
 A float network may be off by twice the error that its build states. A quantised one may be off by
 a step of its output, by 2 % of the norm, or by four times what it makes in onnxruntime to add 2 %

@@ -21,7 +21,7 @@ from benchmarks.agreement.cases import (
 )
 from benchmarks.agreement.drawn import draw
 from benchmarks.agreement.forms import FORMS, feeds_of
-from benchmarks.agreement.machines import STOCK, drawn_machine
+from benchmarks.agreement.machines import STOCK, Machine, drawn_machine
 from benchmarks.agreement.numbers import by_onnxruntime, differences, nudged
 from benchmarks.agreement.shrink import shrunk
 from targets.capabilities import blocks_of
@@ -95,6 +95,14 @@ def test_a_drawn_network_computes_what_onnxruntime_does_or_is_refused(
             continue
         said = (case.form, machine.title, outcome.said, outcome.wrong, outcome.outputs)
         assert not outcome.failed, f"{said}\n{outcome.trace}"
+
+
+@pytest.mark.slow(seconds=4)
+def test_networks_that_are_fused_otherwise_are_compared_one_of_a_kind() -> None:
+    """Learned, this network is as it is with all fused."""
+    outcome = run_case(drawn_case(43), Machine(STOCK, STOCK))
+    assert not outcome.failed, (outcome.said, outcome.wrong, outcome.trace)
+    assert outcome.fused == ("other", "all", "none")
 
 
 def test_the_first_seeds_have_every_form() -> None:
