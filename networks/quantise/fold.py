@@ -21,6 +21,8 @@ from networks.normalise import normalise
 from networks.onnx_file import all_tensors, is_stub
 from networks.quantise.session import failures, quiet_options
 
+NEWEST_IR = 13
+"""onnxruntime refuses files that say a newer one, though their operators are those it knows."""
 OLDEST_OPSET = 13
 """From it on DequantizeLinear has the form that is written here."""
 
@@ -77,6 +79,10 @@ def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
 def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxruntime
 
+    if model.ir_version > NEWEST_IR:
+        newer, model = model, onnx.ModelProto()
+        model.CopyFrom(newer)
+        model.ir_version = NEWEST_IR
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
