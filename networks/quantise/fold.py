@@ -146,11 +146,14 @@ def _norms_into_products(normal: NormalGraph) -> None:
     """A BatchNorm behind a product of constant weights goes into these and a constant that is
     added; onnxruntime folds those behind convolutions only."""
     writers = {name: node for node in normal.graph.node for name in node.output}
+    shapes = normal.shapes()
     reads = Counter(name for node in normal.graph.node for name in node.input)
     reads.update(info.name for info in normal.graph.output)
     for norm in [node for node in normal.graph.node if node.op_type == "BatchNormalization"]:
         product, tensors = writers.get(norm.input[0]), normal.tensors()
         if product is None or product.op_type not in ("Gemm", "MatMul"):
+            continue
+        if len(shapes.get(norm.input[0], ())) != 2:  # its channels are no columns of the product
             continue
         constants = [*norm.input[1:], *product.input[1:]]
         known = all(name in tensors for name in constants)

@@ -67,6 +67,22 @@ def test_it_stays_where_what_it_takes_has_another_reader() -> None:
     assert "relax.nn.batch_norm" in _operators(_model("Conv", bias=False, both_read=True))
 
 
+def test_behind_a_product_of_a_sequence_it_stays_for_its_channels_are_steps() -> None:
+    tensors = {name: np.abs(normal(CHANNELS, seed=place)) + 0.1
+               for place, name in enumerate(("gamma", "beta", "mean", "var"))}  # fmt: skip
+    tensors["w"] = normal(16, CHANNELS)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["c"], name="head"),
+        helper.make_node(
+            "BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"], name="norm"
+        ),
+    ]
+    source = model(nodes, tensors, (1, CHANNELS, 16), "y")
+    x = normal(1, CHANNELS, 16, seed=9)
+    lean = folded(source, {}).model
+    np.testing.assert_allclose(reference(lean, x), reference(source, x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("operator", ["Conv", "Gemm"])
 def test_a_folded_model_computes_what_the_float_one_does(operator: str) -> None:
     """By onnxruntime; behind a product it is a constant that is added."""
