@@ -127,9 +127,10 @@ class Network:
 
 def import_model(source: str, input_shapes: InputShapes) -> Model:
     """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
-    network = _network(source, _frozen(input_shapes))
+    content = source_digest(source)
+    network = _network(source, _frozen(input_shapes), "", content)
     _ = network.examined  # a file that cannot be read is refused here
-    return Model(source, printable(Path(network.name).stem), source_digest(source))
+    return Model(source, printable(Path(network.name).stem), content)
 
 
 def extract_subgraphs(
@@ -143,7 +144,8 @@ def extract_subgraphs(
     """The workloads of the network that the target gets, with their multiplicity; samples in
     `calibration` quantise a float one. Raises `UnsupportedOperatorError`, `NothingToOffload` where
     there are none, and as `read_samples`."""
-    network = _network(model.source, _frozen(input_shapes), calibration)
+    content = model.digest + weights_digest(model.source) + calibration_digest(calibration)
+    network = _network(model.source, _frozen(input_shapes), calibration, content)
     accelerator = Accelerator.of(target, epilogue, max_waste)
     found, report = network.surveyed_on(accelerator)
     if not found:
@@ -215,7 +217,8 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @lru_cache(maxsize=1)
 def _network(
-    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], calibration: str = ""
+    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], calibration: str, content: str
 ) -> Read:
+    """`content` is the digest of all that is read: what a path names may change between calls."""
     samples = Path(calibration) if calibration else None
     return networks.load(source, dict(shapes) or None, sandbox=True, calibration=samples)
