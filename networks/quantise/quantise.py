@@ -36,7 +36,8 @@ class Options:
     `method` is onnxruntime's calibrator, that says which magnitude of an activation is worth
     representing: the largest seen, the one of least relative entropy, or a `percentile` of all.
     `rule` turns it into a power of two: `cover` takes the smallest that cuts nothing off,
-    `least_error` the one of least squared error among that and the two below. `keep_float` names
+    `least_error` the one of least squared error, on these samples and what `Tail` expects of
+    others, among that, the two below and, of the largest seen, the one above. `keep_float` names
     operators that stay in float, each with the layer it is fused into. `per_channel` gives the
     weights of output channels powers of two of their own, where `channels.by_channel` does.
 
@@ -107,7 +108,9 @@ def quantise(
     )
     measured = covering_exponents({tensor: largest[tensor] for tensor in sorted(found.tensors)})
     if options.rule == "least_error":
-        measured = least_error_exponents(normal.model, measured, samples.feeds)
+        measured = least_error_exponents(
+            normal.model, measured, samples.feeds, above=options.method == "minmax"
+        )
     exponents = choose(normal, found, measured)
     if options.per_channel:
         exponents = by_channel(normal, found, exponents)

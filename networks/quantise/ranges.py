@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -14,8 +15,9 @@ import onnx
 from numpy.typing import NDArray
 
 from networks.errors import InputError, first_line
-from networks.quantise.exponents import covering, squared_error
+from networks.quantise.exponents import INT8_MAX, covering, squared_error
 from networks.quantise.session import Feed, failures, quiet_options, runs
+from networks.quantise.tails import Tail
 
 Method = Literal["minmax", "entropy", "percentile"]
 
@@ -79,18 +81,28 @@ def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
 
 
 def least_error_exponents(
-    model: onnx.ModelProto, covering_all: Mapping[str, int], feeds: Sequence[Feed]
+    model: onnx.ModelProto,
+    covering_all: Mapping[str, int],
+    feeds: Sequence[Feed],
+    *,
+    above: bool = False,
 ) -> dict[str, int]:
-    """By tensor the exponent with the least squared error over the samples, among the one that
-    cuts nothing off and the two below; `feeds` hold arrays in the shapes of the inputs. Raises
-    `InputError` as `networks.quantise.session.runs`."""
-    errors = {name: np.zeros(TRIES) for name in covering_all}
+    """By tensor the exponent with the least squared error to be expected, among the one that cuts
+    nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
+    samples, and what `Tail` expects to be cut off of others. `feeds` hold arrays in the shapes of
+    the inputs. Raises `InputError` as `networks.quantise.session.runs`."""
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
+    tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
+    errors = {name: np.zeros(len(steps)) for name in covering_all}
+    tails = {name: Tail() for name in covering_all}
     for values in runs(model, list(covering_all), feeds):
         for name, value in values.items():
             watched = _thinned(value)
-            highest = covering_all[name]
-            errors[name] += [squared_error(watched, highest - step) for step in range(TRIES)]
-    return {name: covering_all[name] - int(np.argmin(error)) for name, error in errors.items()}
+            tails[name].add(watched)
+            errors[name] += [squared_error(watched, exponent) for exponent in tries[name]]
+    for name, tail in tails.items():
+        errors[name] += [tail.unseen_error(math.ldexp(INT8_MAX, e)) for e in tries[name]]
+    return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}
 
 
 def _thinned(values: NDArray[Any]) -> NDArray[Any]:
