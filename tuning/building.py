@@ -161,7 +161,7 @@ def integer_network(
     if tolerance is None:
         tolerance = OF_QUANTISED if is_quantised(model) else OF_FLOAT
     return IntegerNetwork(
-        graph, dict(made.quantisation), made.warnings, model, samples.feeds, tolerance
+        graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance
     )
 
 

@@ -115,7 +115,7 @@ def quantise(
     if options.per_channel:
         exponents = by_channel(normal, found, exponents)
     integer = insert(normal, found, exponents)
-    layers, outputs = measure_noise(normal.model, integer, found, exponents, samples.feeds)
+    layers, outputs = measure_noise(normal.model, integer, found, exponents, samples.judging)
     report = QuantisationReport(
         options.method, options.rule, len(samples.feeds), layers, outputs, found.kept,
         (samples.warning,) if samples.warning else (),

@@ -25,10 +25,17 @@ from targets.safe_files import UnsafeFile, read_plain
 
 DEFAULT_SAMPLES = 8
 DIGITS_SAMPLES = 64
+HELD_OUT = 4
+"""Samples that choose no scale, of sixteen or more; a quarter of eight or more."""
+FEWEST_SPLIT = 8
 MAX_FILES = 4096
 SEEDED_WARNING = (
     "no calibration samples were given: ranges come from {count} seeded random inputs, and real "
     "data may have others; pass samples of real data (an NPZ file or a folder of them)"
+)
+FEW_WARNING = (
+    "the error is measured on the {samples} that the scales were chosen by, and new inputs may be "
+    "further off; calibrate with {fewest} samples or more, of which some are held out"
 )
 
 
@@ -44,11 +51,18 @@ class Input:
 
 @dataclass(frozen=True)
 class Samples:
-    """One mapping a sample, arrays by input name in the input's own shape; `warning` says what is
-    doubtful about them, "" where nothing is."""
+    """Samples as mappings, arrays by input name in the input's own shape: `feeds` choose scales,
+    `held_out` none, so that errors are measured on them. `warning` says what is doubtful about
+    them, "" where nothing is."""
 
     feeds: tuple[Mapping[str, NDArray[Any]], ...]
     warning: str = ""
+    held_out: tuple[Mapping[str, NDArray[Any]], ...] = ()
+
+    @property
+    def judging(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
+        """The samples to measure errors on: those held out, else all."""
+        return self.held_out or self.feeds
 
 
 def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
@@ -67,10 +81,11 @@ def inputs_of(normal: NormalGraph) -> tuple[Input, ...]:
 
 def seeded_samples(inputs: Sequence[Input], count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
     """Standard-normal arrays for float inputs; for integers, rows of the table they pick from, any
-    value of eight bits, or 0 and 1. The same seed gives the same samples; they carry a warning."""
+    value of eight bits, or 0 and 1. `HELD_OUT` more are held out. The same seed gives the same
+    samples; they carry a warning."""
     random = np.random.default_rng([seed, 0x5A])
-    feeds = tuple({each.name: _drawn(each, random) for each in inputs} for _ in range(count))
-    return Samples(feeds, SEEDED_WARNING.format(count=count))
+    drawn = [{each.name: _drawn(each, random) for each in inputs} for _ in range(count + HELD_OUT)]
+    return Samples(tuple(drawn[:count]), SEEDED_WARNING.format(count=count), tuple(drawn[count:]))
 
 
 def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
@@ -79,12 +94,13 @@ def default_samples(model: onnx.ModelProto, inputs: Sequence[Input]) -> Samples:
         from networks.zoo import digits
 
         images, _ = digits.training_set()
-        return Samples(tuple({"input": image[None]} for image in images[:DIGITS_SAMPLES]))
+        feeds = tuple({"input": image[None]} for image in images[: DIGITS_SAMPLES + HELD_OUT])
+        return Samples(feeds[:DIGITS_SAMPLES], held_out=feeds[DIGITS_SAMPLES:])
     return seeded_samples(inputs)
 
 
 def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
-    """The samples of an NPZ file, or of all NPZ files of a folder.
+    """The samples of an NPZ file, or of all NPZ files of a folder, some held out.
 
     Raises `InputError` for what is no such file, for arrays that do not fit the inputs in name,
     shape or type, and for values that are no numbers.
@@ -100,7 +116,21 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
                 "a few dozen are enough to calibrate: give fewer"
             )
         feeds += split_samples(arrays, inputs, str(file))
-    return Samples(tuple(feeds))
+    return with_held_out(feeds)
+
+
+def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
+    """Samples of which a few, spread evenly, choose no scale. Fewer than `FEWEST_SPLIT` are not
+    split, with a warning that errors are measured on samples that chose."""
+    if len(feeds) < FEWEST_SPLIT:
+        samples = "one sample" if len(feeds) == 1 else f"{len(feeds)} samples"
+        return Samples(tuple(feeds), FEW_WARNING.format(samples=samples, fewest=FEWEST_SPLIT))
+    count = min(HELD_OUT, len(feeds) // 4)
+    held = {(2 * turn + 1) * len(feeds) // (2 * count) for turn in range(count)}
+    return Samples(
+        tuple(feed for place, feed in enumerate(feeds) if place not in held),
+        held_out=tuple(feed for place, feed in enumerate(feeds) if place in held),
+    )
 
 
 def split_samples(
