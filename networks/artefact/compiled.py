@@ -75,7 +75,11 @@ def build(
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
     made = rewritten(whole.flat, layers, kernels)
-    library = library_bytes(compiled(made.module, compiles.code_target(), compiles.code_pipeline()))
+    library = library_bytes(
+        compiled(
+            made.module, compiles.code_target(), compiles.code_pipeline(), whole.flat.module
+        )
+    )  # fmt: skip
     inputs = whole.seeded_inputs()
     check = {f"input {key}": array for key, array in inputs.items()}
     expected = whole.reference(inputs)

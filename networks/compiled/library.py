@@ -18,14 +18,16 @@ from tvm.relax.transform import FastMathTransform
 from networks.compiled.generic import scheduling
 from networks.errors import ImportFailedError
 from networks.relax.failures import plain
+from networks.relax.uncompilable import uncompilable_operator
 
 Array = NDArray[Any]
 MAIN = "main"
 
 
-def compiled(module: Any, target: Any, pipeline: str) -> Any:
+def compiled(module: Any, target: Any, pipeline: str, source: Any) -> Any:
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers. Raises
-    `ImportFailedError`."""
+    `ImportFailedError` naming the operator of `source`, the module before it was rewritten, that
+    fails alone."""
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -49,9 +51,11 @@ def compiled(module: Any, target: Any, pipeline: str) -> Any:
                 tir_pipeline=pipeline,
             )
     except Exception as error:
+        said = uncompilable_operator(source["main"])
+        said += f": {plain(error)}" if plain(error) else ""
         raise ImportFailedError(
             f"TVM {tvm.__version__} cannot compile the network for this processor"
-            f"{': ' * bool(plain(error))}{plain(error)}; export the model with simpler operators"
+            f"{said}; export the model with simpler operators"
         ) from error
 
 

@@ -13,6 +13,7 @@ from tvm import relax
 from networks.errors import ImportFailedError, InputError
 from networks.relax.bindings import shape_of
 from networks.relax.failures import plain
+from networks.relax.uncompilable import uncompilable_operator
 
 
 class CompiledModule:
@@ -27,9 +28,11 @@ class CompiledModule:
         try:
             executable = tvm.compile(module, target="llvm")
         except Exception as error:
+            said = uncompilable_operator(module["main"])
+            said += f": {plain(error)}" if plain(error) else ""
             raise ImportFailedError(
                 f"TVM {tvm.__version__} imports the model and cannot compile it for this CPU"
-                f"{': ' * bool(plain(error))}{plain(error)}; its layers can be tuned all the same: "
+                f"{said}; its layers can be tuned all the same: "
                 "to run it here, export it with simpler operators"
             ) from error
         self._types = [(shape_of(p), str(p.ty.dtype)) for p in module["main"].params]

@@ -1,4 +1,4 @@
-"""Which operators of an island it is that TVM cannot compile."""
+"""Which operators of a function it is that TVM cannot compile."""
 
 from __future__ import annotations
 
@@ -19,13 +19,26 @@ def first_uncompilable(functions: Mapping[str, Any]) -> str | None:
 def uncompilable_variable(function: Any) -> str | None:
     """The first variable of an island whose own expression does not compile; None where each does,
     and only together they do not."""
+    binding = _uncompilable(function)
+    return None if binding is None else str(binding.var.name)
+
+
+def uncompilable_operator(function: Any) -> str:
+    """ ", operator relax.topk" for the first that does not compile alone; "" where each does."""
+    binding = _uncompilable(function)
+    if binding is None or not isinstance(binding.value, relax.Call):
+        return ""
+    return f", operator {getattr(binding.value.op, 'name', None) or binding.var.name}"
+
+
+def _uncompilable(function: Any) -> Any:
     constants: list[Any] = []
     for binding in _bindings(function):
         if isinstance(binding.value, relax.Tuple | relax.Var):
             continue
         alone = _alone(binding, constants)
         if not compiles({"alone": alone.with_attrs(function.attrs) if function.attrs else alone}):
-            return str(binding.var.name)
+            return binding
         if set(variables(binding.value)) <= {each.var for each in constants}:
             constants.append(binding)
     return None

@@ -305,6 +305,17 @@ def test_an_operator_that_cannot_be_compiled_is_named_alone() -> None:
         library.in_memory(_integers(_network(nodes, {})))
 
 
+def test_an_operator_that_the_cpu_does_not_compile_is_named(tmp_path: Path) -> None:
+    nodes = [
+        _node("Sigmoid", "a", "b"), _node("Cast", "b", "c", to=TensorProto.UINT8),
+        _node("Sign", "c", "d"), _node("Cast", "d", "y", to=TensorProto.FLOAT),
+    ]  # fmt: skip
+    onnx.save(_network(nodes, {}), tmp_path / "net.onnx")
+    network = networks.load(tmp_path / "net.onnx")
+    with pytest.raises(ImportFailedError, match=r"for this CPU, operator relax\.sign[:;] "):
+        _ = network.compiled
+
+
 def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
     """Nothing is lost by it; doubles would lose, and are refused."""
     value, halves = Value("x", (3,), "float32"), np.array([1, 2, 3], np.float16)
