@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 SHARE = 0.01
 """Of all values the share in the tail, at least `LEAST` and at most `MOST` of them."""
 LEAST, MOST = 8, 64
-WEIGHT = 3.0
+WEIGHT = 2.0
 """What is cut off counts so many times its square: it falls on a few inputs, which it spoils, where
 coarser steps spread the same error over all."""
 
