@@ -41,10 +41,10 @@ tune: setup ## Tune ResNet-18 for a VTA (NETWORK=, TARGET=, TUNER=, TRIALS=, SEE
 		--seed $(SEED) --out $(OUT)
 
 deploy: setup ## Register every flow with your Prefect server, and say what to start (PREFECT_API_URL=)
-	@$(BIN)/python -m flows.deploying deployments
+	@$(BIN)/python -m tilewright.flows.deploy_all deployments
 
 worker: setup ## Run what the deployments ask for, until Ctrl-C
-	@$(BIN)/python -m flows.working
+	@$(BIN)/python -m tilewright.flows.worker
 
 check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
 	@$(PYTEST) -m "not slow"

@@ -30,16 +30,16 @@ import numpy as np
 
 from benchmarks.codesign_figures import summary
 from benchmarks.codesign_truth import GRID, QUICK, made
-from codesign.front import front_of, hypervolume
-from codesign.hardware import Hardware
-from codesign.lab import BudgetSpent, Lab, Measured
-from codesign.method import make_method, method_names
-from codesign.problem import Design, Problem, bound_of, read_networks
-from codesign.truth_files import Truth, read_truth
-from networks.network import Network
-from targets.errors import TilewrightError
-from targets.files import write_atomically
-from targets.registry import make_target
+from tilewright.codesign.evaluator import BudgetedEvaluator, BudgetSpent, EvaluatedPoint
+from tilewright.codesign.exact_store import Truth, read_truth
+from tilewright.codesign.hardware import HardwareSpace
+from tilewright.codesign.method import make_method, method_names
+from tilewright.codesign.pareto import front_of, hypervolume
+from tilewright.codesign.problem import CodesignProblem, Design, bound_of, read_networks
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import write_atomically
+from tilewright.networks.network import Network
+from tilewright.targets.registry import make_target
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def _run(
 ) -> dict[str, Any]:  # fmt: skip
     problem = _problem(truth, {name: loaded[name] for name in names})
     look = Lookout(_reference(truth, problem, names))
-    lab = Lab(trials, listen=look)
+    lab = BudgetedEvaluator(trials, listen=look)
     method, options = parse_entry(entry)
     wall, cpu, failed = time.perf_counter(), time.process_time(), ""
     try:
@@ -144,7 +144,9 @@ def _run(
     }  # fmt: skip
 
 
-def _reference(truth: Truth, problem: Problem, names: tuple[str, ...]) -> tuple[float, float]:
+def _reference(
+    truth: Truth, problem: CodesignProblem, names: tuple[str, ...]
+) -> tuple[float, float]:
     """From where hypervolumes are measured; where no truth says it, from what the smallest machine
     takes at least."""
     if set(names) <= set(truth.networks):
@@ -153,12 +155,12 @@ def _reference(truth: Truth, problem: Problem, names: tuple[str, ...]) -> tuple[
     return truth.options.area, next(filter(np.isfinite, map(bound_of, machines)))
 
 
-def _problem(truth: Truth, networks: dict[str, Network]) -> Problem:
+def _problem(truth: Truth, networks: dict[str, Network]) -> CodesignProblem:
     """That of the truth, of some of its networks."""
     options = truth.options
     bounds = {name: (low, high) for name, low, high in options.bounds}
-    hardware = Hardware(make_target(options.base), options.area, bounds, options.clock)
-    problem = Problem(networks, hardware)
+    hardware = HardwareSpace(make_target(options.base), options.area, bounds, options.clock)
+    problem = CodesignProblem(networks, hardware)
     problem.check()
     return problem
 
@@ -173,7 +175,7 @@ class Lookout:
         self._layers: dict[int, dict[str, float]] = {}
         self._points: dict[int, tuple[float, float]] = {}
 
-    def __call__(self, measured: Measured) -> None:
+    def __call__(self, measured: EvaluatedPoint) -> None:
         if measured.found.status != "valid":
             return
         design, seconds = measured.design, measured.found.seconds

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codesign.front import hypervolume
-from codesign.truth_files import Truth
+from tilewright.codesign.exact_store import Truth
+from tilewright.codesign.pareto import hypervolume
 
 RESAMPLES = 2000
 FINAL = 0.95

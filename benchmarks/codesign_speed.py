@@ -17,8 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from codesign.truth import TruthOptions
-from targets.capabilities import Estimates, Floors, MeasuresInOnePass, capability
+from tilewright.codesign.exact_solver import TruthOptions
+from tilewright.targets.capabilities import Estimates, Floors, MeasuresInOnePass, capability
 
 WAYS = ("floors", "estimates", "compiled and simulated")
 

@@ -5,9 +5,9 @@
     python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
 
 Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
-the fastest schedule found over what no schedule beats. `codesign.truth` says how both come about.
-Beside the fastest machine it prints what each layer on a machine of its own would take, as work on
-single layers reports it: no machine that one can build beats that.
+the fastest schedule found over what no schedule beats. `codesign.exact_solver` says how both come
+about. Beside the fastest machine it prints what each layer on a machine of its own would take, as
+work on single layers reports it: no machine that one can build beats that.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from codesign.front import hypervolume
-from codesign.truth import TruthError, TruthOptions
-from codesign.truth_files import (
+from tilewright.codesign.exact_solver import TruthError, TruthOptions
+from tilewright.codesign.exact_store import (
     Damaged,
     PartDone,
-    Planned,
+    PlannedMachines,
     Truth,
     build_truth,
     read_truth,
 )
+from tilewright.codesign.pareto import hypervolume
 
 GRID = TruthOptions(
     ("resnet18", "alexnet"),
@@ -79,17 +79,17 @@ def made(out: Path, options: TruthOptions, bare: bool) -> Truth:
     say = Progress()
     if bare:
         return build_truth(out, options, listen=say)
-    from services.embedded import embedded
+    from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
-        from flows.truth import truth_flow
+        from tilewright.flows.truth import truth_flow
 
         return truth_flow(say)(options, str(out))
 
 
 def _prepare() -> None:
     """While the server starts."""
-    import flows.truth  # noqa: F401
+    import tilewright.flows.truth  # noqa: F401
 
 
 class Progress:
@@ -98,10 +98,10 @@ class Progress:
     def __init__(self) -> None:
         self.begin, self.done, self.machines = time.perf_counter(), 0, 0
 
-    def __call__(self, event: Planned | PartDone | Damaged) -> None:
+    def __call__(self, event: PlannedMachines | PartDone | Damaged) -> None:
         if isinstance(event, Damaged):
             print(f"{event.path} is made anew: {event.reason}", flush=True)
-        elif isinstance(event, Planned):
+        elif isinstance(event, PlannedMachines):
             self.machines, self.done = event.machines, event.kept
             print(f"{event.machines} machines, {event.kept} of them solved before", flush=True)
         else:

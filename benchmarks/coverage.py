@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-import networks
-from networks.accelerator import Accelerator
-from networks.report import ModelReport
-from reports.figures import milliseconds
-from targets import make_target
-from targets.files import write_atomically
+from tilewright import networks
+from tilewright.core.files import write_atomically
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.report import ModelReport
+from tilewright.reports.number_format import milliseconds
+from tilewright.targets import make_target
 
 TARGET = "vta-pynq"
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import metaschedule
-from models import make_explorer
-from search.loop import tune
-from targets.base import Lowered, Ragged, Target
-from targets.cpu.spec import CpuSpec
-from targets.features import Features
-from targets.registry import make_target
-from targets.workload import Workload, parse_workload
+from tilewright.models import make_explorer
+from tilewright.search.api import tune
+from tilewright.targets.base import Lowered, Ragged, Target
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.features import Features
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, parse_workload
 
 _RELU6 = "bias, relu, min 6"
 LAYERS: Mapping[str, tuple[str, str]] = {
@@ -158,13 +158,13 @@ def again(target: Target, workload: Workload, best: Sequence[Lowered]) -> list[f
 def network(target: Target, name: str, trials: int, *, rival: bool) -> dict[str, Any]:
     """A whole network, batch 1, by each engine in turns, a process each: medians of rounds of
     medians. `rival` builds one of MetaSchedule's kernels, too, of as many trials a layer."""
-    from tuning.build_options import BuildOptions
-    from tuning.building import build_artefact
+    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.tuning.build_options import BuildOptions
 
     threads = CpuSpec.parse(target.name.partition(":")[2]).threads
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder) / "tilewright"
-        build_artefact(BuildOptions(model=name, out=ours, target=target.name, trials=trials))
+        build_artifact(BuildOptions(model=name, out=ours, target=target.name, trials=trials))
         engines = {"tilewright": ("tilewright", str(ours)), "onnxruntime": ("onnxruntime", name)}
         if rival and trials:
             theirs = Path(folder) / "metaschedule"

@@ -21,11 +21,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from networks.cpu_costs import SECONDS, Kind
-from networks.network import Network
-from networks.onnx_source import OnnxSource
-from targets.unfold import Unfold
-from targets.workload import parse_workload
+from tilewright.networks.cpu_costs import SECONDS, Kind
+from tilewright.networks.network import Network
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.workload import parse_workload
 
 RUNS = 7
 OPSET = 20

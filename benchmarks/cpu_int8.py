@@ -14,10 +14,10 @@ import argparse
 import numpy as np
 
 from benchmarks.cpu import LAYERS
-from targets.base import Target
-from targets.capabilities import Baseline, capability
-from targets.registry import make_target
-from targets.workload import Workload, parse_workload
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Baseline, capability
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, parse_workload
 
 ROUNDS = 3
 REQUANTISE = "bias, >> 8, min 127, max 0"

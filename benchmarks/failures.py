@@ -15,9 +15,9 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from targets import Lowered, Measurements, make_target
-from targets.vta.target import VtaTarget
-from targets.workload import Workload
+from tilewright.targets import Lowered, Measurements, make_target
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
 
 BATCH = 1024
 

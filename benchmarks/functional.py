@@ -25,18 +25,18 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.vta.baseline import baseline_of
-from targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
-from targets.vta.functional.order import QUEUES_OF_FLAGS
-from targets.vta.functional.vector import LANES, TILE, gemm_tile
-from targets.vta.isa import layout_of
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.tensors import random_tensors
-from targets.vta.numba_arguments import as_record
-from targets.vta.program import Program
-from targets.vta.spec import VtaSpec
-from targets.vta.verify import program_with_data
-from targets.workload import Workload
+from tilewright.targets.vta.baseline import baseline_of
+from tilewright.targets.vta.functional import FUNCTIONAL, allocate, clear, outcome, rules_of, run
+from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS
+from tilewright.targets.vta.functional.vector import LANES, TILE, gemm_tile
+from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.program import Program
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.verify import program_with_data
+from tilewright.targets.workload import Workload
 
 
 def conv(channels: int, size: int, out: int, kernel: int, stride: int = 1) -> Workload:

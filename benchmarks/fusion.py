@@ -37,16 +37,16 @@ from benchmarks.fusion_figures import summary
 from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
 from benchmarks.fusion_training import made
-from fusion.evaluator import Evaluator
-from fusion.figures import Figures
-from fusion.learned.contract import GraphModel
-from fusion.learned.examples import Examples
-from fusion.learned.search import Plan, learned_search
-from fusion.method import Objective, search
-from fusion.methods.programming import Programming
-from fusion.problem import Labelling, Problem
-from fusion.tables import Tables
-from targets.files import write_atomically
+from tilewright.core.files import write_atomically
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.graph_tensors import Tables
+from tilewright.fusion.layer_features import Figures
+from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.examples import Examples
+from tilewright.fusion.learned.search import SearchPlan, learned_search
+from tilewright.fusion.methods.segment_dp import Programming
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.fusion.registry import Objective, search
 
 TRAINING = ("digits_cnn", "resnet18")
 QUICK = ("digits_cnn", "resnet18")
@@ -120,7 +120,7 @@ def _pair(
         "decisions": len(problem), "segments": [len(each) for each in problem.segments],
         "cycles": {name: each.cycles for name, each in costs.items()},
         "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
-        "bound": least_bound(problem), "method": Plan.method, "learned": {}, "methods": {},
+        "bound": least_bound(problem), "method": SearchPlan.method, "learned": {}, "methods": {},
         "searches": {},
     }  # fmt: skip
     starts = [labels[name] for name in ("none", "all", "greedy")]
@@ -129,7 +129,7 @@ def _pair(
     for kind in MODELS:
         found, row["learned"][kind] = _learned(given, backing, models, kind, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
-    for method in (each for each in ASKING if each != Plan.method):
+    for method in (each for each in ASKING if each != SearchPlan.method):
         found, row["methods"][method] = _by_method(given, backing, models, method, starts)
         best = min((best, found), key=lambda each: backing(each).cost)
     row["cycles"]["learned"] = row["learned"]["trees"]["cycles"]
@@ -164,7 +164,7 @@ def _learned(
     error = _error(model, backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
-    found = learned_search(problem, counted, model, policy, starts, rng, Plan())
+    found = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
     steps = [each.cycles for each in counted.known()]
     return found, {
         "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
@@ -183,7 +183,7 @@ def _by_method(
     counted = Counted(backing)
     begin = time.perf_counter()
     rng = np.random.default_rng([given.seed, 1])
-    plan = Plan(method=method)
+    plan = SearchPlan(method=method)
     found = learned_search(backing.problem, counted, model, policy, starts, rng, plan)
     return found, {
         "cycles": backing(found).cycles, "evaluations": counted.count,
@@ -249,7 +249,7 @@ def _truths(
         counted = Counted(backing, part)
         starts = [part.none, part.all, part.greedy]
         rng = np.random.default_rng([given.seed, 3])
-        found = learned_search(part, counted, *models.of("trees"), starts, rng, Plan())
+        found = learned_search(part, counted, *models.of("trees"), starts, rng, SearchPlan())
         yield {
             "part": name, "decisions": len(part), "least": objective.least,
             "most": max(objective.asked.values()), "evaluations": counted.count,
@@ -258,7 +258,7 @@ def _truths(
         }  # fmt: skip
 
 
-def _parts(problem: Problem, best: Labelling) -> dict[str, list[int]]:
+def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
     """Places of the network as a whole; or of the first, the middle and the last segments that make
     up so many decisions, and of those where the best labelling does not fuse everything."""
     layers = max(len(problem.labelled(problem.all).layers), 1)

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fusion.drawn import rows_read
-from fusion.problem import Problem
-from networks import load
-from networks.accelerator import Accelerator
-from networks.fusion.edges import read_by
-from networks.integer.graph import IntegerGraph
-from targets.vta.board.stream_bound import Needs, stream_bound
-from targets.vta.bounds import bounds, shifted_residuals
-from targets.vta.lowering.geometry import geometry_of
-from targets.vta.spec import VtaSpec
+from tilewright.fusion.problem import FusionProblem
+from tilewright.fusion.report_rows import rows_read
+from tilewright.networks import load
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.fusion.tensor_graph import read_by
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.targets.vta.board.stream_bound import Needs, stream_bound
+from tilewright.targets.vta.bounds import bounds, shifted_residuals
+from tilewright.targets.vta.lowering.geometry import geometry_of
+from tilewright.targets.vta.spec import VtaSpec
 
 EARLIEST = 1 << 60
 """Cycles in which all of a layer's first weights can be loaded."""
@@ -32,7 +32,7 @@ class Recomputed(NamedTuple):
     gain: int
 
 
-def recomputed(problem: Problem, spec: VtaSpec) -> Recomputed:
+def recomputed(problem: FusionProblem, spec: VtaSpec) -> Recomputed:
     """Of a cheap producer computed anew in the accumulators of a layer that adds its result, which
     has to be stored all the same, for its other readers. Saved are the residual's load and the
     products by the identity; added what the producer reads and multiplies."""
@@ -96,7 +96,7 @@ def _anywhere(layers: Sequence[Needs], movable: Sequence[bool]) -> int:
     return total
 
 
-def border(network: str, problem: Problem) -> float:
+def border(network: str, problem: FusionProblem) -> float:
     """Seconds that the CPU takes for what stays there, by the estimates of `tilewright inspect`."""
     report = load(network).report_on(Accelerator.of(problem.target, "full"))
     return sum(row.cpu_seconds for row in report.operators if row.status == "cpu")

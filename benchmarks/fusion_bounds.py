@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 from benchmarks.fusion_beyond import border, order_gain, recomputed
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, problem_of
-from fusion.problem import Labelling, Problem
-from targets.base import Target
-from targets.capabilities import capability
-from targets.vta.board.stream_bound import Needs, needs, stream_bound
-from targets.vta.target import VtaTarget
-from targets.workload import Workload
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import capability
+from tilewright.targets.vta.board.stream_bound import Needs, needs, stream_bound
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
 
 MOST = 12
 """Decisions of a segment whose labels are gone through."""
@@ -45,7 +45,7 @@ def main() -> None:
             print(_shown(network, problem_of(network, target)), flush=True)
 
 
-def _shown(network: str, problem: Problem) -> str:
+def _shown(network: str, problem: FusionProblem) -> str:
     """A network on a target, in four lines."""
     needed = Needed(problem.target)
     least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
@@ -109,7 +109,7 @@ class Needed:
         return m.wgt_built * m.wgt_bytes // m.bus_bytes + 1
 
 
-def bound(problem: Problem, labels: Labelling, needed: Needed | None = None) -> int:
+def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = None) -> int:
     """Cycles that a labelled network's streams take at least."""
     needed = needed or Needed(problem.target)
     workloads, begin, total = problem.workloads(labels), 0, 0
@@ -119,7 +119,7 @@ def bound(problem: Problem, labels: Labelling, needed: Needed | None = None) -> 
     return total
 
 
-def least_bound(problem: Problem, needed: Needed | None = None) -> int:
+def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
     """Cycles that every labelled network takes at least. Raises `ValueError` for a segment with
     more than 12 decisions."""
     needed = needed or Needed(problem.target)
@@ -131,7 +131,7 @@ def least_bound(problem: Problem, needed: Needed | None = None) -> int:
     return max(free, waiting)
 
 
-def stretches(problem: Problem, needed: Needed) -> list[Stretch]:
+def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
     """The network cut wherever no segment's layers are on both sides, in order."""
     base = problem.workloads(problem.tvm)
     spans = _spans(problem)
@@ -151,7 +151,7 @@ def stretches(problem: Problem, needed: Needed) -> list[Stretch]:
     return found
 
 
-def changes(problem: Problem, places: Sequence[int], needed: Needed) -> Sums:
+def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
     """The least that any labels of a segment add to either sum, beside the network with nothing but
     its activations fused; negative where they take away."""
     if len(places) > MOST:
@@ -174,7 +174,7 @@ def added(several: Sequence[Sums]) -> Sums:
     return Sums(sum(each.least for each in several), sum(each.read for each in several))
 
 
-def _spans(problem: Problem) -> list[tuple[int, int]]:
+def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
     """The first and the last layer, in the network with activations fused alone, that a segment's
     labels change."""
     place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
@@ -185,7 +185,7 @@ def _spans(problem: Problem) -> list[tuple[int, int]]:
     return found
 
 
-def _begins(problem: Problem) -> set[int]:
+def _begins(problem: FusionProblem) -> set[int]:
     """The layers, likewise, before which the CPU works: with them a stream begins."""
     sizes = [len(run) for run in problem.graph.segments()]
     return {sum(sizes[:k]) for k in range(len(sizes))}

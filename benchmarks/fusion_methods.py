@@ -21,8 +21,8 @@ from benchmarks.fusion_models import Trained
 from benchmarks.fusion_pairs import NETWORKS, TARGETS, Counted, pair
 from benchmarks.fusion_training import NETWORKS as TRAINING
 from benchmarks.fusion_training import TRIALS, made
-from fusion.evaluator import Evaluator
-from fusion.learned.search import Plan, learned_search
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.learned.search import SearchPlan, learned_search
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def compared(backing: Evaluator, models: Trained, method: str, seeds: int) -> li
     for seed in range(seeds):
         counted = Counted(backing)
         rng = np.random.default_rng([seed, 4])
-        plan = Plan(method=method)
+        plan = SearchPlan(method=method)
         labels = learned_search(problem, counted, *models.of("trees"), starts, rng, plan)
         found.append((backing(labels).cycles, counted.count))
     return found

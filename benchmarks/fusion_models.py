@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.fusion_training import trained
-from fusion.learned.contract import GraphModel
-from fusion.learned.examples import Examples, graphs_of
-from fusion.learned.policy import Policy
-from fusion.learned.trees import Trees
+from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.examples import Examples, graphs_of
+from tilewright.fusion.learned.policy import Policy
+from tilewright.fusion.learned.trees import Trees
 
 
 class Trained:
@@ -43,6 +43,6 @@ def _made(kind: str) -> GraphModel:
     """One that has learned nothing."""
     if kind == "trees":
         return Trees()
-    from fusion.learned.graph_network import GraphNetwork
+    from tilewright.fusion.learned.graph_network import GraphNetwork
 
     return GraphNetwork()

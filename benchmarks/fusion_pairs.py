@@ -10,25 +10,25 @@ from pathlib import Path
 
 import numpy as np
 
-from fusion.evaluator import Evaluation, Evaluator
-from fusion.figures import Figures
-from fusion.learned.examples import Examples
-from fusion.problem import Labelling, Problem
-from fusion.schedules import Schedules
-from fusion.segments import groups_of, segments_of
-from fusion.tables import Tables
-from fusion.units import unit_features, units_of, with_unit
-from networks.integer.graph import IntegerGraph
-from targets.base import Target
-from targets.built import Pick
-from targets.capabilities import blocks_of
-from targets.features import Features
-from targets.files import write_atomically
-from targets.registry import make_target
-from targets.workload import Workload, parse_workload
-from tuning.build_options import BuildOptions
-from tuning.building import integer_network
-from tuning.picks import tuned_picks
+from tilewright.core.files import write_atomically
+from tilewright.fusion.decision_groups import unit_features, units_of, with_unit
+from tilewright.fusion.evaluator import Evaluation, Evaluator
+from tilewright.fusion.graph_tensors import Tables
+from tilewright.fusion.independent_groups import groups_of, segments_of
+from tilewright.fusion.layer_features import Figures
+from tilewright.fusion.learned.examples import Examples
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.fusion.schedules import FusionSchedules
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.features import Features
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
 TARGETS = ("vta-pynq", "large", "huge")
@@ -38,7 +38,7 @@ DRAWN = 24
 """Labellings drawn for examples, beside those that have a name."""
 
 
-class KeptSchedules(Schedules):
+class KeptSchedules(FusionSchedules):
     """Schedules of one target, tuned with so many trials each and kept in a file."""
 
     def __init__(self, target: Target, trials: int, folder: Path) -> None:
@@ -69,10 +69,10 @@ class KeptSchedules(Schedules):
         return found
 
 
-class Part(Problem):
+class Part(FusionProblem):
     """Some decisions of a network, at these places, with all others labelled as `held`."""
 
-    def __init__(self, whole: Problem, places: Sequence[int], held: Labelling) -> None:
+    def __init__(self, whole: FusionProblem, places: Sequence[int], held: Labelling) -> None:
         super().__init__(whole.graph, whole.target)
         self.whole, self.places, self.held = whole, tuple(places), held
         self.offered = tuple(whole.offered[place] for place in places)
@@ -103,12 +103,12 @@ class Counted(Evaluator):
         return replace(self.backing(whole), labels=labels)
 
 
-def problem_of(network: str, target_name: str) -> Problem:
+def problem_of(network: str, target_name: str) -> FusionProblem:
     """What may be fused in a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(network, Path(), target=target_name)
     graph = integer_network(options, target, apart=True).graph
-    return Problem(graph, target)
+    return FusionProblem(graph, target)
 
 
 def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
@@ -117,7 +117,7 @@ def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator
     return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
 
 
-def named(problem: Problem) -> dict[str, Labelling]:
+def named(problem: FusionProblem) -> dict[str, Labelling]:
     """The labellings that have a name."""
     return {
         "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,

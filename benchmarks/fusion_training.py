@@ -14,17 +14,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.fusion_pairs import examples_of, pair
-from fusion.learned.contract import GraphModel
-from fusion.learned.examples import (
+from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.examples import (
     Examples,
     graphs_of,
     read_examples,
     units_of_all,
     write_examples,
 )
-from fusion.learned.policy import Policy
-from fusion.learned.shipped import FOLDER, MODEL, POLICY
-from fusion.learned.trees import Trees
+from tilewright.fusion.learned.policy import Policy
+from tilewright.fusion.learned.pretrained import FOLDER, MODEL, POLICY
+from tilewright.fusion.learned.trees import Trees
 
 NETWORKS = ("digits_cnn", "resnet18", "mobilenet_v2", "resnet50", "vit_tiny", "inception_v3")
 TARGETS = ("vta-pynq", "large", "huge")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from targets.workload import Workload, parse_workload
+from tilewright.targets.workload import Workload, parse_workload
 
 _SHAPES = (
     # name, count, (h = w, c), o, kernel, stride, pad

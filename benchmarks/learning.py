@@ -22,13 +22,13 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from models import LEARNERS, make_explorer
-from search import Problem, Session, problem_of, setting_of
-from search.learning import VetoModel
-from targets import make_target
-from targets.features import Features
-from targets.oracle import oracle_table, replayed
-from targets.table import Table as Oracle
+from tilewright.models import LEARNERS, make_explorer
+from tilewright.search import Problem, Session, problem_of, setting_of
+from tilewright.search.cost_model_protocols import VetoModel
+from tilewright.targets import make_target
+from tilewright.targets.features import Features
+from tilewright.targets.ground_truth import oracle_table, replayed
+from tilewright.targets.measurement_table import MeasurementTable as Oracle
 
 HELD_OUT = 2000
 FASTEST = 0.01

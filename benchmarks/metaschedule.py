@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Lowered, Measurements, Ragged, Target
-from targets.built import Pick
-from targets.cpu.compile import FUNCTION, llvm_target
-from targets.cpu.kernels.known import kernel_for
-from targets.cpu.pipeline import lowering
-from targets.cpu.spec import CpuSpec
-from targets.cpu.target import CpuTarget
-from targets.features import Features
-from targets.kernels import KernelCode
-from targets.workload import Workload
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Target
+from tilewright.targets.cpu.compile import FUNCTION, llvm_target
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.features import Features
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import Workload
 
 BUILD_SECONDS = 60.0
 TRIALS_A_ROUND = 64  # MetaSchedule's own default
@@ -139,9 +139,9 @@ def tune(
 def build_network(target: Target, network: str, out: Path, trials: int) -> None:
     """As `tilewright build`, with MetaSchedule's kernels in the place of ours, of so many
     measurements a workload."""
-    import networks
-    from networks.artefact.compiled import build as build_folder
-    from networks.compiled.layers import kernel_layers
+    from tilewright import networks
+    from tilewright.networks.artifact.compiled import build as build_folder
+    from tilewright.networks.compiled.layers import kernel_layers
 
     spec = CpuSpec.parse(target.name.partition(":")[2])
     loaded = networks.load(network)

@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-import networks
 from benchmarks.onnx_models import ModelCase, numbers
-from networks.network import Network
-from targets.errors import TilewrightError
-from targets.files import as_text
-from targets.rpc_process import Header, arguments, serve
+from tilewright import networks
+from tilewright.core.child_process import Header, arguments, serve
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_text
+from tilewright.networks.network import Network
 
 Verdict = Literal["right", "loads", "refused", "false"]
 

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.model_answers import Answer, Verdict
 from benchmarks.onnx_models import KINDS, ModelCase, cases
-from targets.rpc_process import Limits, RpcFailed, RpcProcess, RpcTimeout
+from tilewright.core.child_process import Limits, RpcFailed, RpcProcess, RpcTimeout
 
 MEMORY_BYTES = 12 << 30
 MEANINGS: dict[Verdict, str] = {

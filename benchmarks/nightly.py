@@ -26,11 +26,11 @@ def now():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return time.perf_counter(), used.ru_utime + used.ru_stime
 
-from services.embedded import embedded
+from tilewright.services.local_services import embedded
 with embedded():
     begin = now()
-    from flows.nightly import tune_network
-    from tuning.options import parse_options
+    from tilewright.flows.nightly import tune_network
+    from tilewright.tuning.options import parse_options
     loaded = now()
     options = parse_options(model=sys.argv[1], trials=int(sys.argv[2]), out="out")
     state = tune_network(options, return_state=True)

@@ -27,19 +27,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from models import make_explorer
-from models.learners import LEARNERS
-from search import Session, setting_of
-from search.fresh import Fresh
-from search.noise import figure_variance
-from search.run_records import TRIAL
-from search.stages import trial_at
-from targets import make_target
-from targets.base import Configs, Lowered, Measurements, Ragged, Space
-from targets.capabilities import Enumerates, Latency, capability
-from targets.workload import Workload
-from tuning.afresh import choose_afresh
-from tuning.outcome import Schedule
+from tilewright.models import make_explorer
+from tilewright.models.model_registry import LEARNERS
+from tilewright.search import Session, setting_of
+from tilewright.search.noise import figure_variance
+from tilewright.search.round_steps import trial_at
+from tilewright.search.run_ledger import TRIAL
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets import make_target
+from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
+from tilewright.targets.capabilities import Enumerates, Latency, capability
+from tilewright.targets.workload import Workload
+from tilewright.tuning.final_validation import choose_afresh
+from tilewright.tuning.results import Schedule
 
 LAYERS = ("C2", "C4", "C8", "C10")
 REPEATS, LEADERS = 5, 5
@@ -117,11 +117,15 @@ def picks(tuner: str, layer: str, level: str, arm: str, seed: int, trials: int) 
         lowered = target.lower(workload, np.array([config], np.int32))
         return float(target.machine.measure(lowered).seconds[0])
 
-    def bench(block: int, contenders: Sequence[Schedule], turns: int) -> list[Fresh]:
+    def bench(
+        block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[ValidationMeasurement]:
         configs = np.array([each.config for each in contenders], np.int32)
         batches = [target.measure(target.lower(workload, configs)) for _ in range(turns)]
         return [
-            Fresh(block, turn, slot, TRIAL, each.config, trial_at(measured, slot), 0.0)
+            ValidationMeasurement(
+                block, turn, slot, TRIAL, each.config, trial_at(measured, slot), 0.0
+            )
             for turn, measured in enumerate(batches)
             for slot, each in enumerate(contenders)
         ]

@@ -65,7 +65,7 @@ def left(code):  # a command ends so, for nothing of it is to run on
     leave(code)
 
 os._exit = left
-from cli import command
+from tilewright.cli import command
 try:
     command()
 finally:

@@ -21,17 +21,17 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from networks.integer import library
-from networks.integer.calibrated import calibrated
-from networks.integer.extraction import integer_graph
-from networks.integer.graph import IntegerGraph
-from networks.integer.reference import layer_reference, run
-from networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
-from networks.quantise.quantise import calibration_inputs
-from networks.quantise.session import runs
-from targets.capabilities import Blocks
-from targets.host_numbers import to_int8
-from targets.layer import ChannelSlice, channel_axis
+from tilewright.networks.integer import library
+from tilewright.networks.integer.calibrated import calibrated
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import layer_reference, run
+from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
+from tilewright.networks.quantise.quantise import calibration_inputs
+from tilewright.networks.quantise.session import runs
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.host_numbers import to_int8
+from tilewright.targets.layer import ChannelSlice, channel_axis
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]

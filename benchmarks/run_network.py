@@ -2,7 +2,7 @@
 
     python -m benchmarks.run_network [resnet18 mobilenet_v1 …] [--target vta-pynq] [--trials 0]
 
-Each network is built as `tilewright build` does (`--artefacts DIR` keeps the folders, and takes
+Each network is built as `tilewright build` does (`--artifacts DIR` keeps the folders, and takes
 those that are there), then loaded and run in a process of its own, so that its memory is that of
 running alone. "load" is reading the folder, with all digests compared; "first" the first image,
 "warm" the best of five more; "peak" the largest resident size of the process; "GMAC/s" the
@@ -23,21 +23,21 @@ MEASURED = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from networks.artefact import load
+from tilewright.networks.artifact import load
 begin = time.perf_counter()
-artefact = load(Path(sys.argv[1]))
+artifact = load(Path(sys.argv[1]))
 loaded = time.perf_counter() - begin
 random = np.random.default_rng(0)
 arrays = {
     value.name: random.standard_normal(value.shape).astype(value.dtype)
     if value.dtype.startswith("float")
     else random.integers(0, 100, value.shape).astype(value.dtype)
-    for value in artefact.inputs
+    for value in artifact.inputs
 }
 seconds = []
 for _ in range(6):
     begin = time.perf_counter()
-    artefact.infer(arrays)
+    artifact.infer(arrays)
     seconds.append(time.perf_counter() - begin)
 # getrusage tells of the process that started this one as well.
 status = Path("/proc/self/status").read_text().splitlines()
@@ -52,12 +52,12 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=["resnet18", "mobilenet_v1", "digits_cnn"])
     parser.add_argument("--target", default="vta-pynq")
     parser.add_argument("--trials", type=int, default=0)
-    parser.add_argument("--artefacts", type=Path)
+    parser.add_argument("--artifacts", type=Path)
     options = parser.parse_args()
     head = ("network", "load s", "first s", "warm s", "GMAC/s", "peak MiB", "stream", "layers")
     print(f"{head[0]:14}" + "".join(f"{name:>11}" for name in head[1:]))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.artefacts or Path(temporary)
+        folder = options.artifacts or Path(temporary)
         for network in options.networks:
             print(row(network, folder / network, options.target, options.trials), flush=True)
 
@@ -65,10 +65,10 @@ def main() -> None:
 def row(network: str, folder: Path, target: str, trials: int) -> str:
     """One network's line of the table."""
     if not (folder / "manifest.json").exists():
-        from tuning.build_options import BuildOptions
-        from tuning.building import build_artefact
+        from tilewright.tuning.build_artifact import build_artifact
+        from tilewright.tuning.build_options import BuildOptions
 
-        build_artefact(BuildOptions(model=network, out=folder, target=target, trials=trials))
+        build_artifact(BuildOptions(model=network, out=folder, target=target, trials=trials))
     manifest = json.loads((folder / "manifest.json").read_text())
     done = subprocess.run(
         [sys.executable, "-P", "-c", MEASURED, str(folder)],

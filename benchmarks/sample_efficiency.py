@@ -27,12 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from cli.views.comparison import comparing, standings_table
-from evaluation.compare.comparison import run_comparison
-from evaluation.compare.plan import GOAL, parse_tuner_configs, plan
-from evaluation.compare.standings import RESAMPLES, Floats, Results
-from evaluation.compare.test_bed import OracleTestBed, TestBed, recorded_test_bed
-from reports.compare.report import write_report
+from tilewright.cli.views.comparison import comparing, standings_table
+from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, TestBed, recorded_test_bed
+from tilewright.evaluation.compare.comparison import run_comparison
+from tilewright.evaluation.compare.leaderboard import RESAMPLES, Floats, Results
+from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
+from tilewright.reports.compare.report import write_report
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tvm-vta"
 TUNERS = (

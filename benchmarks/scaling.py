@@ -39,17 +39,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from models import make_explorer
-from search import tune
-from targets import make_target
-from targets.base import Configs, Target
-from targets.cluster.connection import connect
-from targets.cluster.target import ClusterTarget, recipe_of
-from targets.faulty import FaultyTarget
-from targets.files import Json, write_atomically
-from targets.rpc_process import plain
-from targets.worker import write_programs
-from targets.workload import Workload, parse_workload
+from tilewright.core.child_process import plain
+from tilewright.core.files import Json, write_atomically
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.targets import make_target
+from tilewright.targets.base import Configs, Target
+from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.target import ClusterTarget, recipe_of
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.worker import write_programs
+from tilewright.targets.workload import Workload, parse_workload
 
 ROOT = Path(__file__).parents[1]
 CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
@@ -189,8 +189,10 @@ def waiting(processes: Processes, count: int, seconds: float, rows: int) -> Thro
     }  # fmt: skip
     here = FaultyTarget(dict.fromkeys(flats, "late"), seconds)
     recipe: dict[str, Json] = {
-        "factory": "targets.faulty:make_target", "arguments": arguments, "isolate": 0
-    }  # fmt: skip
+        "factory": "tilewright.targets.fault_injection:make_target",
+        "arguments": arguments,
+        "isolate": 0,
+    }
     away = ClusterTarget(here, recipe, processes.address)
     configs = space.unravel(np.arange(rows))
     lowered = here.lower(CONV, configs)

@@ -21,11 +21,11 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.layers import RESNET18
-from targets import make_target
-from targets.vta.bounds import bounds
-from targets.vta.measure import time_rows
-from targets.vta.target import VtaTarget
-from targets.workload import Workload
+from tilewright.targets import make_target
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.measure import time_rows
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
 
 
 def vta_target(name: str, space: str = "") -> VtaTarget:

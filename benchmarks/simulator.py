@@ -27,14 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.layers import RESNET18
-from targets import make_target
-from targets.base import Space
-from targets.vta.lowering.batch import Lowering
-from targets.vta.measure import time_rows
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.vta.timing import simulate_batch
-from targets.workload import Workload, parse_workload
+from tilewright.targets import make_target
+from tilewright.targets.base import Space
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.measure import time_rows
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.timing import simulate_batch
+from tilewright.targets.workload import Workload, parse_workload
 
 SLOT_KNOBS = 5
 """Knobs of the extended space before those of slots: tile and order."""

@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from cli.views.comparison import comparing
-from evaluation.compare.comparison import run_comparison
-from evaluation.compare.plan import parse_tuner_configs, plan
-from evaluation.compare.standings import Results
-from evaluation.compare.test_bed import OracleTestBed, named
-from targets import make_target
-from targets.errors import WorkloadError
-from targets.files import write_atomically
-from targets.vta.spec import VtaSpec
-from targets.workload import Workload, parse_workload
+from tilewright.cli.views.comparison import comparing
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.compare.benchmark_suite import OracleTestBed, named
+from tilewright.evaluation.compare.comparison import run_comparison
+from tilewright.evaluation.compare.leaderboard import Results
+from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+from tilewright.targets import make_target
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 TUNERS = "default,default-blind,random"
 JUDGED, FLOOR = "default", "random"

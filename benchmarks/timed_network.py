@@ -1,7 +1,7 @@
 """Times inferences of one network by one engine, alone in its process; `benchmarks.cpu` lets the
 engines take turns.
 
-    python -m benchmarks.timed_network tilewright ARTEFACT
+    python -m benchmarks.timed_network tilewright ARTIFACT
     python -m benchmarks.timed_network onnxruntime NETWORK --threads 2
     python -m benchmarks.timed_network untuned NETWORK --threads 2
 
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from targets.cpu.compile import llvm_target
-from targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.compile import llvm_target
+from tilewright.targets.cpu.spec import CpuSpec
 
 WARM_UP_SECONDS, SECONDS, LEAST = 0.5, 2.0, 3
 
@@ -50,22 +50,22 @@ def timed(infer: Callable[[], object], seconds: float) -> list[float]:
 
 def tilewright(folder: str, threads: int) -> Callable[[], object]:
     """A library that `tilewright build` made; its target says how many threads."""
-    from networks.artefact import load
+    from tilewright.networks.artifact import load
 
-    artefact = load(Path(folder))
+    artifact = load(Path(folder))
     rng = np.random.default_rng(0)
     arrays = {
         value.name: rng.standard_normal(value.shape).astype(value.dtype)
-        for value in artefact.inputs
+        for value in artifact.inputs
     }
-    return lambda: artefact.infer(arrays)
+    return lambda: artifact.infer(arrays)
 
 
 def onnxruntime(network: str, threads: int) -> Callable[[], object]:
     """What a user of onnxruntime gets: all its optimisations, and so many threads."""
     import onnxruntime
 
-    from networks.quantise.prepare import model_with_weights
+    from tilewright.networks.quantise.prepare import model_with_weights
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -84,7 +84,7 @@ def untuned(network: str, threads: int) -> Callable[[], object]:
     import tvm
     from tvm import relax
 
-    import networks
+    from tilewright import networks
 
     whole = networks.load(network).whole
     target = llvm_target(CpuSpec.parse(f"threads={threads}"))

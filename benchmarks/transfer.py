@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks import transfer_accuracy, transfer_tuning, transfer_wrong
 from benchmarks.transfer_rows import Found
-from evaluation.datasets.build import build
-from evaluation.datasets.folder import digest_of, read_table
-from evaluation.datasets.plan import BuildOptions
-from evaluation.datasets.training import fit, judge, keep, parse_training
+from tilewright.evaluation.datasets.build import build
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.training import fit, judge, keep, parse_training
 
 PARTS = {
     "tuning": transfer_tuning, "wrong": transfer_wrong, "accuracy": transfer_accuracy,
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _dataset(folder: Path, rows: int) -> Path:
     path = folder / f"dataset-{rows}"
-    build(path, BuildOptions(rows, 0))  # what is there already is not made again
+    build(path, DatasetOptions(rows, 0))  # what is there already is not made again
     return path
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.datasets.folder import digest_of, read_table
-from evaluation.datasets.prune import pruned
-from evaluation.datasets.splits import split
-from evaluation.datasets.training import figures
-from models.transfer.kinds import make_model
-from models.transfer.table import Table
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.prune import pruned
+from tilewright.evaluation.datasets.splits import split
+from tilewright.evaluation.datasets.training import figures
+from tilewright.models.transfer.registry import make_model
+from tilewright.models.transfer.training_table import TrainingTable
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
@@ -26,7 +26,7 @@ SPLITS = ("by_target", "by_task", "within_task")
 def measure(options: argparse.Namespace, found: Found) -> None:
     """Every kind and split; by_target of fewer rows, and of pruned ones."""
     kinds = options.kinds or (("xgboost", "mlp") if options.quick else KINDS)
-    whole: Table | None = None
+    whole: TrainingTable | None = None
     for kind in kinds:
         for by in SPLITS[:1] if options.quick else SPLITS:
             for share, prune in [(1.0, False), (0.1, False), (0.01, False), (1.0, True)]:
@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace, found: Found) -> None:
 
 
 def _judged(
-    whole: Table, kind: str, by: Any, share: float, prune: bool, options: argparse.Namespace
+    whole: TrainingTable, kind: str, by: Any, share: float, prune: bool, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Figures of a model of a part of the rows, on the same rows whatever the part."""
     train, test = split(whole, by, 0)

@@ -22,22 +22,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cpu import again, workload_of
-from evaluation.datasets.about import read_about
-from evaluation.datasets.build import build
-from evaluation.datasets.folder import digest_of, read_table
-from evaluation.datasets.plan import BuildOptions
-from models import make_explorer
-from models.transfer.kinds import load_model, make_model
-from models.transfer.model import Transferred
-from models.transfer.prior import prior_from
-from search import Session
-from search.performers import Setting
-from search.stages import problem_of
-from targets.base import Configs, Target
-from targets.cpu.spec import LANES, this_machine
-from targets.files import write_atomically
-from targets.registry import make_target
-from targets.workload import Workload
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.datasets.build import build
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.models import make_explorer
+from tilewright.models.transfer.model import Transferred
+from tilewright.models.transfer.prior import prior_from
+from tilewright.models.transfer.registry import load_model, make_model
+from tilewright.search import Session
+from tilewright.search.round_steps import problem_of
+from tilewright.search.runner import Setting
+from tilewright.targets.base import Configs, Target
+from tilewright.targets.cpu.spec import LANES, this_machine
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
 
 LAYERS = (
     "resnet18 3x3 128", "mobilenet_v2 1x1 192-64", "mobilenet_v2 dw/2 96", "vit_tiny mlp",
@@ -78,7 +78,7 @@ def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
     lanes = [each for each in LANES if each <= this_machine().lanes]
     names = tuple(f"cpu:threads=1,lanes={each}" for each in lanes)
     dataset = folder / f"dataset-{rows}"
-    build(dataset, BuildOptions(0, rows, targets=names))
+    build(dataset, DatasetOptions(0, rows, targets=names))
     path = folder / f"xgboost-{digest_of(dataset)[:8]}"
     if not path.exists():
         model = make_model("xgboost", 0, {"minutes": 5.0})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from targets.files import write_atomically
+from tilewright.core.files import write_atomically
 
 
 class Found:

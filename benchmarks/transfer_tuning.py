@@ -27,23 +27,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.datasets.about import read_about
-from models import make_explorer
-from models.transfer.kinds import load_model
-from models.transfer.prior import prior_from
-from search import Session
-from search.gain import best_latency
-from search.performers import Setting
-from search.problem import Problem, TransferredPrior
-from search.stages import problem_of
-from targets.errors import TilewrightError
-from targets.registry import make_target
-from targets.workload import Workload
-from tuning.dealing import Rules, Standing, next_round
-from tuning.network import Subgraph, extract_subgraphs, import_model
-from tuning.options import TuningOptions
-from tuning.proof import untuned
-from tuning.study import study_of
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.models import make_explorer
+from tilewright.models.transfer.prior import prior_from
+from tilewright.models.transfer.registry import load_model
+from tilewright.search import Session
+from tilewright.search.expected_gain import best_latency
+from tilewright.search.problem import Problem, TransferredPrior
+from tilewright.search.round_steps import problem_of
+from tilewright.search.runner import Setting
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
+from tilewright.tuning.tuning_task import tuning_task_of
+from tilewright.tuning.verification import untuned
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
@@ -175,7 +175,7 @@ def perform(unit: Unit) -> dict[str, Any]:
     model = load_model(Path(unit.model)) if unit.tuner.warm else None
     asked = (lambda problem: prior_from(model, problem)) if model is not None else None
     sessions = [_session(unit, target, each.workload, asked) for each in layers]
-    rules = Rules(TRIALS, unit.tuner.batch, 0.0)
+    rules = SharingRules(TRIALS, unit.tuner.batch, 0.0)
     at: dict[str, float | None] = {}
     compiled = trials = 0
     paused = time.perf_counter(), time.process_time()
@@ -209,7 +209,7 @@ def perform(unit: Unit) -> dict[str, Any]:
 
 
 def _untuned(unit: Unit, workload: Workload) -> float:
-    study = study_of(TuningOptions(model=unit.network, target=unit.target), workload)
+    study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
     found = untuned(study)
     known = [found.fallback, None if found.default is None else found.default.latency]
     return min((float(each.cycles) for each in known if each is not None), default=np.inf)
@@ -226,7 +226,7 @@ def _session(
 
 
 def _in_turn(
-    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: Rules
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
     """A round of each layer, then the next of each."""
     for done in range(0, rules.trials, rules.batch):
@@ -235,13 +235,13 @@ def _in_turn(
 
 
 def _dealt(
-    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: Rules
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
 ) -> Iterator[tuple[int, int]]:
     """As `tilewright tune --stop-gain 0` deals rounds."""
     exhausted: set[int] = set()
     while True:
         standings = [
-            Standing(each.count, each.macs, session.history, place not in exhausted)
+            TaskState(each.count, each.macs, session.history, place not in exhausted)
             for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
         ]
         found = next_round(standings, rules)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.transfer_tuning import NETWORKS, RESAMPLES, TARGETS, TRIALS, layers_of
-from evaluation.datasets.folder import digest_of, read_table
-from models import make_explorer
-from models.transfer.kinds import load_model, make_model
-from models.transfer.prior import prior_from
-from search import Session
-from search.performers import Setting
-from search.problem import Belief, TransferredPrior
-from search.stages import problem_of
-from targets.base import Configs
-from targets.features import Features
-from targets.registry import make_target
-from targets.workload import Workload
-from tuning.network import Subgraph
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.models import make_explorer
+from tilewright.models.transfer.prior import prior_from
+from tilewright.models.transfer.registry import load_model, make_model
+from tilewright.search import Session
+from tilewright.search.problem import Belief, TransferredPrior
+from tilewright.search.round_steps import problem_of
+from tilewright.search.runner import Setting
+from tilewright.targets.base import Configs
+from tilewright.targets.features import Features
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+from tilewright.tuning.network import Subgraph
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found

@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layers import OTHERS, RESNET18
-from cli.views.comparison import comparing
-from evaluation.compare.comparison import run_comparison
-from evaluation.compare.plan import parse_tuner_configs, plan
-from evaluation.compare.standings import Results
-from evaluation.compare.test_bed import OracleTestBed
-from targets import make_target
-from targets.base import Target
-from targets.capabilities import Estimates, HasCosts, capability
-from targets.replay import ReplayTarget
-from targets.vta.spec import VtaSpec
+from tilewright.cli.views.comparison import comparing
+from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
+from tilewright.evaluation.compare.comparison import run_comparison
+from tilewright.evaluation.compare.leaderboard import Results
+from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+from tilewright.targets import make_target
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Estimates, HasCosts, capability
+from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.vta.spec import VtaSpec
 
 BELIEVED = "vta-pynq"
 MACHINES: dict[str, dict[str, object]] = {

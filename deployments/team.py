@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from services.ports import check_ports
-from services.server_process import LOOPBACK, ServerProcess, start
-from targets.errors import TilewrightError
+from tilewright.core.errors import TilewrightError
+from tilewright.services.ports import check_ports
+from tilewright.services.server_process import LOOPBACK, ServerProcess, start
 
 PASSWORD, LOGIN = "TILEWRIGHT_DATABASE_PASSWORD", "TILEWRIGHT_LOGIN"
 POOL = ROLE = "tilewright"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models import make_explorer
-from search import tune
-from targets import make_target
-from targets.workload import parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.targets import make_target
+from tilewright.targets.workload import parse_workload
 
 target = make_target("vta-pynq")  # or a vta_config.json of yours: see my_vta.json
 layer = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")

@@ -7,20 +7,20 @@ Annotations are not postponed here: Prefect must resolve them when it loads a se
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from codesign import run
-from codesign.options import CodesignOptions
-from codesign.outputs import Outcome
-from codesign.problem import Problem
-from codesign.progress import Listener, ignore
-from flows.forms import confined
-from reports.codesign.page import front_page
-from services.home import use_home
-from tasks.codesign import TrackedSteps, logged
+from tilewright.codesign import run
+from tilewright.codesign.options import CodesignOptions
+from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.codesign.problem import CodesignProblem
+from tilewright.codesign.progress import Listener, ignore
+from tilewright.flows.parameters import confined
+from tilewright.reports.codesign.page import front_page
+from tilewright.services.workspace import use_home
+from tilewright.tasks.codesign import TrackedCodesign, logged
 
 
 def codesign_flow(
-    listen: Listener = ignore, problem: Problem | None = None
-) -> Flow[[CodesignOptions], Outcome]:
+    listen: Listener = ignore, problem: CodesignProblem | None = None
+) -> Flow[[CodesignOptions], CodesignOutcome]:
     """The flow, with somebody who hears what happens, and what is asked if it was read already."""
 
     @flow(
@@ -28,13 +28,13 @@ def codesign_flow(
         flow_run_name="{options.subject} within {options.budget}, {options.method}",
         persist_result=False,
     )
-    def codesign(options: CodesignOptions) -> Outcome:
+    def codesign(options: CodesignOptions) -> CodesignOutcome:
         """Search machines and schedules, prove the front, write the folder, tell MLflow."""
         use_home()
         if (out := confined(str(options.folder))) != options.folder:
             options = options.model_copy(update={"out": str(out)})
         quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-        with quiet, TrackedSteps() as steps:
+        with quiet, TrackedCodesign() as steps:
             return run.run(options, logged(listen), steps, front_page, problem)
 
     return codesign

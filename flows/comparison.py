@@ -7,13 +7,13 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from evaluation.compare.comparison import run_comparison
-from evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
-from evaluation.compare.selection import enumerated
-from flows.forms import CompareForm, confined
-from services.home import use_home
-from tasks.comparison import compare_all, record_all, report_all
-from tuning.folders import check_folder
+from tilewright.evaluation.compare.comparison import run_comparison
+from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
+from tilewright.evaluation.compare.workload_selection import enumerated
+from tilewright.flows.parameters import CompareForm, confined
+from tilewright.services.workspace import use_home
+from tilewright.tasks.comparison import compare_all, record_all, report_all
+from tilewright.tuning.output_dir import check_folder
 
 ORACLES = "oracle"
 """Folder of enumerated spaces, below the home."""

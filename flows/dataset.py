@@ -9,23 +9,23 @@ from pathlib import Path
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from evaluation.datasets.about import About
-from evaluation.datasets.build import Listener, build, ignore
-from evaluation.datasets.plan import BuildOptions
-from flows.forms import DatasetForm, confined
-from services.home import use_home
-from tasks.dataset import TrackedSteps, say_built
-from tuning.folders import check_folder
+from tilewright.evaluation.datasets.build import Listener, build, ignore
+from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.flows.parameters import DatasetForm, confined
+from tilewright.services.workspace import use_home
+from tilewright.tasks.dataset import TrackedDataset, say_built
+from tilewright.tuning.output_dir import check_folder
 
 
-def dataset_flow(listen: Listener = ignore) -> Flow[[BuildOptions, str], About]:
+def dataset_flow(listen: Listener = ignore) -> Flow[[DatasetOptions, str], DatasetMetadata]:
     """The flow, with somebody who hears how far it is."""
 
     @flow(name="build_dataset", flow_run_name="{options.rows} rows to {out}", persist_result=False)
-    def build_dataset(options: BuildOptions, out: str) -> About:
+    def build_dataset(options: DatasetOptions, out: str) -> DatasetMetadata:
         """Build what the folder `out` lacks of a dataset; returns what `dataset.json` holds."""
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return build(Path(out), options, TrackedSteps(), listen)
+            return build(Path(out), options, TrackedDataset(), listen)
 
     return build_dataset
 
@@ -35,13 +35,13 @@ def dataset_flow(listen: Listener = ignore) -> Flow[[BuildOptions, str], About]:
     flow_run_name="{options.rows} rows to {options.out}",
     persist_result=False,
 )
-def build_dataset(options: DatasetForm) -> About:
+def build_dataset(options: DatasetForm) -> DatasetMetadata:
     """What a deployment serves: build what the folder lacks of a dataset."""
     use_home()
     asked, out = options.options, confined(options.out)
     asked.check()
     check_folder(out.parent)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        about = build(out, asked, TrackedSteps(), ignore)
+        about = build(out, asked, TrackedDataset(), ignore)
     say_built(about, out)
     return about

@@ -7,11 +7,11 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
-from flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
-from tasks.watch import watch_run
-from tuning.options import TuningOptions
-from tuning.outputs import Summary
-from tuning.watching import FAIL, OFF, WatchOptions
+from tilewright.flows.tuning import FLOW, RUN_NAME, confined, ended, tuned
+from tilewright.tasks.regression_check import watch_run
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.regression_options import FAIL, OFF, WatchOptions
 
 WATCHED = WatchOptions()
 

@@ -7,11 +7,11 @@ from prefect import Flow, flow
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from flows.forms import confined
-from services.home import use_home
-from targets.files import Json
-from tasks import training
-from tasks.training import Registered, Say, TrainingOptions
+from tilewright.core.files import Json
+from tilewright.flows.parameters import confined
+from tilewright.services.workspace import use_home
+from tilewright.tasks import training
+from tilewright.tasks.training import Registered, Say, TrainingOptions
 
 
 def training_flow(

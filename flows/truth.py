@@ -1,5 +1,5 @@
 """The flow that solves hardware and schedules, some machines after the others. The order of its
-steps is `codesign.truth_files.build_truth`'s.
+steps is `codesign.exact_store.build_truth`'s.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from codesign.truth import TruthOptions
-from codesign.truth_files import Listener, Truth, build_truth, ignore
-from tasks.truth import TrackedSteps
+from tilewright.codesign.exact_solver import TruthOptions
+from tilewright.codesign.exact_store import Listener, Truth, build_truth, ignore
+from tilewright.tasks.truth import TrackedTruth
 
 
 def truth_flow(listen: Listener = ignore) -> Flow[[TruthOptions, str], Truth]:
@@ -21,6 +21,6 @@ def truth_flow(listen: Listener = ignore) -> Flow[[TruthOptions, str], Truth]:
     def solve_all(options: TruthOptions, out: str) -> Truth:
         """Solve what the folder `out` lacks of a truth."""
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return build_truth(Path(out), options, TrackedSteps(), listen)
+            return build_truth(Path(out), options, TrackedTruth(), listen)
 
     return solve_all

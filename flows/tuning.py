@@ -1,4 +1,5 @@
-"""The two flows: a network, and each of its workloads. The order of their steps is `tuning.run`'s.
+"""The two flows: a network, and each of its workloads. The order of their steps is
+`tuning.tune_network`'s.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
@@ -10,20 +11,21 @@ from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed
 
-from services.home import use_home
-from targets.titles import ascii_only, layer
-from tasks.course import Course
-from tasks.flow_log import logged
-from tasks.steps import Params, TrackedNetwork, tracked_workload
-from tasks.store import CacheUse
-from tuning import run, workload_run
-from tuning.events import Listener, ignore
-from tuning.folders import OUTPUT_ROOT, below_root
-from tuning.network import Subgraph
-from tuning.options import TuningOptions
-from tuning.outcome import TunedWorkload
-from tuning.outputs import Summary
-from tuning.workload_run import Job
+from tilewright.services.workspace import use_home
+from tilewright.targets.display_names import ascii_only, layer
+from tilewright.tasks.artifact_store import CacheUse
+from tilewright.tasks.flow_log import logged
+from tilewright.tasks.run_progress import RunProgress
+from tilewright.tasks.tracked_run import Params, TrackedNetwork, tracked_workload
+from tilewright.tuning.events import Listener, ignore
+from tilewright.tuning.network import Subgraph
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.tune_network import tune_network as run_network
+from tilewright.tuning.tune_workload import WorkloadJob
+from tilewright.tuning.tune_workload import tune_workload as run_workload
 
 FLOW = "tune_network"
 RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
@@ -43,18 +45,18 @@ def network_flow(listen: Listener = ignore) -> Flow[[TuningOptions], Summary]:
 def tuned(options: TuningOptions, listen: Listener = ignore) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
-    home, course = use_home(), Course()
+    home, course = use_home(), RunProgress()
     emit = logged(course.hearing(listen))
     options = confined(options)
     cache = CacheUse(str(home.cache), options.fresh)
 
-    def tune_one(job: Job, params: Params, parent: str) -> TunedWorkload:
+    def tune_one(job: WorkloadJob, params: Params, parent: str) -> TunedWorkload:
         return workload_flow(cache, job)(options, params, job.subgraph, parent)
 
     # A subflow's heartbeat thread would be joined at its end, for a second each.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with quiet, TrackedNetwork(cache, emit, tune_one, course) as steps:
-        summary = run.tune_network(options, steps, emit)
+        summary = run_network(options, steps, emit)
     return summary, course.remark(summary)
 
 
@@ -71,7 +73,7 @@ def confined(options: TuningOptions) -> TuningOptions:
 
 
 def workload_flow(
-    cache: CacheUse, job: Job
+    cache: CacheUse, job: WorkloadJob
 ) -> Flow[[TuningOptions, Params, Subgraph, str], TunedWorkload]:
     """The flow of one workload of a network."""
     title = layer(job.subgraph.names, job.study.workload)
@@ -88,6 +90,6 @@ def workload_flow(
     ) -> TunedWorkload:
         """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
         with tracked_workload(cache, job, params, parent_run_id) as steps:
-            return workload_run.tune_workload(job, steps)
+            return run_workload(job, steps)
 
     return tune_workload

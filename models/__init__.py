@@ -9,11 +9,11 @@ kinds()                                      registered kinds of model
 from collections.abc import Mapping
 from typing import Any
 
-from models.features import gp_features, tree_features
-from models.learners import LEARNERS, kinds
-from models.saved_state import StoreError, load_state, save_state
-from search.explorer import Explorer
-from search.registry import create
+from tilewright.models.features import gp_features, tree_features
+from tilewright.models.model_registry import LEARNERS, kinds
+from tilewright.models.saved_state import StoreError, load_state, save_state
+from tilewright.search.explorer import Explorer
+from tilewright.search.registry import create
 
 __all__ = [
     "LEARNERS",

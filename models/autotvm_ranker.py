@@ -9,7 +9,7 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from models.trees import Matrix, XGBoost
+from tilewright.models.trees import Matrix, XGBoost
 
 
 class AutoTVMRanker(XGBoost):

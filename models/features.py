@@ -15,10 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from models.feature_words import words
-from targets.base import Configs, Space
-from targets.features import Feature, Features
-from targets.workload import Workload
+from tilewright.models.feature_labels import words
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.features import Feature, Features
+from tilewright.targets.workload import Workload
 
 _EXTENT = {"tile_h": "results_height", "tile_w": "results_width"}
 _FEW = 4  # a knob with at most this many values is a category to a Gaussian process

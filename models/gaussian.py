@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
-from models.fitted import Fitted
-from models.npz_file import read_numbers
-from search.acquisition import log_expected_improvement
-from targets.features import Features
+from tilewright.models.base_model import FittedModel
+from tilewright.models.npz_file import read_numbers
+from tilewright.search.acquisition import log_expected_improvement
+from tilewright.targets.features import Features
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -31,7 +31,7 @@ _JITTER = 1e-9
 _LARGEST, _SMALLEST = 1e12, 1e-6  # in a file: of all numbers; of lengths, and its factor's diagonal
 
 
-class GaussianProcess(Fitted):
+class GaussianProcess(FittedModel):
     """A regressor with a spread. `fit` keeps at most `points` rows (and searches lengths on
     `search_points`): the lowest targets and an even choice of the rest. Saved as plain NPZ."""
 

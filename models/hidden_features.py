@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.features import Feature, Features, Meaning
+from tilewright.targets.features import Feature, Features, Meaning
 
 _SUMS: dict[str, Meaning] = {
     "instructions": "instructions",

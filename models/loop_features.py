@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Space
-from targets.features import Features
-from targets.workload import Workload
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
 
 AXES = ("b", "co", "h", "w", "ci")
 TAPS = ("kh", "kw")

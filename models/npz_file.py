@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.files import unpack_arrays
+from tilewright.core.files import unpack_arrays
 
 
 def read_numbers(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:

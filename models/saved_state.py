@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from models.learners import load_model
-from search.explorer import ExplorerState
-from search.learning import CostModel
-from targets.errors import TilewrightError
-from targets.files import unpack_arrays
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import unpack_arrays
+from tilewright.models.model_registry import load_model
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import ExplorerState
 
 INDEX = "state.json"
 _ARRAYS = "arrays.npz"

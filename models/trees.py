@@ -9,11 +9,11 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from models.fitted import Fitted
-from models.lightgbm_file import check_lightgbm
-from models.xgboost_file import check_xgboost
-from targets.errors import TilewrightError
-from targets.features import Features
+from tilewright.core.errors import TilewrightError
+from tilewright.models.base_model import FittedModel
+from tilewright.models.validate_lightgbm import check_lightgbm
+from tilewright.models.validate_xgboost import check_xgboost
+from tilewright.targets.features import Features
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -23,7 +23,7 @@ Matrix = NDArray[np.float64]
 _ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
 
 
-class _Boosted(Fitted):
+class _Boosted(FittedModel):
     """What both libraries share: a constant where there is too little to learn from."""
 
     kind: str

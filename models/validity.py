@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.trees import Matrix, XGBoost
+from tilewright.models.trees import Matrix, XGBoost
 
 _FOLDS = 4
 _MARGIN = 0.05

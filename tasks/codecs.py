@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models import load_state, save_state
-from search import Batch, Candidates, ExplorerState, History
-from targets.base import STATUSES, Configs, Lowered, Measurements, Ragged
-from targets.features import Features, read_columns
-from targets.files import (
+from tilewright.core.files import (
     MAX_UNPACKED_BYTES,
     pack_arrays,
     pack_files,
     read_json,
     unpack_arrays,
 )
-from targets.worker import read_programs, write_programs
-from targets.workload import Workload
+from tilewright.models import load_state, save_state
+from tilewright.search import Batch, Candidates, ExplorerState, History
+from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Ragged
+from tilewright.targets.features import Features, read_columns
+from tilewright.targets.worker import read_programs, write_programs
+from tilewright.targets.workload import Workload
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
 _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels

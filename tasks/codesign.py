@@ -19,36 +19,36 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from codesign import folder
-from codesign.lab import Lab
-from codesign.options import CodesignOptions
-from codesign.outcome import ProvenDesign
-from codesign.outputs import Outcome
-from codesign.problem import Problem
-from codesign.progress import Event, Listener, Prepared, Standing
-from reports.codesign.notes import front_note, front_rows, run_note
-from reports.markdown import plain
-from services.urls import flow_run_url
-from targets.files import Json
-from tasks import tracking
-from tasks.dead_runs import retire_dead_runs
-from tasks.progress import Progress
-from tasks.stage import step
-from tuning.events import Note
-from tuning.folders import identity
+from tilewright.codesign import folder
+from tilewright.codesign.evaluator import BudgetedEvaluator
+from tilewright.codesign.options import CodesignOptions
+from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.codesign.problem import CodesignProblem
+from tilewright.codesign.progress import Event, Listener, Prepared, SearchProgress
+from tilewright.codesign.results import ProvenDesign
+from tilewright.core.files import Json
+from tilewright.reports.codesign.notes import front_note, front_rows, run_note
+from tilewright.reports.markdown import plain
+from tilewright.services.urls import flow_run_url
+from tilewright.tasks import tracking
+from tilewright.tasks.cached_task import step
+from tilewright.tasks.progress import Progress
+from tilewright.tasks.stale_runs import retire_dead_runs
+from tilewright.tuning.events import Note
+from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
 """The metric that every step of a run's curves has."""
 
 
-class TrackedSteps:
-    """Keeps `codesign.run.Steps`; a context, which ends the run in MLflow as what it was: finished,
-    failed, or stopped by a person."""
+class TrackedCodesign:
+    """Keeps `codesign.run.CodesignSteps`; a context, which ends the run in MLflow as what it was:
+    finished, failed, or stopped by a person."""
 
     def __init__(self) -> None:
         self.run_id = ""
 
-    def __enter__(self) -> TrackedSteps:
+    def __enter__(self) -> TrackedCodesign:
         return self
 
     def __exit__(
@@ -60,14 +60,18 @@ class TrackedSteps:
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
-    def read_networks(self, options: CodesignOptions, work: Callable[[], Problem]) -> Problem:
+    def read_networks(
+        self, options: CodesignOptions, work: Callable[[], CodesignProblem]
+    ) -> CodesignProblem:
         return _read_networks(options.subject, work)
 
-    def opened(self, options: CodesignOptions, problem: Problem) -> None:
+    def opened(self, options: CodesignOptions, problem: CodesignProblem) -> None:
         retire_dead_runs(options, current=str(flow_run.id))
         self.run_id = _open_run(options, problem)
 
-    def search(self, options: CodesignOptions, work: Callable[[Listener], Lab]) -> Lab:
+    def search(
+        self, options: CodesignOptions, work: Callable[[Listener], BudgetedEvaluator]
+    ) -> BudgetedEvaluator:
         return _search(options.method, options.trials, self.run_id, work)
 
     def prove_front(
@@ -75,13 +79,13 @@ class TrackedSteps:
     ) -> list[ProvenDesign] | int:
         return _prove_front(work)
 
-    def finished(self, options: CodesignOptions, outcome: Outcome, wall: float) -> None:
+    def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
         outcome.summary["mlflow_run_id"] = self.run_id
         outcome.summary["prefect_flow_run_id"] = str(flow_run.id)
 
     def write_results(
-        self, options: CodesignOptions, outcome: Outcome, work: Callable[[], None]
+        self, options: CodesignOptions, outcome: CodesignOutcome, work: Callable[[], None]
     ) -> None:
         _write_report(str(options.folder), work)
         _show_front(options.subject, self.run_id, lambda: outcome)
@@ -105,19 +109,21 @@ def logged(listen: Listener) -> Listener:
 
 
 @step("networks: {subject}")
-def _read_networks(subject: str, work: Callable[[], Problem]) -> Problem:
+def _read_networks(subject: str, work: Callable[[], CodesignProblem]) -> CodesignProblem:
     """Read the networks, and see what of them there is to offload."""
     return work()
 
 
 @step("{trials} measurements by {method}")
-def _search(method: str, trials: int, run_id: str, work: Callable[[Listener], Lab]) -> Lab:
+def _search(
+    method: str, trials: int, run_id: str, work: Callable[[Listener], BudgetedEvaluator]
+) -> BudgetedEvaluator:
     """Measure machines and schedules, with a progress that moves and curves in MLflow."""
     shown = Progress("search", trials, f"of {trials} measurements")
     with tracking.StepLog(run_id, every=EVERY) as log:
 
         def hear(event: Event) -> None:
-            if not isinstance(event, Standing):
+            if not isinstance(event, SearchProgress):
                 return
             log.add(event.trials, curves(event))
             shown.show(event.trials)
@@ -140,7 +146,7 @@ def _write_report(place: str, work: Callable[[], None]) -> None:
 
 
 @step("the front in Prefect")
-def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> None:
+def _show_front(subject: str, run_id: str, outcome: Callable[[], CodesignOutcome]) -> None:
     """The front as a table and a note in Prefect."""
     found = outcome()
     if found.front:
@@ -153,7 +159,7 @@ def _show_front(subject: str, run_id: str, outcome: Callable[[], Outcome]) -> No
 
 @step("the run in MLflow")
 def _log_run(
-    subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, Outcome]]
+    subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, CodesignOutcome]]
 ) -> None:
     """What the curves do not say, and all files, to MLflow."""
     options, outcome = about()
@@ -169,7 +175,7 @@ def _log_run(
         tracking.log_file(run_id, path, folder.SPECS)
 
 
-def curves(event: Standing) -> dict[str, float]:
+def curves(event: SearchProgress) -> dict[str, float]:
     """A step of a run's curves in MLflow; what is infinite is left out there."""
     return {
         EVERY: float(event.trials),
@@ -180,7 +186,7 @@ def curves(event: Standing) -> dict[str, float]:
     }
 
 
-def _open_run(options: CodesignOptions, problem: Problem) -> str:
+def _open_run(options: CodesignOptions, problem: CodesignProblem) -> str:
     params: dict[str, Json] = {
         **{name: value for name, value in folder.about(options).items() if name != "networks"},
         "networks": ",".join(problem.networks),

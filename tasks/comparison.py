@@ -11,22 +11,22 @@ from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from evaluation.compare.comparison import COMPARISON, Comparison, Progress
-from evaluation.compare.runs import TunerRun
-from evaluation.compare.verdict import verdict
-from reports.compare.report import REPORT, write_report
-from reports.compare.standings_table import standings_columns
-from reports.compare.verdict import spoken
-from reports.markdown import code, plain
-from reports.run_notes import paragraphs
-from reports.run_table import markdown_table
-from tasks.comparison_records import log_comparison
-from tasks.crowning import crown
-from tasks.progress import Progress as Bar
-from tasks.stage import step
+from tilewright.evaluation.compare.comparison import COMPARISON, Comparison, ComparisonProgress
+from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.evaluation.compare.summary import verdict
+from tilewright.reports.compare.report import REPORT, write_report
+from tilewright.reports.compare.standings_table import standings_columns
+from tilewright.reports.compare.verdict import spoken
+from tilewright.reports.markdown import code, plain
+from tilewright.reports.run_description import paragraphs
+from tilewright.reports.run_table import markdown_table
+from tilewright.tasks.cached_task import step
+from tilewright.tasks.log_comparison import log_comparison
+from tilewright.tasks.progress import Progress as Bar
+from tilewright.tasks.register_champion import register_champion
 
 
-class MovedOn(Progress):
+class ProgressArtifact(ComparisonProgress):
     """Moves a progress artifact."""
 
     def __init__(self, runs: int) -> None:
@@ -45,9 +45,11 @@ class MovedOn(Progress):
 
 
 @step("{runs} runs of {tuners}")
-def compare_all(runs: int, tuners: str, work: Callable[[Progress], Comparison]) -> Comparison:
+def compare_all(
+    runs: int, tuners: str, work: Callable[[ComparisonProgress], Comparison]
+) -> Comparison:
     """Measure spaces that are unknown, and run every tuner."""
-    shown = MovedOn(runs)
+    shown = ProgressArtifact(runs)
     compared = work(shown)
     shown.end()
     return compared
@@ -77,7 +79,7 @@ def record_all(runs: int, place: str, compared: Callable[[], Comparison]) -> int
     found, folder = compared(), Path(place)
     files = [folder / REPORT, folder / COMPARISON]
     logged = log_comparison(found.plan, found.results, found.runs, files)
-    return len(crown(found.plan, found.results, found.standings, logged))
+    return len(register_champion(found.plan, found.results, found.standings, logged))
 
 
 def standings_rows(compared: Comparison) -> list[dict[str, str]]:

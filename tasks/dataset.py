@@ -1,6 +1,7 @@
 """The steps of building a dataset as Prefect tasks: a plan, and a file of rows after the other.
 
-Nothing of it is cached by `tasks.store`: what is finished lies in the dataset's own folder.
+Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the dataset's own
+folder.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
 
-from evaluation.datasets.about import About
-from evaluation.datasets.build import made
-from evaluation.datasets.plan import BuildOptions, Part, Plan, make_plan
-from evaluation.datasets.rows import Progress
-from reports.datasets import dataset_line
-from reports.markdown import plain
-from tasks.stage import step
+from tilewright.evaluation.datasets.build import made
+from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
+from tilewright.evaluation.datasets.rows import Progress
+from tilewright.reports.datasets import dataset_line
+from tilewright.reports.markdown import plain
+from tilewright.tasks.cached_task import step
 
 
-class TrackedSteps:
-    """Keeps `evaluation.datasets.build.Steps`."""
+class TrackedDataset:
+    """Keeps `evaluation.datasets.build.DatasetSteps`."""
 
-    def plan(self, options: BuildOptions) -> Plan:
+    def plan(self, options: DatasetOptions) -> DatasetPlan:
         return _plan_dataset(options)
 
-    def part(self, plan: Plan, part: Part, tell: Progress) -> bytes:
+    def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
         title = f"{plan.hardware[part.hardware].name}, {part.number}"
         return _measure_rows(title, part.rows, lambda: made(plan, part, tell))
 
 
 @step("plan of {options.rows} rows")
-def _plan_dataset(options: BuildOptions) -> Plan:
+def _plan_dataset(options: DatasetOptions) -> DatasetPlan:
     """Draw hardware, workloads, and how many rows of each pair."""
     return make_plan(options)
 
@@ -43,7 +44,7 @@ def _measure_rows(title: str, rows: int, work: Callable[[], bytes]) -> bytes:
     return work()
 
 
-def say_built(about: About, out: Path) -> None:
+def say_built(about: DatasetMetadata, out: Path) -> None:
     """How large the dataset is, as an artifact of the flow run."""
     line = plain(dataset_line(about, out))
     create_markdown_artifact(key="dataset", markdown=line, description=plain(str(out)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
-from tuning.outcome import cycles_of
+from tilewright.tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
+from tilewright.tuning.results import cycles_of
 
 
 def logged(listen: Listener) -> Listener:

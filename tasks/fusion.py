@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 
-from fusion import run
-from fusion.evaluator import Evaluation
-from fusion.learned.shipped import shipped_digest
-from targets.files import Json, as_int, as_list, as_object, as_text, read_json
-from tasks import tracking
-from tasks.stage import Done, Key, Result, reuse_or_do, stage
-from tasks.store import CacheUse, Manifest
-from tuning.fusing import Decided, Decision, ToDecide
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
+from tilewright.fusion import run
+from tilewright.fusion.evaluator import Evaluation
+from tilewright.fusion.learned.pretrained import shipped_digest
+from tilewright.tasks import tracking
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import Done, Key, Result, reuse_or_do, stage
+from tilewright.tuning.fusion_interface import Decided, FusionDecision, ToDecide
 
 VERSION = 2
 EVERY = "fusion/evaluations"
@@ -115,7 +115,7 @@ def _key(asked: ToDecide, model: str) -> Key:
     return Key("decide_fusion", VERSION, asked.target.fingerprint, about)
 
 
-def _decision(row: dict[str, Json]) -> Decision:
+def _decision(row: dict[str, Json]) -> FusionDecision:
     cycles, size = row["cycles_saved"], row["dram_bytes_saved"]
     return {
         "name": as_text(row["name"]),

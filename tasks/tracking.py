@@ -35,15 +35,15 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
-from services.artifact_places import check_place
-from services.home import current_home
-from services.home_files import check_below
-from services.mlflow_server import EXPERIMENT
-from services.sqlite_address import is_sqlite
-from services.urls import mlflow_run_url
-from targets.files import Json, canonical, digest
-from tasks.flavours import flavoured_booster
-from tasks.runs_view import VIEW_TAG, runs_view
+from tilewright.core.files import Json, canonical, digest
+from tilewright.services.artifact_places import check_place
+from tilewright.services.check_workspace import check_below
+from tilewright.services.mlflow_server import EXPERIMENT
+from tilewright.services.sqlite_address import is_sqlite
+from tilewright.services.urls import mlflow_run_url
+from tilewright.services.workspace import current_home
+from tilewright.tasks.mlflow_columns import VIEW_TAG, runs_view
+from tilewright.tasks.mlflow_flavors import flavoured_booster
 
 KEY_TAG = "tilewright.key"
 REPEATS_TAG = "tilewright.repeats"

@@ -24,19 +24,19 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
-from evaluation.datasets import training
-from evaluation.datasets.training import Fitted, Say, TrainingOptions
-from models.transfer.table import Table
-from reports.markdown import code, plain
-from reports.run_notes import listed, paragraphs
-from reports.run_table import markdown_table
-from services.urls import flow_run_url
-from targets.files import Json
-from tasks import tracking
-from tasks.champion import ALIAS, PREFIX
-from tasks.crowning import provide
-from tasks.flavours import survey_no_packages
-from tasks.stage import step
+from tilewright.core.files import Json
+from tilewright.evaluation.datasets import training
+from tilewright.evaluation.datasets.training import FittedCostModel, Say, TrainingOptions
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.reports.markdown import code, plain
+from tilewright.reports.run_description import listed, paragraphs
+from tilewright.reports.run_table import markdown_table
+from tilewright.services.urls import flow_run_url
+from tilewright.tasks import tracking
+from tilewright.tasks.cached_task import step
+from tilewright.tasks.champion_registry import ALIAS, PREFIX
+from tilewright.tasks.mlflow_flavors import survey_no_packages
+from tilewright.tasks.register_champion import provide
 
 __all__ = [
     "Registered", "Say", "TrainingOptions", "fit_model", "judge_model", "keep_model",
@@ -62,25 +62,27 @@ class Registered:
 
 
 @step("rows of {options.dataset}")
-def read_dataset(options: TrainingOptions) -> tuple[Table, str]:
+def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
     """As `evaluation.datasets.training.read_dataset`."""
     return training.read_dataset(options)
 
 
 @step("{options.kind}")
-def fit_model(options: TrainingOptions, table: Table, say: Say) -> Fitted:
+def fit_model(options: TrainingOptions, table: TrainingTable, say: Say) -> FittedCostModel:
     """As `evaluation.datasets.training.fit`."""
     return training.fit(options, table, say)
 
 
 @step("{options.split}")
-def judge_model(options: TrainingOptions, fitted: Fitted, digest: str) -> dict[str, Json]:
+def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
     """As `evaluation.datasets.training.judge`."""
     return training.judge(options, fitted, digest)
 
 
 @step("{options.out}")
-def keep_model(options: TrainingOptions, fitted: Fitted, metrics: Mapping[str, Json]) -> Path:
+def keep_model(
+    options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]
+) -> Path:
     """As `evaluation.datasets.training.keep`."""
     return training.keep(options, fitted, metrics)
 
@@ -188,9 +190,15 @@ def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
     experiment = client.get_run(run_id).info.experiment_id
     entry = client.create_logged_model(experiment, name=name, source_run_id=run_id)
     Model.log(
-        None, FLAVOUR, run_id=run_id, model_id=entry.model_id, name=name,
-        loader_module="tasks.transfer_flavour", data_path=str(folder), pip_requirements=[],
-    )  # fmt: skip
+        None,
+        FLAVOUR,
+        run_id=run_id,
+        model_id=entry.model_id,
+        name=name,
+        loader_module="tilewright.tasks.transfer_flavor",
+        data_path=str(folder),
+        pip_requirements=[],
+    )
     client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
     return str(entry.model_id)
 

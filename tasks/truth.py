@@ -1,22 +1,22 @@
 """Solving hardware and schedules as Prefect tasks: some machines after the others.
 
-Nothing of it is cached by `tasks.store`: what is finished lies in the truth's own folder.
+Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the truth's own folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from codesign.problem import Problem
-from codesign.truth import Listing, TruthOptions
-from codesign.truth_files import solved_rows
-from tasks.stage import step
+from tilewright.codesign.exact_solver import Listing, TruthOptions
+from tilewright.codesign.exact_store import solved_rows
+from tilewright.codesign.problem import CodesignProblem
+from tilewright.tasks.cached_task import step
 
 
-class TrackedSteps:
-    """Keeps `codesign.truth_files.Steps`."""
+class TrackedTruth:
+    """Keeps `codesign.exact_store.ExactSteps`."""
 
-    def part(self, problem: Problem, machines: range, options: TruthOptions) -> Listing:
+    def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
         title = f"machines {machines.start}-{machines.stop - 1}"
         return _solve_machines(title, lambda: solved_rows(problem, machines, options))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from search import ExplorerState
-from tasks.champion import ChampionError, load_champion, registered
-from tasks.rounds import keep_state
-from tasks.store import CacheUse
-from tuning.study import Study
+from tilewright.search import ExplorerState
+from tilewright.tasks.artifact_store import CacheUse
+from tilewright.tasks.champion_registry import ChampionError, load_champion, registered
+from tilewright.tasks.round_tasks import keep_state
+from tilewright.tuning.tuning_task import TuningTask
 
 
-def champion_state(cache: CacheUse, study: Study) -> tuple[Study, ExplorerState] | None:
+def champion_state(cache: CacheUse, study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
     """The champion's state, and the study that starts there: another than one that starts from
     nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
     not fit."""
@@ -22,7 +22,7 @@ def champion_state(cache: CacheUse, study: Study) -> tuple[Study, ExplorerState]
     return replace(study, start=keep_state(cache, state).key), state
 
 
-def check_champions(studies: Sequence[Study]) -> None:
+def check_champions(studies: Sequence[TuningTask]) -> None:
     """Raises `ChampionError` unless one of the workloads has a champion."""
     if any(registered(s.target.name, s.space_name, s.workload) for s in studies):
         return

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from services.prefect_server import Login
-from targets.collector import collect_seldom
 from tests import warm
 from tests.sharing import Turns, folder_of_the_run, prefect_beside
+from tilewright.core.gc_tuning import collect_seldom
+from tilewright.services.prefect_server import Login
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.

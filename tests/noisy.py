@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from targets.capabilities import Latency, UntunedSchedule
-from targets.features import Feature, Features
-from targets.registry import TargetKind, target_kinds
-from targets.workload import Workload
+from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
+from tilewright.targets.capabilities import Latency, UntunedSchedule
+from tilewright.targets.features import Feature, Features
+from tilewright.targets.registry import TargetKind, target_kinds
+from tilewright.targets.workload import Workload
 
 KNOBS = (
     Knob("rows", (1, 2, 4, 8, 16, 32)),

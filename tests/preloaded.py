@@ -20,8 +20,8 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-import services  # noqa: F401
 from tests.sharing import OURS
+from tilewright import services  # noqa: F401
 
 PREFECT = (
     "prefect", "prefect.artifacts", "prefect.client.orchestration", "prefect.events.worker",

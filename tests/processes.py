@@ -39,6 +39,6 @@ def servers(pid: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if child.cmdline()[1:3] == ["-m", "services.prefect_server"]:
+            if child.cmdline()[1:3] == ["-m", "tilewright.services.prefect_server"]:
                 found.append(child)
     return found

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from services.home import Home, use_home
-from services.prefect_server import Login, start_prefect_pages, start_prefect_server
-from services.server_process import LOOPBACK
+from tilewright.services.prefect_server import Login, start_prefect_pages, start_prefect_server
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home, use_home
 
 OURS = ("PREFECT_", "MLFLOW_", "TILEWRIGHT_")
 """Beginnings of the variables that decide where records are kept."""

@@ -15,16 +15,16 @@ import click
 import pytest
 import typer.main
 
-from networks import zoo
 from tests import warm
 from tests.documents import REASONS, ROOT, Block, blocks, pages, strays
 from tests.examples.test_examples import installed
 from tests.sharing import OURS
+from tilewright.networks import zoo
 
 OWN_TEST = {"own-hardware.md"}
 """Run by `tests/test_own_hardware.py`, which looks at what they print, too."""
 SECONDS = {
-    "artefact.md": 10, "codesign.md": 9, "index.md": 2, "new-target.md": 6, "new-tuner.md": 9,
+    "artifact.md": 10, "codesign.md": 9, "index.md": 2, "new-target.md": 6, "new-tuner.md": 9,
     "own-model.md": 8, "reading-results.md": 5, "tvm.md": 3,
 }  # fmt: skip
 PACKAGES = {"new-target.md": ("roofline",), "new-tuner.md": ("greedy",)}
@@ -78,7 +78,7 @@ def test_what_is_not_run_names_what_there_is(block: Block) -> None:
 
 def _check_options(words: list[str]) -> None:
     """Raises what the command line would say of words that are no option of it."""
-    from cli.app import app
+    from tilewright.cli.app import app
 
     command = typer.main.get_command(app)
     context = click.Context(command)

@@ -34,7 +34,7 @@ SIZE = r"(?:len\(\w+\)|[^\s,()]+(?: [·×+*/<-]+ [^\s,()]+)*)"
 SIZES = rf"\({SIZE},(?:\s+{SIZE},?)*\)"
 SHAPE = re.compile(rf"\bshapes?\b|{SIZES}", re.IGNORECASE)
 NAMED_SHAPE = re.compile(rf"`(\w+)`\s+{SIZES}")
-COMMANDS = "cli/commands/"
+COMMANDS = "tilewright/cli/commands/"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = ast.Module | ast.ClassDef | Function

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from networks import zoo
-from services.prefect_server import Login
 from tests import warm
+from tilewright.networks import zoo
+from tilewright.services.prefect_server import Login
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -167,14 +167,14 @@ def _command(
         sys.argv[0] = "-c"
         exec(compile(program, "<string>", "exec"), script.__dict__)
     else:
-        from cli import command
+        from tilewright.cli import command
 
         command()
 
 
 # -- servers of a command ----------------------------------------------------------------------
 
-SERVERS = ("services.server_process", "services.prefect_server")
+SERVERS = ("tilewright.services.server_process", "tilewright.services.prefect_server")
 _execute: Any = subprocess._fork_exec  # type: ignore[attr-defined]
 
 

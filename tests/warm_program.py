@@ -10,7 +10,7 @@ import warnings
 
 before = sorted({name.partition(".")[0] for name in sys.modules} & {"prefect", "mlflow"})
 
-from services.home import use_home  # noqa: E402
+from tilewright.services.workspace import use_home  # noqa: E402
 
 use_home()
 

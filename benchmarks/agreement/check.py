@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 
 from benchmarks.agreement.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
-from networks.quantise import is_quantised
-from targets.built import Pick
-from targets.capabilities import Blocks, blocks_of
-from targets.errors import TilewrightError
-from targets.files import Json
-from targets.registry import make_target
-from targets.workload import Workload, canonical
-from tuning.picks import PickTable
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json
+from tilewright.networks.quantise import is_quantised
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import Blocks, blocks_of
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, canonical
+from tilewright.tuning.schedule_lookup import PickTable
 
 SECONDS = 120
 """A check that takes longer hangs."""
@@ -124,9 +124,9 @@ def _check(
     stages: _Stages, path: Path, target: str, feeds: Sequence[Arrays],
     right: Sequence[Arrays] | None, calibration: Path | None, folder: Path,
 ) -> None:  # fmt: skip
-    from networks.artefact import Artefact, load
-    from tuning.build_options import BuildOptions
-    from tuning.building import build_artefact
+    from tilewright.networks.artifact import Artifact, load
+    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.tuning.build_options import BuildOptions
 
     model = onnx.load(path)
     blocks = blocks_of(make_target(target))
@@ -136,17 +136,17 @@ def _check(
     )
     tuned = _tuned_workloads(stages, path, target, calibration)
     stages.stage = "building"
-    manifest = build_artefact(options).manifest
+    manifest = build_artifact(options).manifest
     stages.stage = "loading"
-    artefact = load(options.out)
-    assert isinstance(artefact, Artefact)
+    artifact = load(options.out)
+    assert isinstance(artifact, Artifact)
     stages.found = replace(
-        stages.found, layers=len(artefact.rows), islands=len(as_rows(manifest["cpu"]))
+        stages.found, layers=len(artifact.rows), islands=len(as_rows(manifest["cpu"]))
     )
     _compare_workloads(stages, tuned, manifest, blocks)
     stages.stage = "running"
-    feeds = [_in_its_types(artefact, feed) for feed in feeds]
-    made = [artefact.infer(feed) for feed in feeds]
+    feeds = [_in_its_types(artifact, feed) for feed in feeds]
+    made = [artifact.infer(feed) for feed in feeds]
     found = tuple(differences(model, expected, made))
     stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
     if is_quantised(model):
@@ -154,7 +154,7 @@ def _check(
     if not is_quantised(model) and None in stages.found.stated:
         stages.wrong("the build states no error of an output")
     stages.stage = "verifying"
-    stages.found = replace(stages.found, verified=_verified(artefact))
+    stages.found = replace(stages.found, verified=_verified(artifact))
     stages.stage = "fusing"
     _fuse(stages, options, feeds, made, folder / "fused")
     stages.stage = ""
@@ -172,8 +172,8 @@ def _tuned_workloads(
     stages: _Stages, path: Path, target: str, calibration: Path | None
 ) -> list[Workload] | str:
     """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
-    import networks
-    from networks.accelerator import Accelerator
+    from tilewright import networks
+    from tilewright.networks.accelerator import Accelerator
 
     try:
         accelerator = Accelerator.of(make_target(target))
@@ -194,7 +194,7 @@ def _compare_workloads(
     if isinstance(tuned, str):
         stages.wrong(f"tune refuses what is built: {tuned}")
         return
-    from targets.workload import parse_workload
+    from tilewright.targets.workload import parse_workload
 
     built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
     for missing, what in (
@@ -212,7 +212,7 @@ def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Bloc
         table.add(each, Pick("", ()))
     return [
         f"{each} [{each.epilogue_text}]"
-        for each in dict.fromkeys(wanted) if table.likest(canonical(each)) is None
+        for each in dict.fromkeys(wanted) if table.closest_match(canonical(each)) is None
     ]  # fmt: skip
 
 
@@ -225,13 +225,13 @@ def _fuse(
     """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
     other choice of it, by the schedules that are estimated best; each is to give the same
     numbers."""
-    from fusion.estimated import estimating
-    from fusion.problem import Problem
-    from fusion.run import fitting, searched
-    from tuning.building import integer_network
+    from tilewright.fusion.estimate_evaluator import estimating
+    from tilewright.fusion.problem import FusionProblem
+    from tilewright.fusion.run import fitting, searched
+    from tilewright.tuning.build_artifact import integer_network
 
     target = make_target(options.target)
-    problem = Problem(integer_network(options, target, apart=True).graph, target)
+    problem = FusionProblem(integer_network(options, target, apart=True).graph, target)
     evaluator = estimating(problem, options.seed)
     named = searched(problem, evaluator, options.seed)
     named["other"] = fitting(evaluator, tuple(k % 2 == 0 for k in range(len(problem))))
@@ -248,13 +248,13 @@ def _fused_otherwise(
     out: Path,
 ) -> str:  # fmt: skip
     """What differs in a labelled network from what was `made`; "" if nothing."""
-    from networks import artefact
-    from targets.registry import kind_of
+    from tilewright.networks import artifact
+    from tilewright.targets.registry import kind_of
 
     whole, name = problem.labelled(evaluation.labels), kind_of(options.target)[0].name
-    artefact.build(whole, evaluation.picks, problem.target, name, out)
-    loaded = artefact.load(out)
-    assert isinstance(loaded, artefact.Artefact)
+    artifact.build(whole, evaluation.picks, problem.target, name, out)
+    loaded = artifact.load(out)
+    assert isinstance(loaded, artifact.Artifact)
     for feed, before in zip(feeds, made, strict=True):
         after = loaded.infer(feed)
         for output, values in before.items():
@@ -272,19 +272,19 @@ def _equal(before: Any, after: Any, *, exact: bool) -> bool:
     return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
 
 
-def _in_its_types(artefact: Any, feed: Arrays) -> Arrays:
+def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
     """Half floats as the wider ones that an artifact takes; anything else as it is."""
-    types = {value.name: value.dtype for value in artefact.inputs}
+    types = {value.name: value.dtype for value in artifact.inputs}
     return {
         name: array.astype(types[name]) if array.dtype == np.float16 and name in types else array
         for name, array in feed.items()
     }
 
 
-def _verified(artefact: Any) -> bool:
+def _verified(artifact: Any) -> bool:
     """As `tilewright verify` has it: each layer, and the whole network on its samples."""
-    whole = artefact.accuracy()
-    layers = not any(check.wrong for check in artefact.verify())
+    whole = artifact.accuracy()
+    layers = not any(check.wrong for check in artifact.verify())
     return layers and (whole is None or whole.is_right)
 
 

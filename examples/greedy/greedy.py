@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from search import candidates
-from search.explorer import BaseExplorer, Candidates, ExplorerState, History
-from search.learning import Learners
-from search.problem import Problem
-from search.registry import Options, register
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
 
 
 class GreedyOptions(Options):

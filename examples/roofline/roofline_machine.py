@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
-from targets.capabilities import Latency
-from targets.features import Feature, Features
-from targets.registry import TargetKind
-from targets.workload import Workload
+from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space, Target
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.features import Feature, Features
+from tilewright.targets.registry import TargetKind
+from tilewright.targets.workload import Workload
 
 PEAK_MACS = 2e9  # a second and thread
 BUS_BYTES = 1e9  # a second

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from models.features import every_tree_column
-from models.hidden_features import hidden_features
-from targets.base import Configs, Space
-from targets.features import Features
-from targets.workload import Workload
+from tilewright.models.features import every_tree_column
+from tilewright.models.hidden_features import hidden_features
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
 
 _SIZES = (
     "batch", "groups", "in_channels", "out_channels", "height", "width", "out_height", "out_width",

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.transfer.table import Table
-from targets.errors import TilewrightError
-from targets.features import Features
+from tilewright.core.errors import TilewrightError
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 
 
 class TransferError(TilewrightError):
@@ -74,7 +74,7 @@ class TransferModel(Protocol):
     columns: tuple[str, ...]
     """Those it was trained with."""
 
-    def fit(self, table: Table, validation: Table | None = None) -> Training:
+    def fit(self, table: TrainingTable, validation: TrainingTable | None = None) -> Training:
         """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
         for that. Raises `TransferError` for a table without valid rows."""
         ...

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.transfer.contract import TransferError
-from targets.errors import TilewrightError
-from targets.files import canonical, digest, write_atomically
-from targets.safe_files import read_plain
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import canonical, digest, write_atomically
+from tilewright.core.safe_files import read_plain
+from tilewright.models.transfer.contract import TransferError
 
 INDEX = "model.json"
 MAX_COLUMNS = 20_000

@@ -13,10 +13,10 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from models.transfer.chance import Chance
-from models.transfer.contract import CommonOptions, Prediction, Training, TransferError
-from models.transfer.files import Index, no_model, read_files, write_model
-from models.transfer.prepared import (
+from tilewright.core.errors import TilewrightError
+from tilewright.models.transfer.contract import CommonOptions, Prediction, Training, TransferError
+from tilewright.models.transfer.files import Index, no_model, read_files, write_model
+from tilewright.models.transfer.preprocessing import (
     Labels,
     Matrix,
     aligned,
@@ -32,9 +32,9 @@ from models.transfer.prepared import (
     reference,
     uncompiled,
 )
-from models.transfer.table import Table
-from targets.errors import TilewrightError
-from targets.features import Features
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.validity import Chance
+from tilewright.targets.features import Features
 
 CHANCE = "validity.ubj"
 _CHANCE_SHARE = 0.15  # of the time for training
@@ -46,8 +46,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class Lesson:
     """What a kind learns from: columns by `names` with NaN for what is unknown, shape (rows,
-    columns), and `models.transfer.prepared.labels`, two of (rows,); the same of rows that tell when
-    to stop; and when to stop at the latest, by `time.monotonic`."""
+    columns), and `models.transfer.preprocessing.labels`, two of (rows,); the same of rows that tell
+    when to stop; and when to stop at the latest, by `time.monotonic`."""
 
     names: tuple[str, ...]
     x: Matrix
@@ -59,7 +59,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearningOutcome:
     """How many epochs were done of how many, in how many seconds, without what had to be compiled
     first, and by what they ended."""
 
@@ -91,7 +91,7 @@ class Transferred(ABC):
     # -- what a kind does -----------------------------------------------------------------------
 
     @abstractmethod
-    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         """Learn to predict labels, from what `start` has learned if there is one."""
 
     @abstractmethod
@@ -109,11 +109,15 @@ class Transferred(ABC):
     # -- the contract ---------------------------------------------------------------------------
 
     def fit(
-        self, table: Table, validation: Table | None = None, say: Say = lambda text: None,
+        self,
+        table: TrainingTable,
+        validation: TrainingTable | None = None,
+        say: Say = lambda text: None,
         start: Self | None = None,
-    ) -> Training:  # fmt: skip
+    ) -> Training:
         """As `TransferModel.fit`; `say` hears how it goes. With `start`, a model of the same kind
-        (`models.transfer.kinds.refined`), its columns and what it has learned are gone on from."""
+        (`models.transfer.registry.refined`), its columns and what it has learned are gone on
+        from."""
         begun = time.monotonic()
         if start is not None:
             _check_rows(table)
@@ -223,7 +227,7 @@ class _Given:
     valid: NDArray[np.bool_]
 
     @staticmethod
-    def of(table: Table, names: tuple[str, ...]) -> _Given:
+    def of(table: TrainingTable, names: tuple[str, ...]) -> _Given:
         x = aligned(table.features, names)
         x = uncompiled(x, names, half_known(x, names))
         return _Given(x, labels(table, x, names), table.task, table.valid)
@@ -251,7 +255,7 @@ def _lesson(
     return Lesson(names, *given.learned(names, start), *held.learned(names, start), until, say)
 
 
-def _check_rows(table: Table) -> None:
+def _check_rows(table: TrainingTable) -> None:
     """Raises `TransferError` for a table that is too small to go on with."""
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(

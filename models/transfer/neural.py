@@ -1,9 +1,9 @@
 """Neural models that carry over: an MLP over all columns, and the published network of Verma et al.
 (ExHET 2023), three bidirectional LSTMs over the schedule's decisions with two heads of attention.
 
-What the networks compute is in `models.transfer.networks`, how they learn in
-`models.transfer.descent`; both load JAX, a second's work. An MLP that has learned is asked without
-(`models.transfer.perceptron`).
+What the networks compute is in `models.transfer.jax_networks`, how they learn in
+`models.transfer.jax_training`; both load JAX, a second's work. An MLP that has learned is asked
+without (`models.transfer.numpy_mlp`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.transfer import perceptron
-from models.transfer.contract import CommonOptions
-from models.transfer.model import Learned, Lesson, Transferred
-from models.transfer.prepared import Matrix
-from models.transfer.tokens import tokens_of
-from models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
+from tilewright.models.transfer import numpy_mlp
+from tilewright.models.transfer.contract import CommonOptions
+from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
+from tilewright.models.transfer.preprocessing import Matrix
+from tilewright.models.transfer.tokens import tokens_of
+from tilewright.models.transfer.weights import NamedWeights, Shapes, pack_weights, unpack_weights
 
 _CLIP = 6.0
 """Deviations beyond which a value counts as no further away: hardware may be of any size."""
@@ -70,15 +70,15 @@ class _Neural(Transferred):
 
     @abstractmethod
     def _network(self) -> Any:
-        """A `models.transfer.networks.Network` over this model's columns."""
+        """A `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
 
     def _shapes(self) -> Shapes:
         """Of its weights, by name."""
         found: Shapes = self._network().shapes()
         return found
 
-    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
-        from models.transfer.descent import descend
+    def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
+        from tilewright.models.transfer.jax_training import descend
 
         self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
@@ -88,7 +88,7 @@ class _Neural(Transferred):
         return learned
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        from models.transfer.descent import ask
+        from tilewright.models.transfer.jax_training import ask
 
         return ask(self._network(), self._weights, x, self._scaled)
 
@@ -129,15 +129,15 @@ class MLP(_Neural):
     lasting = ("units", "layers")
 
     def _network(self) -> Any:
-        from models.transfer.networks import Perceptron
+        from tilewright.models.transfer.jax_networks import Perceptron
 
         return Perceptron(len(self.columns), self.options.units, self.options.layers)
 
     def _shapes(self) -> Shapes:
-        return perceptron.shapes(len(self.columns), self.options.units, self.options.layers)
+        return numpy_mlp.shapes(len(self.columns), self.options.units, self.options.layers)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        return perceptron.ask(self._weights, self.options.layers, self._scaled(x))
+        return numpy_mlp.ask(self._weights, self.options.layers, self._scaled(x))
 
 
 class Attention(_Neural):
@@ -149,7 +149,7 @@ class Attention(_Neural):
     lasting = ("units", "layers", "heads")
 
     def _network(self) -> Any:
-        from models.transfer.networks import Decisions
+        from tilewright.models.transfer.jax_networks import Decisions
 
         o, tokens = self.options, tokens_of(self.columns)
         return Decisions(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from models.transfer.columns import columns_of
-from models.transfer.model import Transferred
-from search.problem import Belief, Problem, TransferredPrior
-from targets.base import Configs
-from targets.features import Features
+from tilewright.models.transfer.columns import columns_of
+from tilewright.models.transfer.model import Transferred
+from tilewright.search.problem import Belief, Problem, TransferredPrior
+from tilewright.targets.base import Configs
+from tilewright.targets.features import Features
 
 
 def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:

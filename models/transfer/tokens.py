@@ -11,7 +11,7 @@ _ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TransferTokens:
     """Knobs in the order of their columns; of each, the places of its columns; and the places of
     all columns that speak of no knob alone."""
 
@@ -20,7 +20,7 @@ class Tokens:
     others: tuple[int, ...]
 
 
-def tokens_of(names: Sequence[str]) -> Tokens:
+def tokens_of(names: Sequence[str]) -> TransferTokens:
     """Columns of these names by knob. Every log2 of a knob's value makes a token, but volumes and
     numbers of parts, which follow from knobs."""
     found: dict[str, list[int]] = {}
@@ -35,7 +35,9 @@ def tokens_of(names: Sequence[str]) -> Tokens:
             found[knob].append(place)
         else:
             others.append(place)
-    return Tokens(tuple(found), tuple(tuple(each) for each in found.values()), tuple(others))
+    return TransferTokens(
+        tuple(found), tuple(tuple(each) for each in found.values()), tuple(others)
+    )
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.transfer.boosting import PATIENCE, TimedTrees, Validation
-from models.transfer.contract import CommonOptions
-from models.transfer.model import Learned, Lesson, Transferred
-from models.transfer.prepared import Matrix, masked, surely_less
-from models.trees import LightGBM as NativeLightGBM
+from tilewright.models.transfer.contract import CommonOptions
+from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
+from tilewright.models.transfer.preprocessing import Matrix, masked, surely_less
+from tilewright.models.transfer.timed_boosting import PATIENCE, TimedTrees, Validation
+from tilewright.models.trees import LightGBM as NativeLightGBM
 
 
 class TreeOptions(CommonOptions):
@@ -41,7 +41,7 @@ class LightGBMOptions(TreeOptions):
 _REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}
 
 
-class XGBoost(Transferred):
+class TransferXGBoost(Transferred):
     """Histogram trees of XGBoost, as UBJSON."""
 
     kind: ClassVar[str] = "xgboost"
@@ -50,7 +50,7 @@ class XGBoost(Transferred):
     refining: ClassVar[Mapping[str, object]] = _REFINING | {"depth": 5}
     options: XGBoostOptions
 
-    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         options = self.options
         self._trees = TimedTrees(
             self.seed, False,
@@ -61,7 +61,7 @@ class XGBoost(Transferred):
         grown, seconds, stopped = self._trees.boost(
             x, y, held, options.threads, lesson.until, None if start is None else start._trees
         )
-        return Learned(grown, options.trees, seconds, stopped)
+        return LearningOutcome(grown, options.trees, seconds, stopped)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
         return self._trees.ask(x)
@@ -78,7 +78,7 @@ class XGBoost(Transferred):
         _check_width(self._trees.width, len(self.columns))
 
 
-class LightGBM(Transferred):
+class TransferLightGBM(Transferred):
     """Trees of LightGBM, as its text."""
 
     kind: ClassVar[str] = "lightgbm"
@@ -87,7 +87,7 @@ class LightGBM(Transferred):
     refining: ClassVar[Mapping[str, object]] = _REFINING | {"leaves": 15}
     options: LightGBMOptions
 
-    def _learn(self, lesson: Lesson, start: Self | None) -> Learned:
+    def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         import lightgbm
 
         options, begun = self.options, time.monotonic()
@@ -113,7 +113,7 @@ class LightGBM(Transferred):
         if start is not None and watched and not surely_less(self._off(*held), start._off(*held)):
             self._trees.booster = start._trees.booster
         stopped = "no gain" if clock.grown < options.trees else "epochs"
-        return Learned(
+        return LearningOutcome(
             clock.grown, options.trees, time.monotonic() - begun,
             "minutes" if clock.late else stopped,
         )  # fmt: skip

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from targets.vta.board.image import image_files
-from targets.vta.board.program import BoardProgram
-from targets.vta.board.runtime import copy_runtime
-from targets.vta.functional import simulate
-from targets.vta.program import Program, words_of
-from targets.vta.spec import VtaSpec
+from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.board.program_image import image_files
+from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.functional import simulate
+from tilewright.targets.vta.program import Program, words_of
+from tilewright.targets.vta.spec import VtaSpec
 
 HERE = Path(__file__).parent
 STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
@@ -73,7 +73,7 @@ def built_runtime(folder: Path, flags: str) -> Path:
     return folder
 
 
-def write_artefact(folder: Path, program: BoardProgram, *host_work: str) -> Path:
+def write_artifact(folder: Path, program: BoardProgram, *host_work: str) -> Path:
     """The files that the runtime reads, in a folder that is made."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in image_files(program, host_work).items():
@@ -83,7 +83,7 @@ def write_artefact(folder: Path, program: BoardProgram, *host_work: str) -> Path
 
 def run(
     runtime: Path,
-    artefact: Path,
+    artifact: Path,
     data: bytes,
     spec: VtaSpec,
     *,
@@ -93,10 +93,10 @@ def run(
 ) -> Finished:
     """`tilewright_run` on an input, with so many bytes of memory at address `base`; `shim` are
     settings of the driver (`driver_shim.c`)."""
-    (source := artefact / "input.bin").write_bytes(data)
-    (output := artefact / "output.bin").unlink(missing_ok=True)
+    (source := artifact / "input.bin").write_bytes(data)
+    (output := artifact / "output.bin").unlink(missing_ok=True)
     program = runtime / "tilewright_run"
-    command = [program, artefact, source, output]
+    command = [program, artifact, source, output]
     done = served(command, spec, base=base, size=memory, shim=shim)
     return replace(done, output=output.read_bytes() if output.exists() else None)
 

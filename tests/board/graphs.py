@@ -9,13 +9,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.built import HostStep, LayerGraph, Pick
-from targets.layer import Layer, Scale, Value
-from targets.unfold import Unfold
-from targets.vta.lowering.tensors import reference
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
+from tilewright.targets.artifact_types import HostStep, LayerGraph, Pick
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Layer, Scale, Value
+from tilewright.targets.vta.lowering.tensors import reference
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 Tensor = NDArray[np.int8]
 PYNQ = VtaSpec.load("vta-pynq")

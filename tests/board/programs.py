@@ -8,24 +8,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.layer import Scale
-from targets.unfold import Unfold
-from targets.vta.board.program import (
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Scale
+from tilewright.targets.vta.board.program import (
     RELOCATION,
     BoardProgram,
     Buffer,
     Port,
     PortForm,
+    ProgramStep,
     Segment,
-    Step,
     crossing,
 )
-from targets.vta.isa import ACC, INP, LOAD, OUT, STORE, UOP, WGT
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.geometry import PAGE_BYTES
-from targets.vta.lowering.tensors import Tensors, pack_image, random_tensors, reference
-from targets.vta.spec import VtaSpec
-from targets.workload import Workload, parse_workload
+from tilewright.targets.vta.isa import ACC, INP, LOAD, OUT, STORE, UOP, WGT
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
+from tilewright.targets.vta.lowering.tensors import Tensors, pack_image, random_tensors, reference
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 BIASED = "bias, >> 7, min 127, max -128"
 HEAD, GAP = 4096, 256
@@ -68,10 +68,10 @@ def with_ports(made: Made, data: Scale, out: Scale, dtype: str = "float32") -> B
     step = made.program.steps[0]
     loads = tuple(replace(port, dtype=dtype, scale=data) for port in step.loads)
     stores = tuple(replace(port, dtype=dtype, scale=out) for port in step.stores)
-    return with_steps(made.program, Step(0, loads, stores))
+    return with_steps(made.program, ProgramStep(0, loads, stores))
 
 
-def with_steps(program: BoardProgram, *steps: Step) -> BoardProgram:
+def with_steps(program: BoardProgram, *steps: ProgramStep) -> BoardProgram:
     """The same program with other ports, of which all are inputs and outputs."""
     inputs, outputs = crossing(steps)
     return replace(program, steps=steps, inputs=inputs, outputs=outputs)
@@ -110,7 +110,7 @@ def _program(
     out_shape: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
     if w.operator == "dense":
         in_shape, out_shape = in_shape[:2], out_shape[:2]
-    step = Step(
+    step = ProgramStep(
         0, (Port("data", in_shape, "int8", Scale(1.0), form, 3, HEAD, fold),),
         (Port("out", out_shape, "int8", Scale(1.0), form, 3, out_at),),
     )  # fmt: skip

@@ -14,14 +14,14 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from targets.built import Built, LayerGraph
-from targets.layer import Layer, Scale, Value
-from targets.vta.board.built import VtaProgram, build
-from targets.vta.board.files import NETWORK
-from targets.vta.board.image import is_bare
-from tests.board.boards import linked, run, served, write_artefact
+from tests.board.boards import linked, run, served, write_artifact
 from tests.board.graphs import PYNQ, layer, some_pick
 from tests.board.programs import one_layer, with_ports
+from tilewright.targets.artifact_types import Built, LayerGraph
+from tilewright.targets.layer import Layer, Scale, Value
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
+from tilewright.targets.vta.board.files import NETWORK
+from tilewright.targets.vta.board.program_image import is_bare
 
 Array = NDArray[Any]
 POINTWISE = "conv2d:c=16,h=4,w=4,o=16,k=1"
@@ -285,8 +285,8 @@ def test_floats_become_what_onnxruntime_makes_of_them(
         ]).astype(np.float32)  # fmt: skip
         wanted = quantised(x, of)
     np.testing.assert_array_equal(wanted, onnx_quantised(x, of))
-    floats = write_artefact(tmp_path / "float", with_ports(made, of, out))
-    integers = write_artefact(tmp_path / "int8", made.program)
+    floats = write_artifact(tmp_path / "float", with_ports(made, of, out))
+    integers = write_artifact(tmp_path / "int8", made.program)
     done = run(sanitized, floats, x.tobytes(), PYNQ)
     same = run(sanitized, integers, wanted.tobytes(), PYNQ)
     assert (done.code, done.said, same.code) == (0, "", 0)
@@ -299,7 +299,7 @@ def test_uint8_is_int8_and_128_more(tmp_path: Path, sanitized: Path) -> None:
     made = one_layer("dense:n=1,c=256,o=40", PYNQ)
     program = with_ports(made, scale(0.1, 7), scale(0.2, -128), "uint8")
     pixels = (made.data.astype(np.int16) + 128).astype(np.uint8)
-    done = run(sanitized, write_artefact(tmp_path / "art", program), pixels.tobytes(), PYNQ)
+    done = run(sanitized, write_artifact(tmp_path / "art", program), pixels.tobytes(), PYNQ)
     assert (done.code, done.said) == (0, "")
     wanted = (made.expected.astype(np.int16) + 128).astype(np.uint8)
     assert done.output == wanted.tobytes()

@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from targets.layer import Scale, Value
-from targets.unfold import Unfold
-from targets.vta.board.bare import why_not_bare
-from targets.vta.board.bounds import BoardError
-from targets.vta.board.image import (
+from tests.board.programs import one_layer
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.vta.board.bare import why_not_bare
+from tilewright.targets.vta.board.bounds import BoardError
+from tilewright.targets.vta.board.program import BoardProgram, Buffer, Port, ProgramStep, Segment
+from tilewright.targets.vta.board.program_image import (
     CONSTANTS,
     FILES,
     INSTRUCTIONS,
@@ -22,9 +24,7 @@ from targets.vta.board.image import (
     is_bare,
     read_image,
 )
-from targets.vta.board.program import BoardProgram, Buffer, Port, Segment, Step
-from targets.vta.spec import VtaSpec
-from tests.board.programs import one_layer
+from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
 Change = Callable[[BoardProgram], BoardProgram]
@@ -56,7 +56,7 @@ def test_steps_with_work_between_them_are_kept_and_not_bare(program: BoardProgra
     data = replace(step.loads[0], name="β", dtype="int64", unfold=None)
     weights = Port("k", (4, 5, 6), "int8", Scale(0.75, 3), "weights", 3, 0)
     wide = replace(
-        program, steps=[step, Step(0, (weights,), ()), Step(0, (data,), step.stores)],
+        program, steps=[step, ProgramStep(0, (weights,), ()), ProgramStep(0, (data,), step.stores)],
         buffers=[*program.buffers[:3], Buffer("tensors", "activations", 1 << 16)],
     )  # fmt: skip
     files = image_files(wide)
@@ -64,8 +64,8 @@ def test_steps_with_work_between_them_are_kept_and_not_bare(program: BoardProgra
     assert not is_bare(files[NETWORK])
     assert "3 steps" in why_not_bare(wide)
     for steps, why in [
-        ([Step(0, (weights,), ())], "the host must pack k as weights"),
-        ([Step(0, (data,), ())], "β is int64, neither int8, uint8 nor float32"),
+        ([ProgramStep(0, (weights,), ())], "the host must pack k as weights"),
+        ([ProgramStep(0, (data,), ())], "β is int64, neither int8, uint8 nor float32"),
     ]:
         assert why_not_bare(replace(wide, steps=steps)) == why
     assert why_not_bare(program, ["softmax", "resize"]) == "the host must compute softmax, resize"
@@ -97,7 +97,7 @@ def test_another_machine_or_version_is_refused(program: BoardProgram) -> None:
     later[8] = 1
     signed = bytes(later) + hashlib.sha256(later).digest()
     with pytest.raises(
-        BoardError, match="version 1, this program reads 2; build the artefact again"
+        BoardError, match="version 1, this program reads 2; build the artifact again"
     ):
         read_image({**files, NETWORK: signed}, PYNQ)
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from targets.layer import Value
-from targets.vta.board import forms
-from targets.vta.board.forms import Packing, pack, unpack
-from targets.vta.board.memory import Filled, arenas_of
-from targets.vta.board.network import Network, Tensor
-from targets.vta.board.program import MAX_BUFFER_BYTES
-from targets.vta.spec import VtaSpec
+from tilewright.targets.layer import Value
+from tilewright.targets.vta.board import layouts
+from tilewright.targets.vta.board.layouts import Packing, pack, unpack
+from tilewright.targets.vta.board.memory import Filled, arenas_of
+from tilewright.targets.vta.board.network import BoardNetwork, BoardTensor
+from tilewright.targets.vta.board.program import MAX_BUFFER_BYTES
+from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq").machine
 PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
@@ -23,9 +23,9 @@ PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZ
                                "LOG_ACC_BUFF_SIZE": 16}).machine  # fmt: skip
 
 
-def tensor(name: str, elements: int, first: int, last: int, weights: bool = False) -> Tensor:
+def tensor(name: str, elements: int, first: int, last: int, weights: bool = False) -> BoardTensor:
     packing = Packing("weights" if weights else "image", 1, elements, 1, 1, PYNQ.block_in)
-    return Tensor(Value(name, (1, elements)), packing, None, first, last)
+    return BoardTensor(Value(name, (1, elements)), packing, None, first, last)
 
 
 @given(
@@ -39,7 +39,7 @@ def test_tensors_in_use_share_no_byte(rows: list[tuple[int, int, int, bool]]) ->
         tensor(str(k), size, first, first + more, weights)
         for k, (size, first, more, weights) in enumerate(rows)
     ]
-    arenas = arenas_of(Network([], [], tensors), PYNQ, {})
+    arenas = arenas_of(BoardNetwork([], [], tensors), PYNQ, {})
     spans = []
     for each in tensors:
         arena, at = arenas.places[id(each)]
@@ -60,18 +60,20 @@ def test_tensors_in_use_share_no_byte(rows: list[tuple[int, int, int, bool]]) ->
 def test_a_chain_takes_the_memory_of_its_largest_pair() -> None:
     sizes = (100, 300, 200, 300, 50)
     chain = [tensor(str(k), size, k, k + 1) for k, size in enumerate(sizes)]
-    arenas = arenas_of(Network([], [], chain), PYNQ, {})
+    arenas = arenas_of(BoardNetwork([], [], chain), PYNQ, {})
     assert arenas.sizes == [500 * PYNQ.inp_bytes]
 
 
 def test_what_does_not_fit_one_buffer_goes_to_the_next() -> None:
     half = MAX_BUFFER_BYTES // PYNQ.inp_bytes // 2 + 1
-    arenas = arenas_of(Network([], [], [tensor(str(k), half, 0, 1) for k in range(3)]), PYNQ, {})
+    arenas = arenas_of(
+        BoardNetwork([], [], [tensor(str(k), half, 0, 1) for k in range(3)]), PYNQ, {}
+    )
     assert arenas.sizes == [half * PYNQ.inp_bytes] * 3
 
 
 def test_constants_fill_buffers_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("targets.vta.board.memory.MAX_BUFFER_BYTES", 1024)
+    monkeypatch.setattr("tilewright.targets.vta.board.memory.MAX_BUFFER_BYTES", 1024)
     filled = Filled("constants")
     rng = np.random.default_rng(0)
     data = [rng.integers(0, 256, size, np.uint8) for size in (256, 64, 2560, 768)]
@@ -89,11 +91,11 @@ def test_constants_fill_buffers_and_repeat_nothing(monkeypatch: pytest.MonkeyPat
 
 
 SHAPES = {
-    "image": ((1, 20, 5, 7), lambda m: forms.Packing("image", 1, -(-20 // m.block_in), 5, 7,
+    "image": ((1, 20, 5, 7), lambda m: layouts.Packing("image", 1, -(-20 // m.block_in), 5, 7,
                                                      m.block_in)),
-    "batch": ((3, 20, 5, 7), lambda m: forms.Packing("image", -(-3 // m.batch),
+    "batch": ((3, 20, 5, 7), lambda m: layouts.Packing("image", -(-3 // m.batch),
                                                      -(-20 // m.block_in), 5, 7, m.block_in)),
-    "column": ((1, 13, 20), lambda m: forms.Packing("column", 1, -(-20 // m.block_in),
+    "column": ((1, 13, 20), lambda m: layouts.Packing("column", 1, -(-20 // m.block_in),
                                                     -(-13 // m.batch), 1, m.block_in)),
 }  # fmt: skip
 

@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from networks import artefact
-from targets import make_target
-from targets.vta.spec import VtaSpec
 from tests.board.boards import run
-from tuning.build_options import BuildOptions
-from tuning.building import integer_network
-from tuning.picks import tuned_picks
+from tilewright.networks import artifact
+from tilewright.targets import make_target
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 TARGET = "vta-pynq"
 SHAPE = [1, 16, 6, 6]
@@ -86,8 +86,8 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     onnx.save(model(), source)
     target = make_target(TARGET)
     graph = integer_network(BuildOptions(str(source), out, TARGET), target).graph
-    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
-    artefact.build(graph, picks, target, "vta", out, bare=True)
+    picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
+    artifact.build(graph, picks, target, "vta", out, bare=True)
     rng = np.random.default_rng(2)
     inputs: dict[str, Array] = {
         "left": rng.normal(0, 2, SHAPE).astype(np.float32), "ids": np.arange(3)[None],
@@ -96,7 +96,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     manifest = json.loads((out / "manifest.json").read_text())
     assert [tensor["name"] for tensor in manifest["inputs"]] == list(inputs)
     assert [tensor["name"] for tensor in manifest["outputs"]] == ["far", "near", "deep"]
-    python = artefact.load(out).infer(inputs)
+    python = artifact.load(out).infer(inputs)
     data = b"".join(inputs[tensor["name"]].tobytes() for tensor in manifest["inputs"])
     done = run(plain, out, data, VtaSpec.load(TARGET))
     assert (done.code, done.said) == (0, "")

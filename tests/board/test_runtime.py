@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.layer import Scale
-from targets.vta.board.program import Buffer, Port, Step
-from targets.vta.spec import VtaSpec
-from tests.board.boards import run, write_artefact
+from tests.board.boards import run, write_artifact
 from tests.board.programs import Made, one_layer, with_ports, with_steps
+from tilewright.targets.layer import Scale
+from tilewright.targets.vta.board.program import Buffer, Port, ProgramStep
+from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
 PAIRED = VtaSpec.from_mapping({"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14,
@@ -43,8 +43,8 @@ def test_the_runtime_computes_what_the_reference_does(
 ) -> None:
     text, spec, unfold = LAYERS[name]
     made = one_layer(text, spec, unfold=unfold)
-    artefact = write_artefact(tmp_path / "art", made.program)
-    done = run(sanitized, artefact, made.data.tobytes(), spec)
+    artifact = write_artifact(tmp_path / "art", made.program)
+    done = run(sanitized, artifact, made.data.tobytes(), spec)
     assert (done.code, done.said) == (0, "")
     assert done.output == made.expected.tobytes()
     assert [(count, patience) for _, count, patience in done.streams] == [
@@ -56,17 +56,17 @@ def test_the_runtime_computes_what_the_reference_does(
 def test_addresses_do_not_matter(
     base: int, gap: int, stem: Made, tmp_path: Path, sanitized: Path
 ) -> None:
-    artefact = write_artefact(tmp_path / "art", stem.program)
-    done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, base=base, shim={"GAP": gap})
+    artifact = write_artifact(tmp_path / "art", stem.program)
+    done = run(sanitized, artifact, stem.data.tobytes(), PYNQ, base=base, shim={"GAP": gap})
     assert (done.code, done.said, done.output) == (0, "", stem.expected.tobytes())
     assert done.streams[0][0] > base
 
 
 def test_a_driver_with_64_bit_addresses(stem: Made, tmp_path: Path, plain: Path) -> None:
-    artefact = write_artefact(tmp_path / "art", stem.program)
-    done = run(plain, artefact, stem.data.tobytes(), PYNQ, base=1 << 31)
+    artifact = write_artifact(tmp_path / "art", stem.program)
+    done = run(plain, artifact, stem.data.tobytes(), PYNQ, base=1 << 31)
     assert (done.code, done.said, done.output) == (0, "", stem.expected.tobytes())
-    done = run(plain, artefact, stem.data.tobytes(), PYNQ, base=1 << 32 | 0x1000)
+    done = run(plain, artifact, stem.data.tobytes(), PYNQ, base=1 << 32 | 0x1000)
     assert (done.code, done.output, done.streams) == (1, None, [])
     assert "0x100001000, where VTA's 32-bit addresses do not reach" in done.said
 
@@ -84,8 +84,8 @@ def test_floats_are_rounded_halves_to_even(
     with np.errstate(over="ignore", under="ignore"):
         values = (steps * 2.0**exponent).astype("<f4")
     wanted = np.clip(np.rint(values.astype(np.float64) * 2.0**-exponent), -128, 127)
-    floats = write_artefact(tmp_path / "float", with_ports(made, *scales))
-    integers = write_artefact(tmp_path / "int8", made.program)
+    floats = write_artifact(tmp_path / "float", with_ports(made, *scales))
+    integers = write_artifact(tmp_path / "int8", made.program)
     done = run(sanitized, floats, values.tobytes(), PYNQ)
     same = run(sanitized, integers, wanted.astype(np.int8).tobytes(), PYNQ)
     assert (done.code, done.said, same.code) == (0, "", 0)
@@ -98,10 +98,10 @@ def test_floats_are_rounded_halves_to_even(
 
 def test_not_a_number_is_refused(tmp_path: Path, sanitized: Path) -> None:
     made = one_layer(*LAYERS["dense"][:2])
-    artefact = write_artefact(tmp_path / "art", with_ports(made, Scale(1.0), Scale(1.0)))
+    artifact = write_artifact(tmp_path / "art", with_ports(made, Scale(1.0), Scale(1.0)))
     values = np.zeros(40, np.float32)
     values[7] = np.nan
-    done = run(sanitized, artefact, values.tobytes(), PYNQ)
+    done = run(sanitized, artifact, values.tobytes(), PYNQ)
     assert (done.code, done.output, done.streams) == (2, None, [])
     assert done.said == "tilewright_run: element 7 of input 'data' is not a number\n"
 
@@ -116,9 +116,9 @@ def test_one_input_in_two_forms_beside_another(tmp_path: Path, sanitized: Path) 
         buffers=[*program.buffers, Buffer("image", "activations", 16 * 15 * 13),
                  Buffer("other", "activations", 64)],
     )  # fmt: skip
-    program = with_steps(program, Step(0, (other, step.loads[0], plain), step.stores))
-    artefact = write_artefact(tmp_path / "art", program)
-    done = run(sanitized, artefact, bytes(6) + made.data.tobytes(), PYNQ)
+    program = with_steps(program, ProgramStep(0, (other, step.loads[0], plain), step.stores))
+    artifact = write_artifact(tmp_path / "art", program)
+    done = run(sanitized, artifact, bytes(6) + made.data.tobytes(), PYNQ)
     assert (done.code, done.said, done.output) == (0, "", made.expected.tobytes())
 
 
@@ -126,9 +126,9 @@ def test_one_input_in_two_forms_beside_another(tmp_path: Path, sanitized: Path) 
 def test_inputs_of_another_size_are_refused(
     change: int, stem: Made, tmp_path: Path, sanitized: Path
 ) -> None:
-    artefact = write_artefact(tmp_path / "art", stem.program)
+    artifact = write_artifact(tmp_path / "art", stem.program)
     size = max(0, stem.data.size + change)
-    done = run(sanitized, artefact, bytes(size), PYNQ)
+    done = run(sanitized, artifact, bytes(size), PYNQ)
     assert (done.code, done.output, done.streams) == (2, None, [])
     assert f"{'more' if change > 0 else 'fewer'} bytes than the {stem.data.size} of" in done.said
 
@@ -137,14 +137,14 @@ def test_inputs_of_another_size_are_refused(
 def test_no_memory_is_an_error_without_a_leak(
     nothing: int, stem: Made, tmp_path: Path, sanitized: Path
 ) -> None:
-    artefact = write_artefact(tmp_path / "art", stem.program)
+    artifact = write_artifact(tmp_path / "art", stem.program)
     for at in range(1, len(stem.program.buffers) + 2):
-        done = run(sanitized, artefact, stem.data.tobytes(), PYNQ,
+        done = run(sanitized, artifact, stem.data.tobytes(), PYNQ,
                    shim={"FAIL_AT": at, "FAIL_WITH": nothing})  # fmt: skip
         assert (done.code, done.output, done.streams) == (1, None, [])
         assert done.said.startswith("tilewright_run: the driver gave no memory for ")
         assert done.said.count("\n") == 1
-    done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, shim={"FAIL_AT": at + 1})
+    done = run(sanitized, artifact, stem.data.tobytes(), PYNQ, shim={"FAIL_AT": at + 1})
     assert done.code == 0
 
 
@@ -161,8 +161,8 @@ def test_no_memory_is_an_error_without_a_leak(
 def test_a_failing_driver_is_one_sentence(
     shim: dict[str, object], said: str, stem: Made, tmp_path: Path, sanitized: Path
 ) -> None:
-    artefact = write_artefact(tmp_path / "art", stem.program)
-    done = run(sanitized, artefact, stem.data.tobytes(), PYNQ, shim=shim)
+    artifact = write_artifact(tmp_path / "art", stem.program)
+    done = run(sanitized, artifact, stem.data.tobytes(), PYNQ, shim=shim)
     assert (done.code, done.output, done.streams) == (1, None, [])
     assert said in done.said
     assert done.said.count("\n") == 1

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.layer import Scale
-from targets.vta.board.runtime import SOURCES, copy_runtime
-from targets.vta.spec import VtaSpec
-from tests.board.boards import HERE, STRICT, compile_c, linked, make, run, served, write_artefact
+from tests.board.boards import HERE, STRICT, compile_c, linked, make, run, served, write_artifact
 from tests.board.programs import Made, one_layer, with_ports
+from tilewright.targets.layer import Scale
+from tilewright.targets.vta.board.runtime import SOURCES, copy_runtime
+from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
 
@@ -27,12 +27,12 @@ def dense() -> Made:
 @pytest.mark.slow(seconds=6)
 def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitized: Path) -> None:
     out = Scale(float(np.float32(3.3)), -7)
-    artefact = write_artefact(tmp_path / "art", with_ports(dense, Scale(0.0625), out))
+    artifact = write_artifact(tmp_path / "art", with_ports(dense, Scale(0.0625), out))
     integers = ((np.arange(40) - 20) * 2).astype(np.int8)
-    expected = run(sanitized, write_artefact(tmp_path / "int8", dense.program),
+    expected = run(sanitized, write_artifact(tmp_path / "int8", dense.program),
                    integers.tobytes(), PYNQ).output  # fmt: skip
     assert expected is not None
-    done = served([linked("use_api.c", sanitized, tmp_path / "use"), artefact], PYNQ)
+    done = served([linked("use_api.c", sanitized, tmp_path / "use"), artifact], PYNQ)
     assert (done.code, done.said) == (0, "")
     counts = (np.frombuffer(expected, np.int8).astype(np.int64) + 7).astype("<f4")
     assert done.output == (counts * np.float32(3.3)).tobytes() * 2
@@ -40,10 +40,10 @@ def test_every_function_rightly_and_wrongly(dense: Made, tmp_path: Path, sanitiz
 
 
 def test_no_allocation_is_taken_for_granted(dense: Made, tmp_path: Path, sanitized: Path) -> None:
-    artefact = write_artefact(tmp_path / "art", dense.program)
+    artifact = write_artifact(tmp_path / "art", dense.program)
     binary = linked("fail_memory.c", sanitized, tmp_path / "fail",
                     "-Wno-error=pedantic", "-Wl,--wrap=malloc,--wrap=calloc")  # fmt: skip
-    done = served([binary, artefact], PYNQ)
+    done = served([binary, artifact], PYNQ)
     assert (done.code, done.said) == (0, "")
     assert done.output is not None
     lines = done.output.decode().splitlines()
@@ -54,19 +54,19 @@ def test_no_allocation_is_taken_for_granted(dense: Made, tmp_path: Path, sanitiz
 
 
 def test_outputs_that_cannot_be_written(dense: Made, tmp_path: Path, sanitized: Path) -> None:
-    artefact = write_artefact(tmp_path / "art", dense.program)
-    (artefact / "input.bin").write_bytes(dense.data.tobytes())
+    artifact = write_artifact(tmp_path / "art", dense.program)
+    (artifact / "input.bin").write_bytes(dense.data.tobytes())
     program = sanitized / "tilewright_run"
     for name, code, said in [
         ("nowhere/output.bin", 2, "cannot write "),
         ("full", 1, "is the disk full?"),
     ]:
         place = Path("/dev/full") if name == "full" else tmp_path / name
-        done = served([program, artefact, artefact / "input.bin", place], PYNQ)
+        done = served([program, artifact, artifact / "input.bin", place], PYNQ)
         assert (done.code, done.said.count("\n")) == (code, 1)
         assert said in done.said
     assert Path("/dev/full").is_char_device()
-    done = served([program, artefact], PYNQ)
+    done = served([program, artifact], PYNQ)
     assert done.code == 2
     assert done.said.startswith("usage: tilewright_run ART input.bin output.bin\n")
 
@@ -80,8 +80,8 @@ def sources(tmp_path: Path) -> Path:
 
 def usable(sources: Path, dense: Made) -> bool:
     """Whether what was built runs a network."""
-    artefact = write_artefact(sources / "art", dense.program)
-    done = run(sources, artefact, dense.data.tobytes(), PYNQ)
+    artifact = write_artifact(sources / "art", dense.program)
+    done = run(sources, artifact, dense.data.tobytes(), PYNQ)
     assert (done.code, done.said) == (0, "")
     return done.output == dense.expected.tobytes()
 

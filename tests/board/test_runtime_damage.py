@@ -13,13 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.layer import Scale, Value
-from targets.vta.board.bounds import BoardError
-from targets.vta.board.image import FILES, HEADER, INSTRUCTIONS, NETWORK, image_files, read_image
-from targets.vta.board.program import BoardProgram
-from targets.vta.spec import VtaSpec
-from tests.board.boards import linked, run, write_artefact
+from tests.board.boards import linked, run, write_artifact
 from tests.board.programs import one_layer, with_ports
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.vta.board.bounds import BoardError
+from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.board.program_image import (
+    FILES,
+    HEADER,
+    INSTRUCTIONS,
+    NETWORK,
+    image_files,
+    read_image,
+)
+from tilewright.targets.vta.spec import VtaSpec
 
 PYNQ = VtaSpec.load("vta-pynq")
 UNSUPPORTED = 4
@@ -190,14 +197,14 @@ def test_wrong_streams_are_refused_as_python_refuses_them(
 def test_work_of_the_host_is_refused_with_its_name(
     program: BoardProgram, tmp_path: Path, sanitized: Path
 ) -> None:
-    artefact = write_artefact(tmp_path / "art", program, "softmax", "\x1b[31mresize")
-    done = run(sanitized, artefact, bytes(108), PYNQ)
+    artifact = write_artifact(tmp_path / "art", program, "softmax", "\x1b[31mresize")
+    done = run(sanitized, artifact, bytes(108), PYNQ)
     assert (done.code, done.output, done.streams) == (2, None, [])
     assert "the host must compute softmax, ?[31mresize; build it with --bare" in done.said
 
 
 @pytest.mark.parametrize("folder", ["", "nowhere", "input.bin"])
-def test_a_folder_that_is_no_artefact(folder: str, tmp_path: Path, sanitized: Path) -> None:
+def test_a_folder_that_is_no_artifact(folder: str, tmp_path: Path, sanitized: Path) -> None:
     (tmp_path / "input.bin").write_bytes(b"x")
     done = subprocess.run(
         [str(sanitized / "tilewright_run"), str(tmp_path / folder), str(tmp_path / "input.bin"),
@@ -205,5 +212,5 @@ def test_a_folder_that_is_no_artefact(folder: str, tmp_path: Path, sanitized: Pa
         capture_output=True, text=True, check=False, env={**os.environ},
     )  # fmt: skip
     assert done.returncode == 2
-    assert "is it the folder of an artefact?" in done.stderr
+    assert "is it the folder of an artifact?" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.built import LayerGraph, Pick
-from targets.layer import Layer, Scale, Value
-from targets.unfold import Unfold
-from targets.vta.board.built import VtaProgram, build
-from targets.vta.board.runtime import SOURCES
-from targets.vta.lowering.batch import Lowering
-from targets.vta.spec import VtaSpec
-from targets.workload import Workload, parse_workload
 from tests.board.boards import HERE, SANITIZED, compile_c, make, run
+from tilewright.targets.artifact_types import LayerGraph, Pick
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Layer, Scale, Value
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
+from tilewright.targets.vta.board.runtime import SOURCES
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.vta.board.built import VtaProgram, build
 from tests.board.boards import run
 from tests.board.graphs import EXAMPLES
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
 
 
 @pytest.mark.parametrize("name", ["cnn", "skip"])

@@ -7,22 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from targets.built import HostStep, Pick
-from targets.errors import WorkloadError
-from targets.vta.board import memory
-from targets.vta.board.built import VtaProgram, build
-from targets.vta.board.program import Segment
-from targets.vta.board.words import no_op
-from targets.vta.isa import (
-    FINISH,
-    INP,
-    LOAD,
-    MODULE_COMPUTE,
-    POP_NEXT,
-    PUSH_PREV,
-)
-from targets.vta.lint import lint
-from targets.vta.program import FIRST_ADDRESS, Program
 from tests.board.graphs import (
     EXAMPLES,
     Example,
@@ -34,6 +18,15 @@ from tests.board.graphs import (
     some_pick,
     values,
 )
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.artifact_types import HostStep, Pick
+from tilewright.targets.vta.board import memory
+from tilewright.targets.vta.board.artifact_builder import VtaProgram, build
+from tilewright.targets.vta.board.instruction_fields import no_op
+from tilewright.targets.vta.board.program import Segment
+from tilewright.targets.vta.isa import FINISH, INP, LOAD, MODULE_COMPUTE, POP_NEXT, PUSH_PREV
+from tilewright.targets.vta.lint import lint
+from tilewright.targets.vta.program import FIRST_ADDRESS, Program
 
 SEEDS = range(4)
 

@@ -1,4 +1,4 @@
-"""Networks of the zoo, from the model to a board: the artefact and the C runtime give what plain
+"""Networks of the zoo, from the model to a board: the artifact and the C runtime give what plain
 integer arithmetic does."""
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from networks import artefact
-from networks.artefact import Artefact
-from networks.integer import library, reference
-from networks.integer.graph import IntegerGraph
-from networks.zoo import digits
-from targets import make_target
-from targets.vta.spec import VtaSpec
 from tests.board.boards import run
-from tuning.build_options import BuildOptions
-from tuning.building import integer_network
-from tuning.picks import tuned_picks
+from tilewright.networks import artifact
+from tilewright.networks.artifact import Artifact
+from tilewright.networks.integer import library, reference
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.zoo import digits
+from tilewright.targets import make_target
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 TARGET = "vta-pynq"
 CNNS = [
@@ -31,14 +31,14 @@ CNNS = [
 MEMORY = 1 << 26
 
 
-def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph, Artefact]:
-    """A network in integers, and its artefact with the schedules that are estimated best."""
+def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph, Artifact]:
+    """A network in integers, and its artifact with the schedules that are estimated best."""
     target = make_target(TARGET)
     options = BuildOptions(name, out, TARGET, per_channel=per_channel)
     graph = integer_network(options, target).graph
-    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
-    artefact.build(graph, picks, target, "vta", out)
-    return graph, artefact.load(out)
+    picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
+    artifact.build(graph, picks, target, "vta", out)
+    return graph, artifact.load(out)
 
 
 def drawn(graph: IntegerGraph, seed: int) -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ def test_held_out_digits_are_read_as_well_in_int8(tmp_path: Path) -> None:
     """On the simulated accelerator, every image; the float network by onnxruntime."""
     import onnxruntime
 
-    from networks.zoo import build
+    from tilewright.networks.zoo import build
 
     _, built = made("digits_cnn", tmp_path / "art")
     images, labels = digits.held_out()

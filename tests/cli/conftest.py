@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from services.credentials import Credentials
-from services.home import Home
-from services.prefect_server import Login
-from services.secret_file import home_secret
 from tests import warm
 from tests.sharing import OURS, made_once
+from tilewright.services.credentials import Credentials
+from tilewright.services.prefect_server import Login
+from tilewright.services.secret_file import home_secret
+from tilewright.services.workspace import Home
 
 TILEWRIGHT = warm.TILEWRIGHT
 

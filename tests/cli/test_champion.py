@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from models import make_explorer
-from search import tune
-from services.prefect_server import Login
-from targets import make_target
-from targets.workload import parse_workload
 from tests.cli.conftest import LAYERS, Place
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.services.prefect_server import Login
+from tilewright.targets import make_target
+from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=8)
 

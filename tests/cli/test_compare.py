@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.app import app
-from evaluation.compare.comparison import COMPARISON, run_comparison
-from evaluation.compare.kept_runs import RUNS
-from evaluation.compare.plan import ComparisonPlan, parse_seeds, parse_tuner_configs, plan
-from evaluation.compare.processes import run_jobs
-from evaluation.compare.test_bed import recorded_test_bed
-from reports.compare.report import REPORT, write_report
-from targets.errors import TilewrightError
-from targets.vta.stack_table import read_stack_table
 from tests.cli.conftest import Place
+from tilewright.cli.app import app
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
+from tilewright.evaluation.compare.comparison import COMPARISON, run_comparison
+from tilewright.evaluation.compare.plan import (
+    ComparisonPlan,
+    parse_seeds,
+    parse_tuner_configs,
+    plan,
+)
+from tilewright.evaluation.compare.process_pool import run_jobs
+from tilewright.evaluation.compare.run_cache import RUNS
+from tilewright.reports.compare.report import REPORT, write_report
+from tilewright.targets.vta.tvm_table import read_stack_table
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 16, (0, 1)
@@ -92,7 +97,7 @@ def test_finished_runs_are_kept_and_not_repeated(
     (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # torn by a crash
     asked = []
     monkeypatch.setattr(
-        "evaluation.compare.comparison.run_jobs",
+        "tilewright.evaluation.compare.comparison.run_jobs",
         lambda what, jobs, processes: asked.extend(jobs) or run_jobs(what, jobs, processes),
     )
     run_comparison(_plan(), tmp_path, processes=1)
@@ -199,7 +204,7 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(
 def test_a_mistake_ends_the_command_with_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from cli import main
+    from tilewright.cli import main
 
     monkeypatch.setattr("sys.argv", ["tilewright", "compare", "--trials", "0"])
     with pytest.raises(SystemExit) as stop:

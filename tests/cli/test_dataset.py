@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.datasets.folder import digest_of, read_table
 from tests.cli.conftest import Place
+from tilewright.evaluation.datasets.folder import digest_of, read_table
 
 pytestmark = pytest.mark.slow(seconds=40)
 

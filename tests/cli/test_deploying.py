@@ -45,7 +45,9 @@ def api(place: Place) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def deployed(place: Place) -> str:
     """What `make deploy` says, done in the folder that workers are to work in."""
-    done = warm.run([str(FILES)], place.folder, place.environment, 600, module="flows.deploying")
+    done = warm.run(
+        [str(FILES)], place.folder, place.environment, 600, module="tilewright.flows.deploy_all"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -99,7 +101,7 @@ def test_a_worker_runs_what_is_asked_for_below_its_folder(
     create = f"/deployments/{nightly['id']}/create_flow_run"
     good = post(api, create, parameters={"options": NIGHT})
     done = warm.run(
-        ["--run-once"], place.folder, place.environment, 600, module="flows.working"
+        ["--run-once"], place.folder, place.environment, 600, module="tilewright.flows.worker"
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     run = api.get(f"/flow_runs/{good['id']}").json()
@@ -118,7 +120,7 @@ def test_deploying_again_brings_automations_up_to_date(
     deployed: str, api: httpx.Client, place: Place
 ) -> None:
     program = (
-        "from flows.deploying import apply_automations, log_in\n"
+        "from tilewright.flows.deploy_all import apply_automations, log_in\n"
         "from pathlib import Path\n"
         "import sys\n"
         "log_in()\n"
@@ -186,12 +188,12 @@ def test_a_regression_pauses_its_deployment(deployed: str, api: httpx.Client) ->
 
 def test_without_a_server_it_says_what_to_start(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    for module in "flows.deploying", "flows.working":
+    for module in "tilewright.flows.deploy_all", "tilewright.flows.worker":
         done = warm.run([str(FILES)], tmp_path, place.environment, 300, module=module)
         assert done.returncode == 2
         assert done.stderr.startswith("error: which server? Start one")
         assert "export PREFECT_API_URL=" in done.stderr
     silent = place.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    done = warm.run([str(FILES)], tmp_path, silent, 300, module="flows.deploying")
+    done = warm.run([str(FILES)], tmp_path, silent, 300, module="tilewright.flows.deploy_all")
     assert done.returncode == 2
     assert "no Prefect server answers at http://127.0.0.1:9/api" in done.stderr

@@ -45,7 +45,7 @@ def fields(schema: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_flow_has_a_deployment() -> None:
     assert set(DEPLOYMENTS) == {
-        "tune_network/nightly", "compare_tuners/weekly", "build_artefact/on-request",
+        "tune_network/nightly", "compare_tuners/weekly", "build_artifact/on-request",
         "build_dataset/on-request", "train_model/on-request", "codesign/on-request",
     }  # fmt: skip
     kinds = {kind for each in DEPLOYMENTS.values() for when in each.get("schedules", [])
@@ -100,7 +100,7 @@ def test_where_there_are_few_choices_the_form_offers_them(
         ("tune_network/nightly", {"options": {}, "watch": {"when_worse": "sometimes"}}),
         ("tune_network/nightly", {"options": {}, "watch": {"tolerance_percent": -1}}),
         ("compare_tuners/weekly", {"options": {"tuners": []}}),
-        ("build_artefact/on-request", {"options": {"trails": 3}}),
+        ("build_artifact/on-request", {"options": {"trails": 3}}),
         ("build_dataset/on-request", {"options": {"rows": -1}}),
         ("train_model/on-request", {"options": {"dataset": "d", "out": "m", "kind": "oracle"}}),
         ("codesign/on-request", {"options": {"networks": ["resnet18"], "budget": 0}}),
@@ -122,7 +122,7 @@ def test_automations_are_such_as_prefect_takes(file: str) -> None:
 
 
 def test_the_automation_listens_to_the_event_that_is_emitted() -> None:
-    from tasks.watch import EVENTS, REGRESSION
+    from tilewright.tasks.regression_check import EVENTS, REGRESSION
 
     (only,) = yaml.safe_load((FILES / "regression.yaml").read_text())["automations"]
     assert only["trigger"]["expect"] == [REGRESSION]

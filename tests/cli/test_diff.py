@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from evaluation.diff.sides import DiffError, read_side
-from evaluation.diff.verdict import diff_runs
 from tests.cli.conftest import LAYERS, TUNE, Place, Tuned
 from tests.sharing import made_once
+from tilewright.evaluation.diff.load_runs import DiffError, read_side
+from tilewright.evaluation.diff.summary import diff_runs
 
 pytestmark = pytest.mark.slow(seconds=2)
 

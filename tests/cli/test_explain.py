@@ -14,14 +14,20 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from cli.app import app
-from evaluation.explain.advice import advice_of
-from evaluation.explain.course import Course
-from evaluation.explain.folder import read_folder
-from evaluation.explain.run import explain_run
-from evaluation.explain.workloads import Explained, Judged, rank_correlation, ranked, rmse
-from targets.errors import TilewrightError
 from tests.cli.conftest import LAYERS, TRIALS, Tuned
+from tilewright.cli.app import app
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.explain.folder import read_folder
+from tilewright.evaluation.explain.recommendations import advice_of
+from tilewright.evaluation.explain.run import explain_run
+from tilewright.evaluation.explain.trajectory import Trajectory
+from tilewright.evaluation.explain.workloads import (
+    Explained,
+    JudgedWorkload,
+    rank_correlation,
+    ranked,
+    rmse,
+)
 
 pytestmark = pytest.mark.slow(seconds=2)
 
@@ -69,7 +75,7 @@ def test_every_feature_is_said_in_words(explained: list[Explained]) -> None:
 
 
 def _with(each: Explained, best: list[float], limit: float, **failures: int) -> Explained:
-    course = Course(
+    course = Trajectory(
         best=np.array(best), limit=limit, failures=Counter(failures),
         reasons=Counter({f"why {name}": count for name, count in failures.items()}), calls=1,
     )  # fmt: skip
@@ -106,7 +112,7 @@ def test_a_veto_that_is_off_is_named(
     each = _with(explained[0], [9, 9, 8, 8, 8, 8], 7.9)
     valid = np.tile([1.0, 0.0], 20)
     said = np.stack([np.full(40, chance), valid, np.where(valid == 1, np.arange(40), np.nan)])
-    judged = replace(each, unseen=Judged({**each.unseen.pairs, "V": said}), threshold=0.1)
+    judged = replace(each, unseen=JudgedWorkload({**each.unseen.pairs, "V": said}), threshold=0.1)
     (only,) = advice_of(read_folder(tuned.out), [judged])
     assert finding in only.finding
     assert "--trials 12" in only.action

@@ -228,9 +228,9 @@ def test_help_and_mistakes_load_neither_servers_nor_learners_nor_tvm(
     arguments: list[str], more: list[str], tmp_path: Path
 ) -> None:
     script = (
-        "import sys; import cli.app as cli\n"
+        "import sys; import tilewright.cli.app as cli\n"
         "heavy, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]\n"
-        "try: cli.main()\n"
+        "try: tilewright.cli.main()\n"
         "except SystemExit: pass\n"
         "sys.exit(', '.join(sorted(set(heavy) & set(sys.modules))) or 0)"
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from models.transfer.files import identity_of
-from models.transfer.kinds import load_model
-from services.prefect_server import Login
 from tests.cli.conftest import Place
+from tilewright.models.transfer.files import identity_of
+from tilewright.models.transfer.registry import load_model
+from tilewright.services.prefect_server import Login
 
 SLICE = Path(__file__).parents[1] / "data" / "transfer" / "slice"
 FIGURES = {

@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
 from tests import warm
 from tests.cli.conftest import Place
+from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.slow(seconds=8)
 
 RUN = """
 import json, os, sys
-import services
-from services.home import use_home
+import tilewright.services
+from tilewright.services.workspace import use_home
 use_home()
-from flows.building import build_artefact
-from flows.codesign import codesign
-from flows.comparison import compare_tuners
-from flows.dataset import build_dataset
-from flows.training import train_model
+from tilewright.flows.build import build_artifact
+from tilewright.flows.codesign import codesign
+from tilewright.flows.comparison import compare_tuners
+from tilewright.flows.dataset import build_dataset
+from tilewright.flows.training import train_model
 
 flows = [
-    (build_artefact, dict(model="digits_cnn", trials=0, out="built")),
+    (build_artifact, dict(model="digits_cnn", trials=0, out="built")),
     (compare_tuners, dict(network="digits_cnn", workloads=["4"], tuners=["random", "ga"], trials=8,
                           seeds="0-1", out="compared")),
-    (build_artefact, dict(model="digits_cnn", trials=0, out="../built")),
+    (build_artifact, dict(model="digits_cnn", trials=0, out="../built")),
     (compare_tuners, dict(network="digits_cnn", out="../compared")),
     (build_dataset, dict(rows=1, cpu_rows=0, out="../rows")),
     (train_model, dict(dataset="rows", out="../model")),
@@ -39,7 +39,7 @@ flows = [
 for flow, options in flows:
     state = flow(options, return_state=True)
     print(json.dumps([flow.name, state.type.value, state.message]), file=sys.stderr)
-from services.embedded import drain
+from tilewright.services.local_services import drain
 drain()
 """
 
@@ -54,11 +54,11 @@ def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
     done = warm.run([], folder, environment, 600, program=RUN)
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
     assert [line[:2] for line in lines[:2]] == [
-        ["build_artefact", "COMPLETED"], ["compare_tuners", "COMPLETED"],
+        ["build_artifact", "COMPLETED"], ["compare_tuners", "COMPLETED"],
     ], done.stderr  # fmt: skip
     assert (folder / "built" / "manifest.json").is_file()
     assert {"report.html", "comparison.json"} <= {p.name for p in (folder / "compared").iterdir()}
-    names = {"build_artefact", "compare_tuners", "build_dataset", "train_model", "codesign"}
+    names = {"build_artifact", "compare_tuners", "build_dataset", "train_model", "codesign"}
     assert {name for name, _, _ in lines[2:]} == names
     for name, state, message in lines[2:]:
         assert state == "FAILED", name

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from services.server_process import LOOPBACK, answers
 from tests.cli.conftest import Place
 from tests.processes import listening
 from tests.sharing import ANSWER_SECONDS, free_port
+from tilewright.services.server_process import LOOPBACK, answers
 
 pytestmark = pytest.mark.slow(seconds=30)
 

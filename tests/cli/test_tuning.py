@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from search import read
-from services.prefect_server import Login
-from targets import make_target
-from targets.workload import parse_workload
 from tests import warm
 from tests.cli.conftest import LAYERS, ROUNDS, TRIALS, TUNE, Place, Tuned
+from tilewright.search import read
+from tilewright.services.prefect_server import Login
+from tilewright.targets import make_target
+from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=8)
 
@@ -273,7 +273,7 @@ def test_a_killed_run_goes_on_where_it_was_also_in_a_folder_that_was_moved(
 def test_a_file_of_ones_own_is_tuned_on_a_target_of_ones_own(
     guest: Place, tuner: str, bare: list[str]
 ) -> None:
-    from networks import zoo
+    from tilewright.networks import zoo
 
     (guest.folder / "mine.onnx").write_bytes(zoo.build("digits_cnn").SerializeToString())
     spec = {"LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 14, "LOG_WGT_BUFF_SIZE": 16,

@@ -13,26 +13,26 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-import tuning
-from cli.app import app
-from cli.views.latency import latency_text
-from cli.views.tuning_progress import LineDisplay, tuned_line
-from cli.views.tuning_results import show_results
-from networks import zoo_names
-from reports.convergence import convergence, network_convergence
-from reports.figures import milliseconds
-from reports.run_notes import outcome_line
-from reports.run_table import markdown_table, results_rows, sure_gain, sure_time
-from search import tuners
-from targets.capabilities import Latency
-from targets.registry import target_kinds
-from targets.titles import shape
-from targets.workload import parse_workload
 from tests.noisy import NoisyTarget, registered
-from tuning.events import Event, StageBegan, WorkloadTuned
-from tuning.outcome import untuned_word
-from tuning.outputs import Summary, trials_of
-from tuning.totals import totals
+from tilewright import tuning
+from tilewright.cli.app import app
+from tilewright.cli.views.latency import latency_text
+from tilewright.cli.views.tuning_progress import LineDisplay, tuned_line
+from tilewright.cli.views.tuning_results import show_results
+from tilewright.networks import zoo_names
+from tilewright.reports.convergence import convergence, network_convergence
+from tilewright.reports.number_format import milliseconds
+from tilewright.reports.run_description import outcome_line
+from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
+from tilewright.search import tuners
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import shape
+from tilewright.targets.registry import target_kinds
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
+from tilewright.tuning.network_totals import totals
+from tilewright.tuning.outputs import Summary, trials_of
+from tilewright.tuning.results import untuned_word
 
 
 def command(*arguments: str) -> str:

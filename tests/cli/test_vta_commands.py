@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import targets.vta as vta
-from targets import make_target
-from targets.vta.baseline import baseline_of
-from targets.vta.lowering.tensors import random_tensors
-from targets.vta.spec import VtaSpec
-from targets.vta.verify import program_with_data
-from targets.workload import parse_workload
+import tilewright.targets.vta as vta
 from tests.cli.conftest import Place
+from tilewright.targets import make_target
+from tilewright.targets.vta.baseline import baseline_of
+from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.verify import program_with_data
+from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=2)
 

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.slow(seconds=4)
 
 NIGHTS = """
 import json, os, sys
-import services
-from services.home import use_home
+import tilewright.services
+from tilewright.services.workspace import use_home
 use_home()
-from flows.nightly import tune_network
-from tuning.watching import WatchOptions
-from tuning.options import parse_options
+from tilewright.flows.nightly import tune_network
+from tilewright.tuning.regression_options import WatchOptions
+from tilewright.tuning.options import parse_options
 
 usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner", batch=8)
 nights = {
@@ -44,7 +44,7 @@ for name, (options, when) in nights.items():
         summary = json.load(file)
     ids = [summary["prefect_flow_run_id"], summary["mlflow_run_id"]]
     print(json.dumps([name, state.name, state.message, *ids]), file=sys.stderr)
-from services.embedded import drain
+from tilewright.services.local_services import drain
 drain()
 """
 

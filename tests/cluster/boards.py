@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from targets.vta.board.runtime import copy_runtime
-from targets.vta.functional import simulate
-from targets.vta.program import Program, words_of
-from targets.vta.spec import VtaSpec
-from targets.vta.timing import simulate_program
+from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.functional import simulate
+from tilewright.targets.vta.program import Program, words_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import simulate_program
 
 HERE = Path(__file__).parent
 MEMORY_BYTES, BASE = 1 << 20, 4096

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.base import Lowered, Measurements
-from targets.board.bench import Bench, BenchOptions, BoardDown, Counts
-from targets.board.programs import loadable
-from targets.board.target import BoardTarget
-from targets.errors import WorkloadError
-from targets.remote import checked_measurements
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
 from tests.cluster.boards import SimulatedBoard, compiled_driver
 from tests.cluster.clusters import ROOT
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.board.board_runner import BenchOptions, BoardBench, BoardDown, Counts
+from tilewright.targets.board.single_layer_programs import loadable
+from tilewright.targets.board.target import BoardTarget
+from tilewright.targets.remote_target import checked_measurements
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 CLIPS = ">> 8, min 127, max -128"
@@ -44,7 +44,7 @@ WORKLOADS = {
     ),
 }
 
-One = tuple[SimulatedBoard, Bench]
+One = tuple[SimulatedBoard, BoardBench]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def one(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[One]
         for name, value in board.environment.items():
             environment.setenv(name, value)
         options = BenchOptions(PYNQ, str(driver), board.reset_command, 2, 1.0)
-        yield board, Bench(options, folder / "bench")
+        yield board, BoardBench(options, folder / "bench")
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def board(one: One) -> SimulatedBoard:
 
 
 @pytest.fixture
-def bench(one: One) -> Bench:
+def bench(one: One) -> BoardBench:
     one[1].counts = Counts()
     return one[1]
 
 
-def _measured(bench: Bench, workload: Workload, count: int) -> tuple[Lowered, Measurements]:
+def _measured(bench: BoardBench, workload: Workload, count: int) -> tuple[Lowered, Measurements]:
     """The first programs of a workload, on the board."""
     target = VtaTarget(PYNQ)
     space = target.space(workload)
@@ -94,7 +94,7 @@ def _measured(bench: Bench, workload: Workload, count: int) -> tuple[Lowered, Me
 
 @pytest.mark.slow(seconds=8)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_board_measures_what_the_simulator_does(bench: Bench, name: str) -> None:
+def test_a_board_measures_what_the_simulator_does(bench: BoardBench, name: str) -> None:
     lowered, measured = _measured(bench, WORKLOADS[name], 2)
     assert measured.status.tolist() == ["valid"] * len(lowered), measured.reason
     simulated = VtaTarget(PYNQ).measure(lowered)
@@ -107,7 +107,9 @@ def test_a_board_measures_what_the_simulator_does(bench: Bench, name: str) -> No
     assert bench.counts.programs == len(lowered)
 
 
-def test_each_fault_costs_its_program_and_is_reset(bench: Bench, board: SimulatedBoard) -> None:
+def test_each_fault_costs_its_program_and_is_reset(
+    bench: BoardBench, board: SimulatedBoard
+) -> None:
     """Each program runs twice; a fault in the first run spares the second stream."""
     resets = board.resets
     board.faults.extend(["", "", "time-out", "", "", "wrong", "wrong", "hang"])
@@ -123,7 +125,7 @@ def test_each_fault_costs_its_program_and_is_reset(bench: Bench, board: Simulate
     assert bench.counts == Counts(programs=6, wrong=1, time_outs=2, failures=0, resets=3)
 
 
-def test_one_program_at_a_time(bench: Bench, board: SimulatedBoard) -> None:
+def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None:
     threads = [threading.Thread(target=_measured, args=(bench, DENSE, 2)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -139,18 +141,18 @@ def test_a_board_that_cannot_be_used(driver: Path, tmp_path: Path) -> None:
         (BenchOptions(PYNQ, "", "true"), "name the driver"),
     ]:
         with pytest.raises(BoardDown) as caught:
-            Bench(wanted, tmp_path)
+            BoardBench(wanted, tmp_path)
         assert message in str(caught.value)
 
 
-def test_what_no_artefact_holds() -> None:
+def test_what_no_artifact_holds() -> None:
     board = BoardTarget(VtaTarget(PYNQ), "one", "tcp://127.0.0.1:1", "")
     with pytest.raises(WorkloadError, match="write 'residual N' in the epilogue"):
         board.space(parse_workload("dense:n=1,c=16,o=16", "add, >> 8"))
 
 
 def test_beside_a_board_no_compiler_of_python_is_needed() -> None:
-    program = "import sys, targets.board.serve, targets.board.bench; print('numba' in sys.modules)"
+    program = "import sys, tilewright.targets.board.board_worker, tilewright.targets.board.board_runner; print('numba' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from search import read
-from services.prefect_server import Login
-from targets.cluster import connection
-from targets.cluster.connection import BOARD, ClusterError, connect
-from targets.vta.spec import VtaSpec
 from tests.cli.conftest import Place
 from tests.cluster.boards import SimulatedBoard, compiled_driver
 from tests.cluster.clusters import Cluster
+from tilewright.search import read
+from tilewright.services.prefect_server import Login
+from tilewright.targets.cluster import connection
+from tilewright.targets.cluster.connection import BOARD, ClusterError, connect
+from tilewright.targets.vta.spec import VtaSpec
 
 WORKLOAD = ("--workload", "dense:n=1,c=256,o=128", "--epilogue", "bias, >> 8, min 127, max -128")
 TRIALS = 16
@@ -48,11 +48,26 @@ class Boards:
             board.spec.model_dump_json(by_alias=True, exclude={"source"}, exclude_none=True)
         )
         process = cluster.run(
-            f"board-{name}", "-c", "from cli import command; command()", "board", "serve", name,
-            "--cluster", cluster.address, "--driver", str(self.driver), "--reset",
-            board.reset_command, "--target", str(file), "--repeats", "1", "--seconds", "3",
+            f"board-{name}",
+            "-c",
+            "from tilewright.cli import command; command()",
+            "board",
+            "serve",
+            name,
+            "--cluster",
+            cluster.address,
+            "--driver",
+            str(self.driver),
+            "--reset",
+            board.reset_command,
+            "--target",
+            str(file),
+            "--repeats",
+            "1",
+            "--seconds",
+            "3",
             more=board.environment,
-        )  # fmt: skip
+        )
         cluster.wait_for(f"board-{name}", f"board:{name} (")
         return process
 

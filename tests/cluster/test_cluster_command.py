@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
-from targets.errors import TilewrightError
 from tests import warm
 from tests.cli.conftest import TUNE, Place, Tuned
 from tests.cluster.clusters import Cluster
-from tuning.checks import check
-from tuning.options import parse_options
+from tilewright.core.errors import TilewrightError
+from tilewright.services.prefect_server import Login
+from tilewright.tuning.options import parse_options
+from tilewright.tuning.preflight import check
 
 FILES = ("ledger.jsonl", "schedules.json", "trials.parquet")
 
@@ -90,7 +90,7 @@ def test_what_cannot_work_together_is_refused(options: dict[str, object], messag
 def test_a_run_without_a_cluster_loads_no_dask(place: Place) -> None:
     program = (
         "import sys\n"
-        "from cli import main\n"
+        "from tilewright.cli import main\n"
         "sys.argv[0] = 'tilewright'\n"
         "try:\n"
         "    main()\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 import dask
 import pytest
 
-from targets.cluster import connection
-from targets.cluster.connection import ClusterError, connect
 from tests.cluster.clusters import ROOT, Cluster
 from tests.sharing import OURS, free_port
+from tilewright.targets.cluster import connection
+from tilewright.targets.cluster.connection import ClusterError, connect
 
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -24,7 +24,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """With `tilewright` of these sources before the installed one."""
     (binary := folder / "bin").mkdir()
     (script := binary / "tilewright").write_text(
-        f"#!/bin/sh\nexec {sys.executable} -P -c 'from cli import command; command()' \"$@\"\n"
+        f"#!/bin/sh\nexec {sys.executable} -P -c 'from tilewright.cli import command; command()' \"$@\"\n"
     )
     script.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}

@@ -11,22 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.base import Lowered, Measurements, Target
-from targets.capabilities import Baseline, Enumerates, MeasuresInOnePass, capability
-from targets.cluster import connection
-from targets.cluster.connection import ClusterError, check_address, connect
-from targets.cluster.target import ClusterTarget, recipe_of
-from targets.faulty import FaultyTarget
-from targets.isolated import IsolatedTarget
-from targets.rpc_process import Limits
-from targets.vta.spec import VtaSpec
-from targets.workload import parse_workload
 from tests.cluster.clusters import Cluster
 from tests.sharing import free_port
+from tilewright.core.child_process import Limits
+from tilewright.targets import make_target
+from tilewright.targets.base import Lowered, Measurements, Target
+from tilewright.targets.capabilities import Baseline, Enumerates, MeasuresInOnePass, capability
+from tilewright.targets.cluster import connection
+from tilewright.targets.cluster.connection import ClusterError, check_address, connect
+from tilewright.targets.cluster.target import ClusterTarget, recipe_of
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.subprocess_target import IsolatedTarget
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import parse_workload
 
 CONV = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
-FACTORY = "targets.faulty:make_target"
+FACTORY = "tilewright.targets.fault_injection:make_target"
 pytestmark = pytest.mark.slow(seconds=25)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from codesign.options import CodesignOptions, parse_codesign
+from tilewright.codesign.options import CodesignOptions, parse_codesign
 
 BOUNDS = {
     "log_batch": (0, 0),

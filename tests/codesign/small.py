@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 
-from codesign.hardware import Hardware
-from codesign.lab import BudgetSpent, Lab
-from codesign.method import make_method
-from codesign.problem import Problem, read_networks
-from targets import make_target
+from tilewright.codesign.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.codesign.hardware import HardwareSpace
+from tilewright.codesign.method import make_method
+from tilewright.codesign.problem import CodesignProblem, read_networks
+from tilewright.targets import make_target
 
 BOUNDS = {
     "log_batch": (0, 0), "log_block_in": (4, 5), "log_block_out": (4, 5),
@@ -20,29 +20,31 @@ BUDGET = 0.9
 
 
 @cache
-def small_problem() -> Problem:
+def small_problem() -> CodesignProblem:
     """digits_cnn on machines of 16 and 32 channels."""
-    hardware = Hardware(make_target("vta-pynq"), BUDGET, BOUNDS)
-    return Problem(read_networks(["digits_cnn"]), hardware)
+    hardware = HardwareSpace(make_target("vta-pynq"), BUDGET, BOUNDS)
+    return CodesignProblem(read_networks(["digits_cnn"]), hardware)
 
 
 @cache
-def one_machine() -> Problem:
+def one_machine() -> CodesignProblem:
     """digits_cnn on a machine of 16 channels, which is all that may be built."""
     bounds = {name: (low, low) for name, (low, _) in BOUNDS.items()}
-    return Problem(read_networks(["digits_cnn"]), Hardware(make_target("vta-pynq"), BUDGET, bounds))
+    return CodesignProblem(
+        read_networks(["digits_cnn"]), HardwareSpace(make_target("vta-pynq"), BUDGET, bounds)
+    )
 
 
 def searched(
-    method: str, budget: int, seed: int = 0, lab: Lab | None = None, **options: object
-) -> Lab:
+    method: str, budget: int, seed: int = 0, lab: BudgetedEvaluator | None = None, **options: object
+) -> BudgetedEvaluator:
     """The lab after a search."""
-    lab = lab or Lab(budget)
+    lab = lab or BudgetedEvaluator(budget)
     with suppress(BudgetSpent):
         make_method(method, options).search(small_problem(), lab, seed)
     return lab
 
 
-def told(lab: Lab) -> list[tuple[int, str, int, float]]:
+def told(lab: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
     """What was measured, in order: machine, workload, config, cycles."""
     return [(each.design.row, each.workload.id, each.flat, each.found.cycles) for each in lab.log]

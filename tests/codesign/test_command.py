@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from codesign import folder
-from search import read
 from tests.cli.conftest import Place
 from tests.codesign.runs import TRIALS, words
+from tilewright.codesign import folder
+from tilewright.search import read
 
 pytestmark = pytest.mark.slow(seconds=30)
 

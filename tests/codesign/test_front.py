@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codesign.front import added_hypervolume, front_of, hypervolume, judged, undominated
-from codesign.problem import bound_of
 from tests.codesign.small import searched, small_problem
+from tilewright.codesign.pareto import added_hypervolume, front_of, hypervolume, judged, undominated
+from tilewright.codesign.problem import bound_of
 
 POINTS = st.lists(
     st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.sampled_from([1.0, 2.0, 3.0, 5.0])),

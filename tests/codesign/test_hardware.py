@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from codesign.hardware import Hardware, ImpossibleHardware, area_of
-from targets import make_target
-from targets.capabilities import HasDesigns, capability
-from targets.errors import SpecError
-from targets.vta.area import area_of as area_of_spec
-from targets.vta.target import VtaTarget
 from tests.codesign.small import BOUNDS, BUDGET, small_problem
+from tilewright.codesign.hardware import HardwareSpace, ImpossibleHardware, area_of
+from tilewright.core.errors import SpecError
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import HasDesigns, capability
+from tilewright.targets.vta.area import area_of as area_of_spec
+from tilewright.targets.vta.target import VtaTarget
 
 
 def test_every_machine_can_be_built_within_bounds_and_budget():
@@ -66,12 +66,12 @@ def test_neighbours_are_one_step_of_one_knob_away():
 )
 def test_bounds_and_budgets_that_nothing_keeps(budget, bounds, said):
     with pytest.raises(ImpossibleHardware, match=said):
-        _ = Hardware(make_target("vta-pynq"), budget, bounds).points
+        _ = HardwareSpace(make_target("vta-pynq"), budget, bounds).points
 
 
 def test_a_target_without_a_family_is_refused():
     with pytest.raises(ImpossibleHardware, match="not one of a family of machines"):
-        Hardware(make_target("cpu"), 1.0)
+        HardwareSpace(make_target("cpu"), 1.0)
 
 
 def test_the_clock_falls_with_the_levels_of_the_adder_tree():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from codesign.lab import BudgetSpent, Lab
-from search.ledger import Ledger
 from tests.codesign.small import searched, small_problem, told
+from tilewright.codesign.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.search.ledger import Ledger
 
 
 def _layer():
@@ -16,7 +16,7 @@ def _layer():
 
 def test_a_config_is_measured_once_and_answered_again():
     design, workload, space = _layer()
-    lab = Lab(10)
+    lab = BudgetedEvaluator(10)
     configs = space.unravel(np.array([5, 6, 5, 7]))
     first = lab.evaluate(design, workload, configs)
     again = lab.evaluate(design, workload, configs[:2])
@@ -28,7 +28,7 @@ def test_a_config_is_measured_once_and_answered_again():
 
 def test_measurements_end_when_they_are_spent():
     design, workload, space = _layer()
-    lab = Lab(3)
+    lab = BudgetedEvaluator(3)
     with pytest.raises(BudgetSpent):
         lab.evaluate(design, workload, space.unravel(np.arange(8)))
     assert lab.spent == len(lab.log) == 3
@@ -37,7 +37,7 @@ def test_measurements_end_when_they_are_spent():
 
 def test_compiled_programs_are_what_is_measured():
     design, workload, space = _layer()
-    lab = Lab(10)
+    lab = BudgetedEvaluator(10)
     lowered = lab.lower(design, workload, space.unravel(np.arange(6)))
     lab.measure(design, lowered.rows(np.array([1, 4])))
     assert (lab.spent, lab.compiled) == (2, 6)
@@ -47,10 +47,12 @@ def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
     whole = told(searched("ours", 30, screened=8, start=8))
     assert len(whole) == 30
     with Ledger(tmp_path / "trials.ledger") as ledger:
-        searched("ours", 13, lab=Lab(13, ledger, "run"), screened=8, start=8)
+        searched("ours", 13, lab=BudgetedEvaluator(13, ledger, "run"), screened=8, start=8)
     with Ledger(tmp_path / "trials.ledger") as ledger:
         before = len(ledger.records)
-        resumed = searched("ours", 30, lab=Lab(30, ledger, "run"), screened=8, start=8)
+        resumed = searched(
+            "ours", 30, lab=BudgetedEvaluator(30, ledger, "run"), screened=8, start=8
+        )
         after = [r for r in ledger.records if r["kind"] == "trial"]
     assert told(resumed) == whole
     assert len(after) == 30
@@ -59,8 +61,8 @@ def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
 
 def test_trials_of_another_run_are_measured_anew(tmp_path):
     with Ledger(tmp_path / "trials.ledger") as ledger:
-        first = searched("random", 10, lab=Lab(10, ledger, "one"))
-        second = searched("random", 10, lab=Lab(10, ledger, "two"))
+        first = searched("random", 10, lab=BudgetedEvaluator(10, ledger, "one"))
+        second = searched("random", 10, lab=BudgetedEvaluator(10, ledger, "two"))
     assert told(first) == told(second)
     trials = [record for record in ledger.records if record["kind"] == "trial"]
     assert len(trials) == 20

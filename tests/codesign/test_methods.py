@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from codesign.front import front_of, hypervolume
-from codesign.lab import BudgetSpent, Lab
-from codesign.method import make_method, method_names, method_summary
-from codesign.screening import Screening
-from search.registry import OptionError
-from targets.errors import UnknownName
 from tests.codesign.small import BUDGET, one_machine, searched, small_problem, told
+from tilewright.codesign.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.codesign.method import make_method, method_names, method_summary
+from tilewright.codesign.pareto import front_of, hypervolume
+from tilewright.codesign.screening import Screening
+from tilewright.core.errors import UnknownName
+from tilewright.search.registry import OptionError
 
 CHEAP = {"ours": {"screened": 12, "start": 6}}
 
@@ -32,11 +32,11 @@ def test_few_machines_are_measured_until_trials_are_spent(name, trials):
     problem = one_machine()
     layers = len(problem.design(0).layers)
     budget = 2 * layers * trials + 1
-    lab = Lab(budget)
+    lab = BudgetedEvaluator(budget)
     with pytest.raises(BudgetSpent):
         make_method(name).search(problem, lab, 0)
     assert lab.spent == budget == len(set(told(lab)))
-    first = Lab(layers * trials)
+    first = BudgetedEvaluator(layers * trials)
     with pytest.raises(BudgetSpent):
         make_method(name).search(problem, first, 0)
     assert told(first) == told(lab)[: first.spent]
@@ -51,7 +51,7 @@ def test_few_machines_are_measured_until_trials_are_spent(name, trials):
     ],
 )
 def test_a_search_ends_when_nothing_is_left_to_try(name, options):
-    problem, lab = one_machine(), Lab(1_000_000)
+    problem, lab = one_machine(), BudgetedEvaluator(1_000_000)
     design = problem.design(0)
     make_method(name, options).search(problem, lab, 0)
     assert lab.spent == sum(design.target.space(each.workload).size for each in design.layers)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from codesign.outputs import Outcome
-from codesign.run import run
-from reports.codesign.page import front_page
 from tests.codesign.runs import options
+from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.codesign.run import run
+from tilewright.reports.codesign.page import front_page
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> CodesignOutcome:
     return run(options(tmp_path_factory.mktemp("page")))
 
 
@@ -43,13 +43,13 @@ class Elements(HTMLParser):
             self.texts[-1] += data
 
 
-def test_it_asks_nobody_for_anything(outcome: Outcome) -> None:
+def test_it_asks_nobody_for_anything(outcome: CodesignOutcome) -> None:
     page = front_page(outcome)
     assert not re.search(rb"https?:|@import|url\(", page)
     assert not [tag for tag, given in Elements(page).tags if {"src", "href"} & given.keys()]
 
 
-def test_each_machine_is_a_dot_a_section_and_a_row(outcome: Outcome) -> None:
+def test_each_machine_is_a_dot_a_section_and_a_row(outcome: CodesignOutcome) -> None:
     found = Elements(front_page(outcome))
     kinds = [tag for tag, given in found.tags if "data-machine" in given]
     count = len(outcome.front)
@@ -67,8 +67,8 @@ def test_each_machine_is_a_dot_a_section_and_a_row(outcome: Outcome) -> None:
             assert layer["names"]["digits_cnn"][0] in text
 
 
-def test_names_of_others_stay_text(outcome: Outcome, tmp_path: Path) -> None:
+def test_names_of_others_stay_text(outcome: CodesignOutcome, tmp_path: Path) -> None:
     row = outcome.front[0] | {"name": "<script>alert(1)</script>"}
-    page = front_page(Outcome(outcome.summary, [row], outcome.beaten, outcome.trials))  # type: ignore[list-item]
+    page = front_page(CodesignOutcome(outcome.summary, [row], outcome.beaten, outcome.trials))  # type: ignore[list-item]
     assert b"<script>alert" not in page
     assert b"&lt;script&gt;alert" in page

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from codesign.front import judged
-from codesign.hardware import Hardware
-from codesign.lab import Lab
-from codesign.method import make_method
-from codesign.methods.autotvm import AutoTVM, redrawn
-from codesign.methods.dcoc import Dcoc, confident, kinds, modes
-from codesign.methods.points import Points
-from codesign.methods.published import measure
-from codesign.methods.rating import Rating, Seen
-from codesign.methods.scratchpads import overflow
-from codesign.problem import Problem, read_networks
-from search.ledger import Ledger
-from search.ppo import Agent
-from search.registry import OptionError
 from tests.codesign.small import BOUNDS, searched, small_problem, told
+from tilewright.codesign.evaluator import BudgetedEvaluator
+from tilewright.codesign.hardware import HardwareSpace
+from tilewright.codesign.method import make_method
+from tilewright.codesign.methods.autotvm import AutoTvmCodesign, redrawn
+from tilewright.codesign.methods.baseline_loop import measure
+from tilewright.codesign.methods.dcoc import Dcoc, confident, kinds, modes
+from tilewright.codesign.methods.joint_cost_model import Rating, Seen
+from tilewright.codesign.methods.joint_space import Points
+from tilewright.codesign.methods.memory_check import overflow
+from tilewright.codesign.pareto import judged
+from tilewright.codesign.problem import CodesignProblem, read_networks
+from tilewright.search.ledger import Ledger
+from tilewright.search.ppo import Agent
+from tilewright.search.registry import OptionError
 
 RIVALS = ("autotvm", "chameleon", "dcoc")
 BRIEF = {
@@ -43,20 +43,22 @@ def _tight() -> Points:
     """Of a budget that the larger half of the machines exceeds."""
     problem = small_problem()
     most = float(np.median(problem.hardware.areas))
-    hardware = Hardware(problem.hardware.base, most, BOUNDS)
-    return Points(Problem(problem.networks, hardware))
+    hardware = HardwareSpace(problem.hardware.base, most, BOUNDS)
+    return Points(CodesignProblem(problem.networks, hardware))
 
 
 @cache
-def _seen() -> tuple[Points, Lab, Seen]:
+def _seen() -> tuple[Points, BudgetedEvaluator, Seen]:
     """What some points at random measured."""
-    points, lab, seen = _points(), Lab(10_000), Seen()
+    points, lab, seen = _points(), BudgetedEvaluator(10_000), Seen()
     for point in points.random(60, np.random.default_rng(0)):
         measure(points, lab, seen, point, False)
     return points, lab, seen
 
 
-def _brief(name: str, trials: int, seed: int = 0, lab: Lab | None = None, **more: object) -> Lab:
+def _brief(
+    name: str, trials: int, seed: int = 0, lab: BudgetedEvaluator | None = None, **more: object
+) -> BudgetedEvaluator:
     return searched(name, trials, seed, lab, first=16, plan=16, **BRIEF[name], **more)
 
 
@@ -79,9 +81,9 @@ def test_the_same_seed_measures_the_same_and_another_something_else(name):
 def test_a_search_that_was_cut_off_comes_to_the_same_log(name, tmp_path: Path):
     whole = _brief(name, 60)
     with Ledger(tmp_path / "ledger") as ledger:
-        _brief(name, 37, lab=Lab(37, ledger, "a run"))
+        _brief(name, 37, lab=BudgetedEvaluator(37, ledger, "a run"))
     with Ledger(tmp_path / "ledger") as ledger:
-        again = _brief(name, 60, lab=Lab(60, ledger, "a run"))
+        again = _brief(name, 60, lab=BudgetedEvaluator(60, ledger, "a run"))
     assert told(again) == told(whole)
 
 
@@ -187,8 +189,8 @@ def test_a_move_redraws_one_knob_and_the_machine_s_as_often_as_asked():
 
 @pytest.mark.slow(seconds=6)
 def test_what_overflows_by_its_tiles_is_never_built():
-    large = Problem(read_networks(["alexnet"]), small_problem().hardware)
-    points, lab, seen = Points(large), Lab(10_000), Seen()
+    large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)
+    points, lab, seen = Points(large), BudgetedEvaluator(10_000), Seen()
     for point in points.random(12, np.random.default_rng(0)):
         measure(points, lab, seen, point, False)
     places, slots, seconds = seen.table()
@@ -200,7 +202,7 @@ def test_what_overflows_by_its_tiles_is_never_built():
 
 def test_scores_order_what_was_measured():
     points, lab, seen = _seen()
-    rating = Rating(points, AutoTVM.Options(), seen, 64, 0)
+    rating = Rating(points, AutoTvmCodesign.Options(), seen, 64, 0)
     places, _, _ = seen.table()
     whole = {each.design.row: each.latency for each in judged(lab)}
     best = min(whole, key=lambda row: whole[row])
@@ -212,9 +214,10 @@ def test_scores_order_what_was_measured():
 def test_a_machine_beyond_the_budget_is_fined():
     points, seen = _tight(), Seen()
     for point in points.random(10, np.random.default_rng(0)):
-        measure(points, Lab(1000), seen, point, False)
+        measure(points, BudgetedEvaluator(1000), seen, point, False)
     light, heavy = (
-        Rating(points, AutoTVM.Options(penalty=penalty), seen, 64, 0) for penalty in (1.0, 5.0)
+        Rating(points, AutoTvmCodesign.Options(penalty=penalty), seen, 64, 0)
+        for penalty in (1.0, 5.0)
     )
     places = np.array(seen.places[:1] * 2)
     places[1, : len(points.machine)] = points.machine - 1
@@ -224,8 +227,8 @@ def test_a_machine_beyond_the_budget_is_fined():
 
 def test_a_weight_of_the_area_prefers_small_machines():
     points, _, seen = _seen()
-    plain = Rating(points, AutoTVM.Options(), seen, 64, 0)
-    small = Rating(points, AutoTVM.Options(area_weight=1.0), seen, 64, 0)
+    plain = Rating(points, AutoTvmCodesign.Options(), seen, 64, 0)
+    small = Rating(points, AutoTvmCodesign.Options(area_weight=1.0), seen, 64, 0)
     places = points.random(200, np.random.default_rng(1))
     lost = plain(places) - small(places)
     order = np.argsort(points.hardware.areas[points.rows(places)])

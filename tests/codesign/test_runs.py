@@ -14,34 +14,34 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from codesign import folder
-from codesign.command import command_of
-from codesign.lab import Lab
-from codesign.methods.plain import Random
-from codesign.options import parse_codesign
-from codesign.outputs import Outcome
-from codesign.problem import Problem
-from codesign.progress import Event, Standing
-from codesign.run import check, run
-from reports.codesign.page import front_page
-from search import Ledger, read
-from search.lease import LeaseHeld
-from search.records import Entry
-from targets import make_target
-from targets.capabilities import PARTS, HasArea, capability
-from targets.errors import TilewrightError
-from targets.registry import check_target
-from targets.safe_files import UnsafeFile
 from tests import warm
 from tests.cli.conftest import Place
 from tests.codesign.runs import BOUNDS, TRIALS, options, words
-from tuning.events import Note
-from tuning.ledgers import alone
-from tuning.run_file import FolderTaken
+from tilewright.codesign import folder
+from tilewright.codesign.command import command_of
+from tilewright.codesign.evaluator import BudgetedEvaluator
+from tilewright.codesign.methods.plain import RandomCodesign
+from tilewright.codesign.options import parse_codesign
+from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.codesign.problem import CodesignProblem
+from tilewright.codesign.progress import Event, SearchProgress
+from tilewright.codesign.run import check, run
+from tilewright.core.errors import TilewrightError
+from tilewright.core.safe_files import UnsafeFile
+from tilewright.reports.codesign.page import front_page
+from tilewright.search import Ledger, read
+from tilewright.search.file_lock import LeaseHeld
+from tilewright.search.ledger_schema import Entry
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import PARTS, HasArea, capability
+from tilewright.targets.registry import check_target
+from tilewright.tuning.events import Note
+from tilewright.tuning.open_ledger import alone
+from tilewright.tuning.run_metadata import FolderTaken
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CodesignOutcome]:
     """A run to its end; only read by the tests."""
     out = tmp_path_factory.mktemp("codesign") / "out"
     return out, run(options(out), page=front_page)
@@ -53,7 +53,7 @@ def front(out: Path) -> list[dict[str, Any]]:
 
 
 def test_machines_of_the_front_are_specifications_that_tune_takes(
-    finished: tuple[Path, Outcome],
+    finished: tuple[Path, CodesignOutcome],
 ) -> None:
     out, _ = finished
     rows = front(out)
@@ -69,7 +69,7 @@ def test_machines_of_the_front_are_specifications_that_tune_takes(
         assert target.name == row["name"] == row["spec"]["name"]
 
 
-def test_the_front_is_what_the_measurements_say(finished: tuple[Path, Outcome]) -> None:
+def test_the_front_is_what_the_measurements_say(finished: tuple[Path, CodesignOutcome]) -> None:
     out, outcome = finished
     rows, trials = front(out), pd.read_parquet(out / folder.TRIALS)
     assert list(trials["trial"]) == list(range(1, TRIALS + 1))
@@ -95,7 +95,7 @@ def test_the_front_is_what_the_measurements_say(finished: tuple[Path, Outcome]) 
     assert summary["verified"] is True
 
 
-def test_cycles_go_where_the_bottleneck_says(finished: tuple[Path, Outcome]) -> None:
+def test_cycles_go_where_the_bottleneck_says(finished: tuple[Path, CodesignOutcome]) -> None:
     for row in front(finished[0]):
         assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
         assert row["bottleneck"] == max(PARTS, key=lambda part: row["shares"][part])
@@ -107,7 +107,7 @@ def test_cycles_go_where_the_bottleneck_says(finished: tuple[Path, Outcome]) -> 
 
 
 def test_a_longer_run_goes_on_with_a_shorter_one(
-    finished: tuple[Path, Outcome], tmp_path: Path
+    finished: tuple[Path, CodesignOutcome], tmp_path: Path
 ) -> None:
     heard: list[Event] = []
     run(options(tmp_path, trials=30))
@@ -115,12 +115,14 @@ def test_a_longer_run_goes_on_with_a_shorter_one(
     run(options(tmp_path), heard.append)
     assert (kept, len(read(tmp_path / folder.LEDGER).frame())) == (30, TRIALS)
     assert (tmp_path / folder.FRONT).read_bytes() == (finished[0] / folder.FRONT).read_bytes()
-    assert [each.trials for each in heard if isinstance(each, Standing)] == [*range(1, TRIALS + 1)]
+    assert [each.trials for each in heard if isinstance(each, SearchProgress)] == [
+        *range(1, TRIALS + 1)
+    ]
 
 
 @pytest.mark.slow(seconds=15)
 def test_a_run_that_is_killed_goes_on_to_the_same_front(
-    finished: tuple[Path, Outcome], place: Place
+    finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:
     out = place.folder / "killed"
     started = place.start(*words("killed", "--bare"))
@@ -144,9 +146,9 @@ def test_a_run_that_is_killed_goes_on_to_the_same_front(
 DIES = """
 import os, signal
 
-from codesign import outputs, proof
-from codesign.run import run
-from reports.codesign.page import front_page
+from tilewright.codesign import outputs, proof
+from tilewright.codesign.run import run
+from tilewright.reports.codesign.page import front_page
 from tests.codesign.runs import options
 
 
@@ -177,7 +179,7 @@ its files."""
 
 @pytest.mark.slow(seconds=10)
 def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files(
-    finished: tuple[Path, Outcome], place: Place
+    finished: tuple[Path, CodesignOutcome], place: Place
 ) -> None:
     done = warm.run([], place.folder, place.environment, 300, program=DIES)
     assert done.returncode == 0, done.stderr
@@ -193,7 +195,7 @@ def test_a_run_that_is_killed_while_it_proves_and_writes_comes_to_the_same_files
 
 
 def test_what_a_record_claims_is_measured_before_it_is_told(
-    finished: tuple[Path, Outcome], tmp_path: Path
+    finished: tuple[Path, CodesignOutcome], tmp_path: Path
 ) -> None:
     out, notes = tmp_path / "forged", list[str]()
     shutil.copytree(finished[0], out)
@@ -212,7 +214,9 @@ def test_what_a_record_claims_is_measured_before_it_is_told(
     } == set()
 
 
-def test_a_folder_belongs_to_one_search(finished: tuple[Path, Outcome], tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_search(
+    finished: tuple[Path, CodesignOutcome], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     shutil.copytree(finished[0], out)
     before = (out / folder.FRONT).read_bytes()
@@ -276,7 +280,7 @@ def test_other_files_beside_the_results_are_nobodys_business(tmp_path: Path) -> 
 
 
 def test_only_specifications_that_our_front_names_are_removed(
-    finished: tuple[Path, Outcome], tmp_path: Path
+    finished: tuple[Path, CodesignOutcome], tmp_path: Path
 ) -> None:
     strange, out = tmp_path / "strange", tmp_path / "out"
     mine = {f"specs/{name}": name.encode() for name in ("mine.json", "a.txt")}
@@ -302,7 +306,7 @@ def test_only_specifications_that_our_front_names_are_removed(
 
 
 def test_links_among_the_files_are_refused_before_anything_is_removed(
-    finished: tuple[Path, Outcome], tmp_path: Path
+    finished: tuple[Path, CodesignOutcome], tmp_path: Path
 ) -> None:
     elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
     shutil.copytree(finished[0], elsewhere)
@@ -344,13 +348,15 @@ def test_a_second_command_is_told_which_folder_is_taken(tmp_path: Path) -> None:
 def test_a_front_without_a_whole_machine_is_empty_and_says_so(
     trials: int, measured: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search(self: Random, problem: Problem, lab: Lab, seed: int) -> None:
+    def search(
+        self: RandomCodesign, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int
+    ) -> None:
         design = problem.design(0)
         workload = design.layers[0].workload
         space = design.target.space(workload)
         lab.evaluate(design, workload, space.unravel(np.arange(measured)))
 
-    monkeypatch.setattr(Random, "search", search)
+    monkeypatch.setattr(RandomCodesign, "search", search)
     notes = list[str]()
     found = run(
         options(tmp_path, trials=trials),
@@ -406,7 +412,9 @@ def test_what_makes_no_sense_names_the_option(more: dict[str, Any], said: str) -
 def test_a_method_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("codesign.method.find_spec", lambda name: None if name == "jax" else name)
+    monkeypatch.setattr(
+        "tilewright.codesign.method.find_spec", lambda name: None if name == "jax" else name
+    )
     with pytest.raises(TilewrightError, match=r"needs jax, .*pip install 'tilewright\[neural\]'"):
         check(options(tmp_path / "out", method="dcoc"))
     check(options(tmp_path / "out", method="random"))

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from benchmarks.codesign_truth import operators_of, relaxed, summary
-from codesign.hardware import Hardware
-from codesign.truth import PART, TruthError, TruthOptions, solve
-from codesign.truth_files import (
+from tilewright.codesign.exact_solver import PART, TruthError, TruthOptions, solve
+from tilewright.codesign.exact_store import (
     Damaged,
+    LocalExactSteps,
     PartDone,
-    Plain,
-    Planned,
+    PlannedMachines,
     Truth,
     build_truth,
     read_truth,
 )
-from targets.registry import make_target
-from targets.workload import parse_workload
+from tilewright.codesign.hardware import HardwareSpace
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import parse_workload
 
 SLICE = Path(__file__).parents[1] / "data" / "codesign" / "truth"
 BOUNDS = (
@@ -97,7 +97,7 @@ def test_a_build_goes_on_with_the_same_bytes(built: tuple[Path, Truth], tmp_path
     folder, whole = built
     table = (folder / "truth.parquet").read_bytes()
 
-    class Stops(Plain):
+    class Stops(LocalExactSteps):
         """Ends with the second part."""
 
         def part(self, problem, machines, options):  # type: ignore[no-untyped-def]
@@ -112,7 +112,7 @@ def test_a_build_goes_on_with_the_same_bytes(built: tuple[Path, Truth], tmp_path
     heard: list[object] = []
     build_truth(tmp_path, OPTIONS, listen=heard.append)
     machines = whole.table["machine"].nunique()
-    assert heard == [Planned(machines, PART), PartDone(machines - PART)]
+    assert heard == [PlannedMachines(machines, PART), PartDone(machines - PART)]
     assert (tmp_path / "truth.parquet").read_bytes() == table
 
 
@@ -160,7 +160,7 @@ def test_options_come_back_from_json() -> None:
 def test_schedules_of_the_shipped_truth_take_what_it_says() -> None:
     truth = read_truth(SLICE)
     bounds = {name: (low, high) for name, low, high in truth.options.bounds}
-    hardware = Hardware(make_target("vta-pynq"), truth.options.area, bounds)
+    hardware = HardwareSpace(make_target("vta-pynq"), truth.options.area, bounds)
     problem = truth.options.problem()
     assert len(hardware.points) == truth.table["machine"].nunique() == 35
     assert truth.table["exact"].all()

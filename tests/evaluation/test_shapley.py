@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evaluation.explain.shapley import is_exact, shapley_values
-from models.learners import build
-from search.learning import CostModel
-from targets.features import Features
 from tests.models.matrices import numbered
+from tilewright.evaluation.explain.shapley import is_exact, shapley_values
+from tilewright.models.model_registry import build
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.targets.features import Features
 
 RNG = np.random.default_rng(0)
 X = numbered(RNG.normal(size=(80, 4)))

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.compare.runs import TunerRun
-from evaluation.compare.space_facts import space_facts
-from evaluation.compare.standings import (
+from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
+from tilewright.evaluation.compare.ground_truth import space_facts
+from tilewright.evaluation.compare.leaderboard import (
     band,
     interval,
     relative_trials,
     results_of,
     standings,
 )
-from evaluation.compare.test_bed import recorded_test_bed
-from evaluation.compare.verdict import verdict
+from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.evaluation.compare.summary import verdict
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 OPTIMUM = {"one": 100, "two": 1000}

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from services.prefect_server import Login
-from targets.workload import parse_workload
+from tilewright.services.prefect_server import Login
+from tilewright.targets.workload import parse_workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
 from tests.cli.conftest import Place
+from tilewright.services.prefect_server import Login
 
 
 @pytest.fixture

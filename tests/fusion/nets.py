@@ -7,15 +7,15 @@ from pathlib import Path
 
 import onnx
 
-from fusion.evaluator import Evaluator
-from fusion.problem import Problem
-from fusion.schedules import Schedules
-from networks.integer.extraction import integer_graph
-from networks.quantise import quantise
-from networks.zoo.builder import Builder
-from targets.capabilities import blocks_of
-from targets.registry import make_target
-from tuning.picks import tuned_picks
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.problem import FusionProblem
+from tilewright.fusion.schedules import FusionSchedules
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.quantise import quantise
+from tilewright.networks.zoo.builder import Builder
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.registry import make_target
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 def pooled_residual_net() -> onnx.ModelProto:
@@ -64,11 +64,11 @@ def write(folder: Path, net: str = "pooled") -> Path:
 
 
 @cache
-def problem(target: str = "vta-pynq", net: str = "pooled") -> Problem:
+def problem(target: str = "vta-pynq", net: str = "pooled") -> FusionProblem:
     """One of the networks on a target."""
     made = make_target(target)
     model = quantise(NETS[net]()).model
-    return Problem(integer_graph(model, blocks_of(made), name=net), made)
+    return FusionProblem(integer_graph(model, blocks_of(made), name=net), made)
 
 
 def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
@@ -78,4 +78,4 @@ def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
     def tune(workloads: object) -> object:
         return tuned_picks(workloads, own.target, 0)  # type: ignore[arg-type]
 
-    return Evaluator(own, Schedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
+    return Evaluator(own, FusionSchedules(blocks_of(own.target), tune))  # type: ignore[arg-type]

@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from benchmarks.fusion_beyond import order_gain, recomputed
 from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
 from benchmarks.fusion_pairs import problem_of
-from fusion.evaluator import Evaluator
-from fusion.problem import Labelling, Problem
-from fusion.schedules import Schedules
-from targets.base import Target
-from targets.built import Pick
-from targets.capabilities import blocks_of
-from targets.vta.board.stream_bound import Needs, stream_bound
-from targets.workload import Workload
 from tests.fusion.nets import problem
-from tuning.picks import tuned_picks
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.fusion.schedules import FusionSchedules
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.vta.board.stream_bound import Needs, stream_bound
+from tilewright.targets.workload import Workload
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 DRAWN = 32
 """Configs of which a schedule is drawn."""
 
 
-def drawn(own: Problem, count: int, rng: np.random.Generator) -> list[Labelling]:
+def drawn(own: FusionProblem, count: int, rng: np.random.Generator) -> list[Labelling]:
     """The named labellings, and some that are drawn with more or less fused."""
     some = [
         tuple((rng.random(len(own)) < share).tolist()) for share in np.linspace(0.2, 0.95, count)
@@ -45,7 +45,7 @@ def any_schedule(workload: Workload, target: Target, rng: np.random.Generator) -
     return Pick(space.name, tuple(configs[int(good[0])].tolist()))
 
 
-def check(own: Problem, labellings: int, schedules: int) -> float:
+def check(own: FusionProblem, labellings: int, schedules: int) -> float:
     """That streams take as long as they have to, by the schedules that are estimated best and by
     drawn ones. Returns the least that any took, as a share of its bound."""
     rng, needed = np.random.default_rng(0), Needed(own.target)
@@ -57,7 +57,7 @@ def check(own: Problem, labellings: int, schedules: int) -> float:
                 return tuned_picks(some, own.target, 0)  # type: ignore[arg-type]
             return [any_schedule(each, own.target, rng) for each in some]  # type: ignore[attr-defined]
 
-        timed = Evaluator(own, Schedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
+        timed = Evaluator(own, FusionSchedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
         for labels in drawn(own, labellings, rng):
             known = bound(own, labels, needed)
             assert least <= known <= timed(labels).cycles

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fusion.evaluator import Evaluator, FusionError
-from fusion.figures import LAYER, Figures
-from fusion.problem import Problem
-from fusion.run import fitting
-from fusion.schedules import NoSchedule, Schedules
-from fusion.units import KINDS, unit_features, units_of
-from networks.artefact.build import layer_graph
-from targets.capabilities import Blocks, Builds, capability
-from targets.registry import make_target
 from tests.fusion.nets import NETS, evaluator, problem
+from tilewright.fusion.decision_groups import KINDS, unit_features, units_of
+from tilewright.fusion.evaluator import Evaluator, FusionError
+from tilewright.fusion.layer_features import LAYER, Figures
+from tilewright.fusion.problem import FusionProblem
+from tilewright.fusion.run import fitting
+from tilewright.fusion.schedules import FusionSchedules, NoSchedule
+from tilewright.networks.artifact.build import layer_graph
+from tilewright.targets.capabilities import Blocks, Builds, capability
+from tilewright.targets.registry import make_target
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -176,6 +176,6 @@ def test_the_figures_of_a_shortcut_are_among_its_layer_s() -> None:
 
 def test_a_target_that_builds_nothing_is_refused() -> None:
     target = make_target("cpu")
-    own = Problem(problem().graph, target)
+    own = FusionProblem(problem().graph, target)
     with pytest.raises(FusionError, match="nothing to decide about fusion; choose a VTA"):
-        Evaluator(own, Schedules(Blocks(), lambda some: []))
+        Evaluator(own, FusionSchedules(Blocks(), lambda some: []))

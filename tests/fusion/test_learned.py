@@ -10,22 +10,22 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.fusion_pairs import examples_of
-from fusion.evaluator import Evaluator
-from fusion.figures import Figures
-from fusion.learned.contract import GraphModel, ModelError
-from fusion.learned.examples import Examples, read_examples, units_of_all, write_examples
-from fusion.learned.graph_network import GraphNetwork
-from fusion.learned.policy import Policy, corrected
-from fusion.learned.search import Plan, Surrogate, learned_search, seen_units
-from fusion.learned.shipped import shipped_models
-from fusion.learned.trees import Trees
-from fusion.method import Objective, search
-from fusion.problem import Labelling
-from fusion.tables import GraphTable, Tables
-from fusion.units import KINDS as COLUMNS
-from fusion.units import units_of, with_unit
-from targets.features import Features
 from tests.fusion.nets import NETS, evaluator
+from tilewright.fusion.decision_groups import KINDS as COLUMNS
+from tilewright.fusion.decision_groups import units_of, with_unit
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.graph_tensors import GraphTable, Tables
+from tilewright.fusion.layer_features import Figures
+from tilewright.fusion.learned.contract import GraphModel, ModelError
+from tilewright.fusion.learned.examples import Examples, read_examples, units_of_all, write_examples
+from tilewright.fusion.learned.graph_network import GraphNetwork
+from tilewright.fusion.learned.policy import Policy, corrected
+from tilewright.fusion.learned.pretrained import shipped_models
+from tilewright.fusion.learned.search import FusionSurrogate, SearchPlan, learned_search, seen_units
+from tilewright.fusion.learned.trees import Trees
+from tilewright.fusion.problem import Labelling
+from tilewright.fusion.registry import Objective, search
+from tilewright.targets.features import Features
 
 KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.slow(seconds=8))]
 
@@ -179,7 +179,7 @@ def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
             for place in places:
                 changed[place] = labels[place]
             timed(tuple(changed))
-    said = Surrogate(own, tables, _Oracle(), own.all)(drawn)
+    said = FusionSurrogate(own, tables, _Oracle(), own.all)(drawn)
     true = np.array([timed(labels).cycles for labels in drawn])
     assert np.abs(np.array(said) / true - 1).max() < 0.02
 
@@ -205,12 +205,14 @@ def test_the_learned_search_finds_the_truth_with_few_evaluations(net: str) -> No
     fresh = evaluator(net=net)
     starts: list[Labelling] = [own.none, own.all, own.greedy]
     model, policy = shipped_models()
-    found = learned_search(own, fresh, model, policy, starts, np.random.default_rng(1), Plan())
+    found = learned_search(
+        own, fresh, model, policy, starts, np.random.default_rng(1), SearchPlan()
+    )
     assert fresh(found).cycles == objective.least
     assert fresh.count <= 25
     again = evaluator(net=net)
     model, policy = shipped_models()
     assert found == learned_search(
-        own, again, model, policy, starts, np.random.default_rng(1), Plan()
+        own, again, model, policy, starts, np.random.default_rng(1), SearchPlan()
     )
     assert [each.labels for each in again.known()] == [each.labels for each in fresh.known()]

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fusion.evaluator import Evaluator
-from fusion.method import (
-    BudgetSpent,
+from tests.fusion.nets import evaluator
+from tilewright.core.errors import UnknownName
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.methods.segment_dp import Programming
+from tilewright.fusion.problem import Labelling
+from tilewright.fusion.registry import (
+    FusionBudgetSpent,
     Objective,
     TooMany,
     make_method,
@@ -17,10 +21,6 @@ from fusion.method import (
     moved,
     search,
 )
-from fusion.methods.programming import Programming
-from fusion.problem import Labelling
-from targets.errors import UnknownName
-from tests.fusion.nets import evaluator
 
 SEARCHING = [name for name in method_names() if name not in ("random", "exhaustive")]
 
@@ -118,7 +118,7 @@ def test_unknown_methods_are_refused() -> None:
 
 def test_a_spent_budget_still_answers_what_may_be_asked() -> None:
     objective = Objective(trap, 1, ((0, 1, 2), (3,), (4,)))
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(FusionBudgetSpent):
         objective([(False,) * 5, (True,) * 5])
     assert objective.best == (False,) * 5
 

@@ -11,23 +11,23 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import tuning
-from fusion.foreseen import foresee
-from fusion.run import decide
-from networks import artefact
-from reports.fusion import fusion_page
-from search import read
-from targets.files import Json
-from targets.registry import make_target
 from tests.cli.conftest import Place
 from tests.fusion.nets import write
-from tuning.build_options import BuildOptions
-from tuning.building import build_artefact
-from tuning.checks import check
-from tuning.events import Event, Note, WorkloadsAdded
-from tuning.fusing import Decision, FusionSummary
-from tuning.options import OptionsError
-from tuning.picks import PickError
+from tilewright import tuning
+from tilewright.core.files import Json
+from tilewright.fusion.preview import preview
+from tilewright.fusion.run import decide
+from tilewright.networks import artifact
+from tilewright.reports.fusion import fusion_page
+from tilewright.search import read
+from tilewright.targets.registry import make_target
+from tilewright.tuning.build_artifact import build_artifact
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.events import Event, Note, WorkloadsAdded
+from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
+from tilewright.tuning.options import OptionsError
+from tilewright.tuning.preflight import check
+from tilewright.tuning.schedule_lookup import PickError
 
 RUN: dict[str, Any] = {"target": "vta-pynq", "tuner": "random", "trials": 4, "batch": 4}
 MODES = ("none", "all", "greedy", "learned")
@@ -88,7 +88,7 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     guessed = [row for row in rows if row["estimated"]]
     assert guessed or mode == "none"
     options = tuning.parse_options(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
-    foreseen = foresee(options, make_target("vta-pynq"), "pooled").summary["decisions"]
+    foreseen = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
     if mode != "none":  # estimates fuse all of it
         assert guessed == [
             each for each in foreseen if each["name"] in {r["name"] for r in guessed}
@@ -129,16 +129,16 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     folders: Path, mode: str, tmp_path: Path
 ) -> None:
     options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=folders / mode)
-    built = build_artefact(options)
+    built = build_artifact(options)
     summary = json.loads((folders / mode / "summary.json").read_text())
     assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
-    loaded = artefact.load(tmp_path / "art")
+    loaded = artifact.load(tmp_path / "art")
     assert [each.wrong for each in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
     x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     (ours,) = loaded.infer({"input": x}).values()
     plain = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "plain", trials=0)
-    build_artefact(plain)
-    (theirs,) = artefact.load(tmp_path / "plain").infer({"input": x}).values()
+    build_artifact(plain)
+    (theirs,) = artifact.load(tmp_path / "plain").infer({"input": x}).values()
     np.testing.assert_array_equal(ours, theirs)
 
 
@@ -152,8 +152,8 @@ def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Pat
     assert "beside" in fusion_page("projecting", "vta-pynq", said, held).decode()
     sides = []
     for name, folder in (("all", tmp_path / "out"), ("plain", None)):
-        build_artefact(BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0))
-        loaded = artefact.load(tmp_path / name)
+        build_artifact(BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0))
+        loaded = artifact.load(tmp_path / name)
         assert not any(each.wrong for each in loaded.verify())
         x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
         sides.append(next(iter(loaded.infer({"input": x}).values())))
@@ -279,7 +279,7 @@ def test_a_changed_file_is_refused(
     (tmp_path / "fusion.json").write_text(json.dumps(held))
     options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=tmp_path)
     with pytest.raises(PickError, match=message):
-        build_artefact(options)
+        build_artifact(options)
 
 
 @pytest.mark.slow(seconds=60)
@@ -342,7 +342,7 @@ def test_inspect_says_it_as_json_too(place: Place) -> None:
 
 def test_all_that_is_fused_into_a_layer_is_seen() -> None:
     """Siblings that are joined bring their clips along: eight and more to a layer."""
-    rows: list[Decision] = [
+    rows: list[FusionDecision] = [
         {"name": f"siblings {k}", "kind": "siblings", "fused": True, "cycles_saved": k,
          "dram_bytes_saved": 0, "estimated": False}
         for k in range(9)

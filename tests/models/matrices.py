@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from targets.features import Feature, Features
+from tilewright.targets.features import Feature, Features
 
 
 def numbered(matrix: np.ndarray) -> Features:

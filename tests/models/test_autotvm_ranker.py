@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.autotvm_ranker import AutoTVMRanker, average_recall
 from tests.models.matrices import numbered
+from tilewright.models.autotvm_ranker import AutoTVMRanker, average_recall
 
 
 def _plain(truth: list[float], predicted: list[float], n: int) -> float:

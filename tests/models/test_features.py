@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.features import gp_features, tree_features, volumes
-from targets.base import Knob, Space
-from targets.workload import Workload
+from tilewright.models.features import gp_features, tree_features, volumes
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.workload import Workload
 
 # 3×3 kernel, stride 2, padding 1: 16×16 in, 8×8 out.
 WORKLOAD = Workload("conv2d", 1, 64, 16, 16, 64, kernel_h=3, kernel_w=3, stride_h=2, stride_w=2,

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import check_grad
 from scipy.stats import norm
 
-from models.gaussian import GaussianProcess, _evidence
 from tests.models.matrices import numbered
+from tilewright.models.gaussian import GaussianProcess, _evidence
 
 Matrix = np.ndarray
 

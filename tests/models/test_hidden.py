@@ -7,9 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.draft import COMPUTE, LOAD, OPEN, STORE, Draft, _residuals, _slopes
-from models.hidden_features import hidden_features, work
 from tests.models.matrices import counted, numbered
+from tilewright.models.counter_regression import (
+    COMPUTE,
+    LOAD,
+    OPEN,
+    STORE,
+    Draft,
+    _residuals,
+    _slopes,
+)
+from tilewright.models.hidden_features import hidden_features, work
 
 NAMES = ("inp_bytes", "wgt_bytes", "gemm_iterations", "load_exposed", "instructions", "tokens")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.fitted import WrongFeatures
-from models.learners import build, kinds
-from search.learning import CostModel
-from targets.errors import UnknownName
-from targets.features import Features
 from tests.models.matrices import numbered
+from tilewright.core.errors import UnknownName
+from tilewright.models.base_model import WrongFeatures
+from tilewright.models.model_registry import build, kinds
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.targets.features import Features
 
 RNG = np.random.default_rng(0)
 # Counts, for models of prices; every kind can learn the sum of two of them.

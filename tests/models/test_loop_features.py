@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.loop_features import loop_features
-from targets.base import Knob, Space
-from targets.workload import Workload
+from tilewright.models.loop_features import loop_features
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.workload import Workload
 
 WORKLOAD = Workload("conv2d", 1, 64, 16, 16, 64, kernel_h=3, kernel_w=3, stride_h=2, stride_w=2,
                     pad_top=1, pad_left=1, pad_bottom=1, pad_right=1)  # fmt: skip

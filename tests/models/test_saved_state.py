@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import StoreError, load_state, save_state
-from models.learners import build, kinds
-from models.validity import Validity
-from search.explorer import ExplorerState
-from targets.errors import TilewrightError
 from tests.models.matrices import numbered
+from tilewright.core.errors import TilewrightError
+from tilewright.models import StoreError, load_state, save_state
+from tilewright.models.model_registry import build, kinds
+from tilewright.models.validity import Validity
+from tilewright.search.explorer import ExplorerState
 
 RNG = np.random.default_rng(0)
 X, ASKED = RNG.integers(1, 50, (90, 4)).astype(float), RNG.integers(1, 50, (40, 4)).astype(float)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.features import tree_features
-from models.validity import Validity
-from targets.vta.stack_table import read_stack_table
-from tasks.flavours import booster_of
 from tests.models.matrices import numbered
+from tilewright.models.features import tree_features
+from tilewright.models.validity import Validity
+from tilewright.targets.vta.tvm_table import read_stack_table
+from tilewright.tasks.mlflow_flavors import booster_of
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 256, 4

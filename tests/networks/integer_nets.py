@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
-from networks.integer.graph import IntegerGraph
-from networks.integer.reference import layer_reference
-from targets.capabilities import Blocks
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import layer_reference
+from tilewright.targets.capabilities import Blocks
 
 BLOCKS = Blocks(1, 16, 16)
 

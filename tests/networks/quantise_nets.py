@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from networks.zoo.builder import Builder
+from tilewright.networks.zoo.builder import Builder
 
 
 def residual_net() -> onnx.ModelProto:

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from quantise_nets import residual_net
 
-from networks import load as load_network
-from networks.accelerator import Accelerator
-from networks.artefact import Artefact, ArtefactError, Check, canonical_workloads, load
-from networks.artefact.accuracy import accuracy
-from networks.artefact.load import CPU_LIBRARY
-from networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
-from networks.quantise import model_with_weights
-from networks.quantise.session import runs
-from targets.files import pack_arrays, unpack_arrays
-from targets.registry import make_target
-from tuning.build_options import BuildOptions
-from tuning.building import build_artefact, integer_network
+from tilewright.core.files import pack_arrays, unpack_arrays
+from tilewright.networks import load as load_network
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.artifact import Artifact, ArtifactError, Check, canonical_workloads, load
+from tilewright.networks.artifact.accuracy import accuracy
+from tilewright.networks.artifact.load import CPU_LIBRARY
+from tilewright.networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
+from tilewright.networks.quantise import model_with_weights
+from tilewright.networks.quantise.session import runs
+from tilewright.targets.registry import make_target
+from tilewright.tuning.build_artifact import build_artifact, integer_network
+from tilewright.tuning.build_options import BuildOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 INPUT = (1, 8, 12, 12)
@@ -63,20 +63,20 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
 ) -> None:
     """It was off by three quarters of its size, with signs turned, and verify was content."""
     out = tmp_path / "art"
-    made = build_artefact(BuildOptions(str(asymmetric), out, trials=0))
-    artefact = load(out)
-    assert isinstance(artefact, Artefact)
+    made = build_artifact(BuildOptions(str(asymmetric), out, trials=0))
+    artifact = load(out)
+    assert isinstance(artifact, Artifact)
     model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
     feed = {"input": image.astype(np.float32)}
     (name,) = [output.name for output in model.graph.output]
     theirs = next(runs(model, [name], [feed]))[name]
-    ours = np.asarray(artefact.infer(feed)[name])
+    ours = np.asarray(artifact.infer(feed)[name])
     assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
-    found = artefact.accuracy()
+    found = artifact.accuracy()
     assert found is not None
     assert found.is_right
     assert found.to_json() == made.manifest["accuracy"]
-    assert not any(check.wrong for check in artefact.verify())
+    assert not any(check.wrong for check in artifact.verify())
 
 
 @pytest.mark.slow(seconds=3)
@@ -84,8 +84,8 @@ def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
     asymmetric: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "art"
-    with pytest.raises(ArtefactError, match=r"is off by .* --tolerance"):
-        build_artefact(BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
+    with pytest.raises(ArtifactError, match=r"is off by .* --tolerance"):
+        build_artifact(BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
     assert not out.exists()
 
 
@@ -165,15 +165,15 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
     onnx.save(
         onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], [quantised]), cut
     )
-    build_artefact(BuildOptions(str(cut), out, trials=0))
-    artefact = load(out)
-    assert isinstance(artefact, Artefact)
-    (value,) = artefact.inputs
+    build_artifact(BuildOptions(str(cut), out, trials=0))
+    artifact = load(out)
+    assert isinstance(artifact, Artifact)
+    (value,) = artifact.inputs
     random = np.random.default_rng(0)
     feeds = [random.integers(-128, 128, value.shape).astype(np.int8) for _ in range(3)]
-    results = [artefact.infer({value.name: feed})[quantised] for feed in feeds]
+    results = [artifact.infer({value.name: feed})[quantised] for feed in feeds]
     assert results[0].dtype == np.int8
-    again = artefact.infer({value.name: feeds[0]})[quantised]
+    again = artifact.infer({value.name: feeds[0]})[quantised]
     np.testing.assert_array_equal(results[0], again)
     assert (results[0] != results[1]).any()
 
@@ -183,16 +183,16 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
     asymmetric: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "art"
-    build_artefact(BuildOptions(str(asymmetric), out, trials=0))
-    artefact = load(out)
-    assert isinstance(artefact, Artefact)
-    whole, check = artefact.manifest, (out / "check.npz").read_bytes()
+    build_artifact(BuildOptions(str(asymmetric), out, trials=0))
+    artifact = load(out)
+    assert isinstance(artifact, Artifact)
+    whole, check = artifact.manifest, (out / "check.npz").read_bytes()
     library = (out / CPU_LIBRARY).read_bytes() if (out / CPU_LIBRARY).exists() else None
     texts = {
         name: np.array(["?"]) if name.startswith("output") else array
         for name, array in unpack_arrays(check).items()
     }
-    found = Artefact(whole, artefact.program, library, pack_arrays(texts)).accuracy()
+    found = Artifact(whole, artifact.program, library, pack_arrays(texts)).accuracy()
     assert found is not None
     assert not found.is_right
     for manifest, content in (
@@ -201,6 +201,6 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
         (whole, pack_arrays({"reference": np.array("me")})),
         (whole, check[:100]),
     ):
-        forged = Artefact(manifest, artefact.program, library, content)
-        with pytest.raises(ArtefactError, match="not as it was written"):
+        forged = Artifact(manifest, artifact.program, library, content)
+        with pytest.raises(ArtifactError, match="not as it was written"):
             forged.accuracy()

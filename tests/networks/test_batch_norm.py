@@ -10,12 +10,12 @@ import pytest
 from onnx import helper
 from onnx_graphs import model, normal, reference
 
-import networks
-from networks.graph import data_inputs
-from networks.normalise import normalise
-from networks.quantise.fold import folded
-from networks.relax.importer import import_onnx
-from networks.weightless import weights_as_inputs, without_weights
+from tilewright import networks
+from tilewright.networks.graph import data_inputs
+from tilewright.networks.normalise import normalise
+from tilewright.networks.quantise.bn_folding import folded
+from tilewright.networks.relax.importer import import_onnx
+from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 
 CHANNELS = 16
 

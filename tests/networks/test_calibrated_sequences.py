@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import networks
-from networks.accelerator import Accelerator
-from targets.registry import make_target
+from tilewright import networks
+from tilewright.networks.accelerator import Accelerator
+from tilewright.targets.registry import make_target
 
 
 def test_a_quantised_grouped_convolution_of_a_sequence_is_surveyed(tmp_path: Path) -> None:

@@ -17,27 +17,27 @@ from onnx import TensorProto
 from onnx_graphs import normal, reference
 from quantised_graphs import Graph
 
-import networks
-from networks import zoo
-from networks.accelerator import Accelerator
-from networks.artefact import ArtefactError, CompiledArtefact, load
-from networks.artefact.compiled import TOLERANCE, build
-from networks.artefact.folder import sealed
-from networks.compiled.layers import kernel_layers
-from networks.errors import InputError
-from networks.offload import decide
-from networks.zoo.builder import Builder
-from networks.zoo.transformer import attention, feed_forward
-from targets import make_target
-from targets.built import Pick
-from targets.capabilities import dtypes_of
-from targets.cpu.kernels.known import kernel_for
-from targets.cpu.spec import CpuSpec
-from targets.cpu.target import CpuTarget
-from targets.files import Json
-from targets.workload import Workload
-from tuning.build_options import BuildOptions
-from tuning.building import build_artefact
+from tilewright import networks
+from tilewright.core.files import Json
+from tilewright.networks import zoo
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
+from tilewright.networks.artifact.compiled import TOLERANCE, build
+from tilewright.networks.artifact.folder import sealed
+from tilewright.networks.compiled.layers import kernel_layers
+from tilewright.networks.errors import InputError
+from tilewright.networks.offload import decide
+from tilewright.networks.zoo.builder import Builder
+from tilewright.networks.zoo.transformer import attention, feed_forward
+from tilewright.targets import make_target
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import dtypes_of
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.workload import Workload
+from tilewright.tuning.build_artifact import build_artifact
+from tilewright.tuning.build_options import BuildOptions
 
 FILES = {"manifest.json", "network.so", "check.npz"}
 
@@ -66,8 +66,8 @@ def small_transformer(net: Builder) -> str:
     return net.dense(net.take(y, "first", index=0, axis=1), "classifier", 3)
 
 
-def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtefact:
-    """The model's artefact with the schedules that the kernels' own rules say: nothing is timed."""
+def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtifact:
+    """The model's artifact with the schedules that the kernels' own rules say: nothing is timed."""
     if not isinstance(model, str):
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -79,7 +79,7 @@ def built(model: onnx.ModelProto | str, folder: Path) -> CompiledArtefact:
     total = sum(layer.workload.macs for layer in layers)
     build(whole, layers, picks, target, "cpu", folder / "art", name="small", total_macs=total)
     found = load(folder / "art")
-    assert isinstance(found, CompiledArtefact)
+    assert isinstance(found, CompiledArtifact)
     return found
 
 
@@ -110,30 +110,30 @@ def close(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
 
 @pytest.mark.slow(seconds=10)
 def test_the_digits_network_gives_what_onnxruntime_gives(digits: Path) -> None:
-    artefact = load(digits)
-    assert isinstance(artefact, CompiledArtefact)
+    artifact = load(digits)
+    assert isinstance(artifact, CompiledArtifact)
     assert {path.name for path in digits.iterdir()} == FILES
     image = normal(1, 1, 8, 8, seed=5)
-    (ours,) = artefact.infer({"input": image}).values()
+    (ours,) = artifact.infer({"input": image}).values()
     assert close(ours, reference(zoo.build("digits_cnn"), image))
 
 
 @pytest.mark.slow(seconds=10)
 def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) -> None:
-    artefact = load(digits)
-    assert isinstance(artefact, CompiledArtefact)
-    checks = list(artefact.verify())
-    assert len(checks) == len(artefact.rows) >= 3
+    artifact = load(digits)
+    assert isinstance(artifact, CompiledArtifact)
+    checks = list(artifact.verify())
+    assert len(checks) == len(artifact.rows) >= 3
     assert not any(check.wrong for check in checks)
-    assert 0 < artefact.output_error() < TOLERANCE
+    assert 0 < artifact.output_error() < TOLERANCE
 
 
 @pytest.mark.slow(seconds=10)
 def test_a_profile_has_a_time_for_each_layer(digits: Path) -> None:
-    artefact = load(digits)
-    assert isinstance(artefact, CompiledArtefact)
-    _, profile = artefact.run({"input": normal(1, 1, 8, 8)}, layers=True)
-    assert [layer.name for layer in profile.layers] == [row["name"] for row in artefact.rows]
+    artifact = load(digits)
+    assert isinstance(artifact, CompiledArtifact)
+    _, profile = artifact.run({"input": normal(1, 1, 8, 8)}, layers=True)
+    assert [layer.name for layer in profile.layers] == [row["name"] for row in artifact.rows]
     assert all(layer.seconds > 0 for layer in profile.layers)
     assert profile.seconds > 0
 
@@ -145,11 +145,11 @@ def test_a_small_mobile_network_gives_what_onnxruntime_gives(
 ) -> None:
     net = Builder("small", (1, 3, *size), seed=1, weights=True)
     model = net.model(small_mobile(net))
-    artefact = built(model, tmp_path)
-    names = {name for row in artefact.rows for name in row["names"]}  # type: ignore[union-attr]
+    artifact = built(model, tmp_path)
+    names = {name for row in artifact.rows for name in row["names"]}  # type: ignore[union-attr]
     assert {"stem", "stem.clip", "project", "residual", "wide"} <= names
     image = normal(1, 3, *size, seed=3)
-    (ours,) = artefact.infer({"input": image}).values()
+    (ours,) = artifact.infer({"input": image}).values()
     assert close(ours, reference(model, image))
 
 
@@ -157,10 +157,10 @@ def test_a_small_mobile_network_gives_what_onnxruntime_gives(
 def test_a_transformer_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     net = Builder("small", (1, 9), 2, True, "tokens", TensorProto.INT64)
     model = net.model(small_transformer(net))
-    artefact = built(model, tmp_path)
-    assert "batch_matmul" in {str(row["workload"]).partition(":")[0] for row in artefact.rows}
+    artifact = built(model, tmp_path)
+    assert "batch_matmul" in {str(row["workload"]).partition(":")[0] for row in artifact.rows}
     tokens = np.random.default_rng(3).integers(0, 50, (1, 9))
-    (ours,) = artefact.infer({"tokens": tokens}).values()
+    (ours,) = artifact.infer({"tokens": tokens}).values()
     assert close(ours, reference(model, tokens))
 
 
@@ -170,7 +170,7 @@ def test_a_changed_byte_is_refused(copy: Path, name: str) -> None:
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         load(copy)
 
 
@@ -200,7 +200,7 @@ def without_layers(manifest: dict[str, Any]) -> None:
 def test_a_manifest_that_fits_nothing_is_refused(
     copy: Path, change: Callable[[dict[str, Json]], None]
 ) -> None:
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         load(spoiled(copy, change))
 
 
@@ -210,7 +210,7 @@ def by_another_tvm(manifest: dict[str, Any]) -> None:
 
 @pytest.mark.slow(seconds=10)
 def test_what_another_tvm_compiled_does_not_run(copy: Path) -> None:
-    with pytest.raises(ArtefactError, match=r"TVM 0\.1"):
+    with pytest.raises(ArtifactError, match=r"TVM 0\.1"):
         load(spoiled(copy, by_another_tvm)).infer({"input": normal(1, 1, 8, 8)})
 
 
@@ -228,8 +228,8 @@ def test_arrays_that_do_not_fit_are_refused(
     [{"calibration": Path(__file__)}, {"keep_float": ("conv1",)}, {"bare": True}],
 )
 def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="int8"):
-        build_artefact(BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options))
+    with pytest.raises(ArtifactError, match="int8"):
+        build_artifact(BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options))
 
 
 @pytest.mark.slow(seconds=3)
@@ -274,6 +274,6 @@ def test_a_quantised_network_is_never_built_in_float(tmp_path: Path) -> None:
     path = tmp_path / "quantised.onnx"
     path.write_bytes(quantised().SerializeToString())
     options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
-    with pytest.raises(ArtefactError, match=r"is quantised.*build it for a VTA, or take the float"):
-        build_artefact(options)
+    with pytest.raises(ArtifactError, match=r"is quantised.*build it for a VTA, or take the float"):
+        build_artifact(options)
     assert not (tmp_path / "art").exists()

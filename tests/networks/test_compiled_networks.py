@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import normal, reference
 
-import networks
-from networks import zoo
-from networks.errors import InputError
-from networks.network import Network
-from networks.zoo import bert, digits, mobilenet, resnet
-from networks.zoo.builder import Builder
+from tilewright import networks
+from tilewright.networks import zoo
+from tilewright.networks.errors import InputError
+from tilewright.networks.network import Network
+from tilewright.networks.zoo import bert, digits, mobilenet, resnet
+from tilewright.networks.zoo.builder import Builder
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 from drawn_nets import INPUT, drawn_network
 from integer_nets import session
 
-from networks import artefact
-from networks.integer.extraction import integer_graph
-from targets.capabilities import blocks_of
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
 from tests.board.graphs import some_pick
+from tilewright.networks import artifact
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
 
 MACHINES = [
     (1, 16, 16),
@@ -56,8 +56,8 @@ def test_the_board_computes_what_onnxruntime_does(
     target = VtaTarget(spec)
     graph = integer_graph(model, blocks_of(target))
     picks = [some_pick(layer.workload, seed, spec) for layer in graph.layers]
-    artefact.build(graph, picks, target, "vta", tmp_path / "built")
-    built = artefact.load(tmp_path / "built")
+    artifact.build(graph, picks, target, "vta", tmp_path / "built")
+    built = artifact.load(tmp_path / "built")
     images = np.random.default_rng(seed).integers(-128, 128, graph.inputs[0].shape)
     inputs = {"x": np.ldexp(images.astype(np.float32), INPUT)}
     expected = session(model).run(None, inputs)

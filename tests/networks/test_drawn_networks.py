@@ -24,8 +24,8 @@ from benchmarks.agreement.forms import FORMS, feeds_of
 from benchmarks.agreement.machines import STOCK, Machine, drawn_machine
 from benchmarks.agreement.numbers import by_onnxruntime, differences, nudged
 from benchmarks.agreement.shrink import shrunk
-from targets.capabilities import blocks_of
-from targets.registry import make_target
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.registry import make_target
 
 SEEDS = tuple(range(20))
 FAULTY: dict[tuple[int, str], str] = {}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
-from networks.fusion import choices, fused
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.reference import run
+from tilewright.networks.fusion import choices, fused
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.reference import run
 
 Shape = tuple[int, int, int, int]
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
-from networks import artefact
-from networks.fusion import Choices, choices, fused
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.graph import IntegerGraph
-from networks.integer.reference import run
-from networks.quantise import quantise
-from networks.zoo.builder import Builder
-from targets.capabilities import Blocks, blocks_of
-from targets.epilogue import EpilogueOp
-from targets.layer import Layer
-from targets.registry import kind_of, make_target
-from tuning.picks import tuned_picks
+from tilewright.networks import artifact
+from tilewright.networks.fusion import Choices, choices, fused
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import run
+from tilewright.networks.quantise import quantise
+from tilewright.networks.zoo.builder import Builder
+from tilewright.targets.capabilities import Blocks, blocks_of
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.layer import Layer
+from tilewright.targets.registry import kind_of, make_target
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 def branching_net() -> onnx.ModelProto:
@@ -119,9 +119,9 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
         "some": [bool(k % 3) for k in range(len(found))],
     }[which]
     network = fused(graph, labels, found)
-    picks = tuned_picks(artefact.canonical_workloads(network), target, trials=0)
-    artefact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
-    loaded = artefact.load(tmp_path / "built")
+    picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
+    artifact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
+    loaded = artifact.load(tmp_path / "built")
     inputs, expected = _expected()
     for name, ours in loaded.infer(inputs).items():
         np.testing.assert_array_equal(ours, expected[name])
@@ -245,10 +245,10 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
         (layer,) = (each for each in network.layers if each.workload.average is not None)
         assert (layer.shortcut is None) == (block == "identity" or apart == "shortcut")
         assert (layer.residual is None) == (layer.shortcut is not None)
-        picks = tuned_picks(artefact.canonical_workloads(network), target, trials=0)
+        picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
         folder = tmp_path / f"built{apart}"
-        artefact.build(network, picks, target, kind_of(spec)[0].name, folder)
-        loaded = artefact.load(folder)
+        artifact.build(network, picks, target, kind_of(spec)[0].name, folder)
+        loaded = artifact.load(folder)
         for name, ours in loaded.infer(inputs).items():
             np.testing.assert_array_equal(ours, expected[name])
         assert [check.wrong for check in loaded.verify()] == [0] * len(network.layers)
@@ -385,9 +385,9 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
     ]
     inputs = random_inputs(graph)
     expected = run(graph, inputs, library.in_memory(graph))
-    picks = tuned_picks(artefact.canonical_workloads(network), target, trials=0)
-    artefact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
-    loaded = artefact.load(tmp_path / "built")
+    picks = tuned_picks(artifact.canonical_workloads(network), target, trials=0)
+    artifact.build(network, picks, target, kind_of(spec)[0].name, tmp_path / "built")
+    loaded = artifact.load(tmp_path / "built")
     for name, ours in loaded.infer(inputs).items():
         np.testing.assert_array_equal(ours, expected[name])
     assert [check.wrong for check in loaded.verify()] == [0] * len(network.layers)

@@ -12,13 +12,13 @@ from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net
 
-from networks import artefact
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.reference import run
-from targets.capabilities import blocks_of
-from targets.registry import kind_of, make_target
-from tuning.picks import tuned_picks
+from tilewright.networks import artifact
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.reference import run
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.registry import kind_of, make_target
+from tilewright.tuning.schedule_lookup import tuned_picks
 
 
 @pytest.mark.slow(seconds=3)
@@ -29,10 +29,10 @@ def test_a_network_runs_on_the_board_as_on_paper(
     """Heads of attention among its layers, whose weights are activations; and grouped layers."""
     target = make_target("vta-pynq")
     graph = integer_graph(net(Graph()), blocks_of(target))
-    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
+    picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     kind = kind_of("vta-pynq")[0].name
-    artefact.build(graph, picks, target, kind, tmp_path / "built")
-    loaded = artefact.load(tmp_path / "built")
+    artifact.build(graph, picks, target, kind, tmp_path / "built")
+    loaded = artifact.load(tmp_path / "built")
     inputs = random_inputs(graph)
     theirs = run(graph, inputs, library.in_memory(graph))
     for name, ours in loaded.infer(inputs).items():
@@ -56,10 +56,10 @@ def test_the_host_reads_a_tensor_and_channels_of_it_that_lie_in_it(tmp_path: Pat
     assert [(each.first, each.whole in graph.results.values()) for each in graph.slices] == [
         (16, True)
     ]
-    picks = tuned_picks(artefact.canonical_workloads(graph), target, trials=0)
-    artefact.build(graph, picks, target, kind_of("vta-pynq")[0].name, tmp_path / "built")
+    picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
+    artifact.build(graph, picks, target, kind_of("vta-pynq")[0].name, tmp_path / "built")
     inputs = random_inputs(graph)
-    ours = artefact.load(tmp_path / "built").infer(inputs)
+    ours = artifact.load(tmp_path / "built").infer(inputs)
     theirs = session(model).run([whole, curved], inputs)
     for name, right, step in zip((whole, curved), theirs, (2**-1, 2**-7), strict=True):
         np.testing.assert_allclose(ours[name], right, rtol=0, atol=step)  # ties

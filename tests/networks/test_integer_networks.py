@@ -14,21 +14,21 @@ from integer_nets import BLOCKS, differences, integers_of, random_inputs, sessio
 from onnx import helper
 from quantised_graphs import Graph
 
-from networks import zoo
-from networks.errors import ImportFailedError, InputError
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.graph import IntegerGraph
-from networks.integer.reference import run
-from networks.quantise import Samples, quantise
-from networks.zoo import digits
-from targets.averages import average_weights
-from targets.capabilities import Blocks
-from targets.epilogue import EpilogueOp
-from targets.host_numbers import to_int8
-from targets.layer import Layer, Scale
-from targets.unfold import Unfold
-from targets.workload import Workload
+from tilewright.networks import zoo
+from tilewright.networks.errors import ImportFailedError, InputError
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import run
+from tilewright.networks.quantise import Samples, quantise
+from tilewright.networks.zoo import digits
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.host_numbers import to_int8
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.integer_average import average_weights
+from tilewright.targets.layer import Layer, Scale
+from tilewright.targets.workload import Workload
 
 ONE_TIE = 1
 

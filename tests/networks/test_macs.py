@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 from onnx_graphs import model, normal
 
-import networks
-from networks.report import ModelReport
+from tilewright import networks
+from tilewright.networks.report import ModelReport
 
 
 def _report(path: Path, source: onnx.ModelProto) -> ModelReport:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx_graphs import model, normal
 
-import networks
-from networks import zoo
-from networks.errors import DynamicShapeError, ModelFileError, UnsupportedOperatorError
-from networks.onnx_file import read
-from targets.errors import TilewrightError
+from tilewright import networks
+from tilewright.core.errors import TilewrightError
+from tilewright.networks import zoo
+from tilewright.networks.errors import DynamicShapeError, ModelFileError, UnsupportedOperatorError
+from tilewright.networks.onnx_file import read
 
 
 def _relu(shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:

@@ -11,17 +11,17 @@ import pytest
 from onnx import helper
 from onnx_graphs import model, normal
 
-import networks
-from networks import cpu_costs
-from networks.accelerator import Accelerator
-from networks.cpu_costs import SECONDS, operator_seconds
-from networks.network import Network
-from networks.report import ModelReport
-from targets.base import Target
-from targets.capabilities import Blocks, Latency
-from targets.errors import WorkloadError
-from targets.registry import make_target
-from targets.workload import Workload
+from tilewright import networks
+from tilewright.core.errors import WorkloadError
+from tilewright.networks import cpu_costs
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.cpu_costs import SECONDS, operator_seconds
+from tilewright.networks.network import Network
+from tilewright.networks.report import ModelReport
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Blocks, Latency
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
 
 Load = Callable[[onnx.ModelProto], Network]
 BLOCKS = Blocks(1, 16, 16)

@@ -25,28 +25,28 @@ from quantised_graphs import Graph
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from networks import zoo
-from networks.artefact import canonical_workloads
-from networks.errors import (
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.artifact import canonical_workloads
+from tilewright.networks.errors import (
     DynamicShapeError,
     ImportFailedError,
     NothingToOffload,
     QuantisationError,
 )
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.reference import run
-from networks.packed_calls import RUN, OffloadError, runtime
-from networks.quantise import model_with_weights, quantise
-from networks.relax.offload import calls
-from targets import make_target
-from targets.built import Pick
-from targets.capabilities import Baseline, capability
-from targets.errors import UnknownName
-from targets.workload import Workload
-from tuning.outputs import SCHEDULES_VERSION
-from tuning.partition import offloaded, partition_for_vta
-from tuning.picks import PickError
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.reference import run
+from tilewright.networks.quantise import model_with_weights, quantise
+from tilewright.networks.relax.offload import calls
+from tilewright.networks.tvm_runtime import RUN, OffloadError, runtime
+from tilewright.targets import make_target
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import Baseline, capability
+from tilewright.targets.workload import Workload
+from tilewright.tuning.outputs import SCHEDULES_VERSION
+from tilewright.tuning.schedule_lookup import PickError
+from tilewright.tuning.tvm_partition import offloaded, partition_for_vta
 
 ROOT = Path(__file__).parents[2]
 Array = np.ndarray[Any, Any]
@@ -215,7 +215,7 @@ LOADED = """
 import sys
 import numpy, tvm
 from tvm import relax
-from networks.packed_calls import register
+from tilewright.networks.tvm_runtime import register
 register()
 library = tvm.runtime.load_module(sys.argv[1])
 x = numpy.load(sys.argv[2], allow_pickle=False)
@@ -353,5 +353,5 @@ def test_the_lines_of_the_documentation_run(
 
 
 def test_importing_loads_no_tvm() -> None:
-    code = "import sys, networks.packed_calls, tuning.partition; sys.exit('tvm' in sys.modules)"
+    code = "import sys, tilewright.networks.tvm_runtime, tilewright.tuning.tvm_partition; sys.exit('tvm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

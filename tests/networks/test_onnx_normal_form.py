@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx_graphs import model, normal, reference
 
-from networks import zoo
-from networks.normalise import normalise
-from networks.weightless import without_weights
+from tilewright.networks import zoo
+from tilewright.networks.normalise import normalise
+from tilewright.networks.strip_weights import without_weights
 
 
 def _types(source: onnx.ModelProto) -> list[str]:

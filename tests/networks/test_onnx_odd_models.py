@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
-import networks
-from networks.artefact.run import checked
-from networks.errors import ImportFailedError, InputError, UnsupportedOperatorError
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.graph import IntegerGraph
-from networks.integer.reference import run
-from networks.normalise import normalise
-from networks.onnx_float16 import is_half
-from networks.quantise import quantise
-from networks.report import ModelReport
-from reports.building import built_lines
-from targets.capabilities import Blocks
-from targets.files import Json
-from targets.layer import Value
-from tuning.build_options import BuildOptions
-from tuning.building import build_artefact
+from tilewright import networks
+from tilewright.core.files import Json
+from tilewright.networks.artifact.run import checked
+from tilewright.networks.errors import ImportFailedError, InputError, UnsupportedOperatorError
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import run
+from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx_float16 import is_half
+from tilewright.networks.quantise import quantise
+from tilewright.networks.report import ModelReport
+from tilewright.reports.building import built_lines
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.layer import Value
+from tilewright.tuning.build_artifact import build_artifact
+from tilewright.tuning.build_options import BuildOptions
 
 Arrays = Mapping[str, NDArray[Any]]
 WEIGHTS: dict[str, NDArray[Any]] = {"w": normal(16, 16, 3, 3) / np.float32(12)}
@@ -187,7 +187,7 @@ def test_a_shape_that_depends_on_values_is_refused_before_any_work(
     for target in ("vta-pynq", "cpu"):
         options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", target, trials=0)
         with pytest.raises(UnsupportedOperatorError, match=refused.name):
-            build_artefact(options, stages.append)
+            build_artifact(options, stages.append)
     assert set(stages) <= {"quantising", "reading"}
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
-import networks
-from networks.integer.extraction import integer_graph
-from networks.normalise import normalise
-from networks.quantise import quantise
-from networks.recurrent.operators import MAX_STEPS
-from networks.report import ModelReport
-from targets.capabilities import Blocks
+from tilewright import networks
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.normalise import normalise
+from tilewright.networks.quantise import quantise
+from tilewright.networks.recurrent.operators import MAX_STEPS
+from tilewright.networks.report import ModelReport
+from tilewright.targets.capabilities import Blocks
 
 Tensors = Mapping[str, NDArray[Any]]
 

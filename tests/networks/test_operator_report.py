@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx_graphs import model, normal
 
-import networks
-from networks.errors import ImportFailedError, UnsupportedOperatorError
-from networks.network import Network
-from networks.onnx_source import OnnxSource
-from networks.report import OperatorReport, epilogue_text
+from tilewright import networks
+from tilewright.networks.errors import ImportFailedError, UnsupportedOperatorError
+from tilewright.networks.network import Network
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.report import OperatorReport, epilogue_text
 
 Load = Callable[[onnx.ModelProto], Network]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from quantised_graphs import Graph
 
-from networks.fused_calls import FusedCall
-from networks.network import Network
-from networks.onnx_source import OnnxSource
+from tilewright.networks.fused_calls import FusedCall
+from tilewright.networks.network import Network
+from tilewright.networks.onnx_source import OnnxSource
 
 
 def _calls(graph: Graph, *outputs: tuple[str, tuple[int, ...]]) -> dict[str, FusedCall]:

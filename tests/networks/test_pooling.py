@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import networks
-from networks import artefact
-from networks.accelerator import Accelerator
-from networks.integer.pooling import with_pools
-from networks.pooling import pooled, together
-from networks.rewrites import padded
-from targets.capabilities import Blocks
-from targets.layer import Layer
-from targets.registry import make_target
-from targets.workload import Pool, Workload, canonical, parse_workload
-from tuning.build_options import BuildOptions
-from tuning.building import integer_network
-from tuning.picks import pool_rule
+from tilewright import networks
+from tilewright.networks import artifact
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.integer.pooling import with_pools
+from tilewright.networks.pooling import pooled, together
+from tilewright.networks.rewrites import padded
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.layer import Layer
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Pool, Workload, canonical, parse_workload
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.schedule_lookup import pool_rule
 
 BLOCKS = Blocks(1, 16, 16)
 USUAL = "bias, >> 8, min 127, max 0"
@@ -121,7 +121,7 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     tuned = networks.load(name).workloads_on(Accelerator.of(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
     graph = integer_network(BuildOptions(name, tmp_path / "art"), target).graph
-    built = artefact.canonical_workloads(graph)
+    built = artifact.canonical_workloads(graph)
     of_both = [
         {canonical(padded(workload, graph.blocks)) for workload in found if workload.pool}
         for found in ([workload for workload, _, _ in tuned], built)

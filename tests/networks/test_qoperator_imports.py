@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-import networks
 from benchmarks.agreement.numbers import by_onnxruntime
-from networks.onnx_qoperator import to_qdq
+from tilewright import networks
+from tilewright.networks.onnx_qoperator import to_qdq
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,20 +13,20 @@ from onnx import numpy_helper
 from quantise_nets import residual_net
 from quantised_graphs import Graph
 
-import networks
-from networks import int8
-from networks.accelerator import EpilogueMode
-from networks.integer.arithmetic import Requantisation, finish
-from networks.integer.extraction import integer_graph
-from networks.onnx_source import OnnxSource
-from networks.quantise import Options, Quantised, quantise
-from networks.quantise.channels import gain, least_errors
-from networks.quantise.exponents import covering, largest, least_error, squared_error
-from networks.zoo.builder import Builder
-from targets.capabilities import Blocks
-from targets.epilogue import CHANNEL_SPREAD
-from targets.reference import reference
-from targets.workload import Workload
+from tilewright import networks
+from tilewright.networks import int8
+from tilewright.networks.accelerator import EpilogueMode
+from tilewright.networks.integer.arithmetic import Requantisation, finish
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.quantise import Quantised, QuantiseOptions, quantise
+from tilewright.networks.quantise.channels import gain, least_errors
+from tilewright.networks.quantise.exponents import covering, largest, least_error, squared_error
+from tilewright.networks.zoo.builder import Builder
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import CHANNEL_SPREAD
+from tilewright.targets.reference import reference
+from tilewright.targets.workload import Workload
 
 BLOCKS = Blocks(1, 16, 16)
 MODES: tuple[EpilogueMode, EpilogueMode] = ("full", "per-channel")
@@ -58,7 +58,9 @@ def _decibels(made: Quantised) -> float:
 
 def test_a_net_whose_channels_differ_in_size_gains() -> None:
     source = spread_net()
-    alike, own = (quantise(source, None, Options(per_channel=each)) for each in (False, True))
+    alike, own = (
+        quantise(source, None, QuantiseOptions(per_channel=each)) for each in (False, True)
+    )
     print(f"SNR of the output: {_decibels(alike)} dB, by channel {_decibels(own)} dB")
     assert _decibels(own) > _decibels(alike) + 3
     for one, other in zip(alike.report.layers, own.report.layers, strict=True):
@@ -73,7 +75,7 @@ def test_a_net_whose_channels_differ_in_size_gains() -> None:
 
 
 def test_its_layers_shift_and_compute_what_onnxruntime_does() -> None:
-    made = quantise(spread_net(), None, Options(per_channel=True)).model
+    made = quantise(spread_net(), None, QuantiseOptions(per_channel=True)).model
     onnx.checker.check_model(made, full_check=True)
     graph = integer_graph(made, BLOCKS)
     kinds = [[op.kind for op in layer.workload.epilogue] for layer in graph.layers]
@@ -89,7 +91,7 @@ def test_a_layer_with_a_residual_keeps_one_scale() -> None:
             values = numpy_helper.to_array(tensor).copy()
             values[::2] /= 16
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    made = quantise(source, None, Options(per_channel=True))
+    made = quantise(source, None, QuantiseOptions(per_channel=True))
     own = {
         layer.operators[0]: layer.weight_exponent != layer.least_weight_exponent
         for layer in made.report.layers
@@ -187,7 +189,7 @@ def test_a_float_network_is_tuned_with_shifts_by_channel_if_asked_to() -> None:
 
 
 def test_a_quantised_network_is_tuned_as_its_scales_are() -> None:
-    made = quantise(spread_net(), None, Options(per_channel=True))
+    made = quantise(spread_net(), None, QuantiseOptions(per_channel=True))
     onnx_source = OnnxSource("own", made.model, lambda: made.model, {})
     calls = [call for call in onnx_source.examine().found.calls if call.operator == "conv2d"]
     steps = [[op.kind for op in int8.epilogue(call, "full")] for call in calls]

@@ -20,13 +20,14 @@ from onnxruntime.quantization import (
 )
 from quantise_nets import attention_net, residual_net
 
-from networks import zoo
-from networks.errors import QuantisationError
-from networks.integer import library
-from networks.integer.extraction import integer_graph
-from networks.integer.reference import run
-from networks.onnx_qoperator import to_qdq
-from networks.quantise import (
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.errors import QuantisationError
+from tilewright.networks.integer import library
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.reference import run
+from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.quantise import (
     Existing,
     Quantised,
     as_it_is,
@@ -36,10 +37,9 @@ from networks.quantise import (
     quantise,
     samples_for,
 )
-from networks.quantise.session import Feed, runs
-from networks.zoo import digits
-from targets.cpu.spec import this_machine
-from targets.errors import UnknownName
+from tilewright.networks.quantise.session import Feed, runs
+from tilewright.networks.zoo import digits
+from tilewright.targets.cpu.spec import this_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

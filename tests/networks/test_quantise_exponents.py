@@ -17,11 +17,11 @@ from onnx import helper
 from onnx_graphs import model, normal, with_typed_output
 from quantise_nets import residual_net
 
-from networks import zoo
-from networks.errors import DynamicShapeError, QuantisationError
-from networks.quantise import Options, quantise
-from networks.quantise.exponents import covering, least_error, quantised, squared_error
-from networks.quantise.session import runs
+from tilewright.networks import zoo
+from tilewright.networks.errors import DynamicShapeError, QuantisationError
+from tilewright.networks.quantise import QuantiseOptions, quantise
+from tilewright.networks.quantise.exponents import covering, least_error, quantised, squared_error
+from tilewright.networks.quantise.session import runs
 
 
 @given(st.floats(1e-12, 1e12))
@@ -176,11 +176,11 @@ def test_what_cannot_be_quantised_is_refused() -> None:
         quantise(with_typed_output(model(nodes, {}, (1, 16, 6, 6), "y")))
     for wrong in ({"method": "guess"}, {"rule": "guess"}, {"percentile": 3.0}):
         with pytest.raises(QuantisationError):
-            Options(**wrong)  # type: ignore[arg-type]
+            QuantiseOptions(**wrong)  # type: ignore[arg-type]
 
 
 def test_the_report_is_plain_json() -> None:
-    made = quantise(residual_net(), None, Options(keep_float=("fc",)))
+    made = quantise(residual_net(), None, QuantiseOptions(keep_float=("fc",)))
     said = json.loads(json.dumps(made.report.to_json(), allow_nan=False))
     assert said["kept_float"] == {"fc": "kept in float as asked"}
     assert said["layers"][0]["operators"] == ["stem", "stem.relu"]

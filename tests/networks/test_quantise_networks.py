@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from onnx_graphs import normal
 from quantise_nets import attention_net, residual_net
 
-from networks import zoo
-from networks.integer.extraction import integer_graph
-from networks.onnx_source import OnnxSource
-from networks.quantise import Options, Quantised, Samples, quantise
-from networks.quantise.session import Feed, runs
-from networks.zoo import digits
-from networks.zoo.builder import Builder
-from networks.zoo.mobilenet import mobilenet_v1
-from targets.capabilities import Blocks
-from targets.errors import UnknownName
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.quantise import Quantised, QuantiseOptions, Samples, quantise
+from tilewright.networks.quantise.session import Feed, runs
+from tilewright.networks.zoo import digits
+from tilewright.networks.zoo.builder import Builder
+from tilewright.networks.zoo.mobilenet import mobilenet_v1
+from tilewright.targets.capabilities import Blocks
 
 
 def _fresh(model: onnx.ModelProto, count: int) -> list[Feed]:
@@ -90,15 +90,15 @@ def test_mobilenet_keeps_its_logits() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        Options(),
-        Options(rule="cover"),
-        Options(method="percentile"),
-        pytest.param(Options(method="entropy"), marks=pytest.mark.slow(seconds=10)),
+        QuantiseOptions(),
+        QuantiseOptions(rule="cover"),
+        QuantiseOptions(method="percentile"),
+        pytest.param(QuantiseOptions(method="entropy"), marks=pytest.mark.slow(seconds=10)),
     ],
     ids=lambda options: f"{options.method}-{options.rule}",
 )
 def test_every_rule_gives_an_int8_network_near_the_float_one(
-    build: Callable[[], onnx.ModelProto], options: Options
+    build: Callable[[], onnx.ModelProto], options: QuantiseOptions
 ) -> None:
     model = build()
     made = quantise(model, None, options)
@@ -191,7 +191,7 @@ def test_float_operators_read_what_float_operators_compute() -> None:
 
 def test_layers_can_be_kept_in_float() -> None:
     kept = {"a1", "b1.relu6", "side.bn", "average"}
-    made = quantise(residual_net(), None, Options(keep_float=tuple(kept)))
+    made = quantise(residual_net(), None, QuantiseOptions(keep_float=tuple(kept)))
     assert set(made.report.kept_float) == {"a1", "b1", "side", "average"}
     kinds = dict.fromkeys(("int8", "float32"), 0)
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in made.model.graph.initializer}
@@ -202,7 +202,7 @@ def test_layers_can_be_kept_in_float() -> None:
             kinds[constants[stored].dtype.name] += 1
     assert kinds == {"int8": 3, "float32": 3}
     with pytest.raises(UnknownName, match="did you mean"):
-        quantise(residual_net(), None, Options(keep_float=("sted",)))
+        quantise(residual_net(), None, QuantiseOptions(keep_float=("sted",)))
 
 
 def test_quantising_twice_gives_the_same_bytes() -> None:

@@ -13,9 +13,15 @@ import pytest
 from onnx_graphs import normal
 from quantise_nets import residual_net
 
-from networks.errors import InputError
-from networks.quantise import Input, calibration_inputs, quantise, read_samples, seeded_samples
-from targets import files
+from tilewright.core import files
+from tilewright.networks.errors import InputError
+from tilewright.networks.quantise import (
+    Input,
+    calibration_inputs,
+    quantise,
+    read_samples,
+    seeded_samples,
+)
 
 SHAPE = (1, 8, 12, 12)
 INPUTS = (Input("input", SHAPE, np.dtype(np.float32)),)
@@ -122,7 +128,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_values_a_model_cannot_run_on_are_refused() -> None:
-    from networks.quantise import Samples
+    from tilewright.networks.quantise import Samples
 
     nodes = [
         onnx.helper.make_node("Gather", ["table", "ids"], ["rows"], name="table"),

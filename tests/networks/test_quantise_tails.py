@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from networks.artefact import Artefact, load
-from networks.quantise import Samples, quantise
-from networks.quantise.samples import with_held_out
-from networks.quantise.session import runs
-from networks.quantise.tails import WEIGHT, Tail
-from targets.registry import make_target
-from tuning.build_options import BuildOptions
-from tuning.building import build_artefact, integer_network
+from tilewright.networks.artifact import Artifact, load
+from tilewright.networks.quantise import Samples, quantise
+from tilewright.networks.quantise.samples import with_held_out
+from tilewright.networks.quantise.session import runs
+from tilewright.networks.quantise.tails import WEIGHT, Tail
+from tilewright.targets.registry import make_target
+from tilewright.tuning.build_artifact import build_artifact, integer_network
+from tilewright.tuning.build_options import BuildOptions
 
 Feeds = list[dict[str, NDArray[np.float32]]]
 WIDTH = 64
@@ -129,10 +129,10 @@ def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_pat
         str(tmp_path / "net.onnx"), tmp_path / "art", trials=0, tolerance=1.0,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
-    made = build_artefact(options)
-    artefact = load(options.out)
-    assert isinstance(artefact, Artefact)
-    found = artefact.accuracy()
+    made = build_artifact(options)
+    artifact = load(options.out)
+    assert isinstance(artifact, Artifact)
+    found = artifact.accuracy()
     assert found is not None
     assert found.samples == 4
     assert found.error > 0.5

@@ -20,12 +20,12 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-import networks
-from networks import int8, zoo
-from networks.fused_calls import FusedCall, Quantisation, Step
-from networks.network import Network
-from networks.onnx_source import OnnxSource
-from networks.zoo import digits
+from tilewright import networks
+from tilewright.networks import int8, zoo
+from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
+from tilewright.networks.network import Network
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.zoo import digits
 
 
 class _Images(CalibrationDataReader):
@@ -151,7 +151,7 @@ def test_integer_operators_are_products_too() -> None:
     assert "no int8 tensor times a scale" in conv.reason
 
 
-def _call(*steps: Step) -> FusedCall:
+def _call(*steps: FusedStep) -> FusedCall:
     scales = Quantisation("int8", (0.5,), (0,))
     return FusedCall(
         "dense", "d", (1, 16), (16, 16), (1, 16), steps=steps,
@@ -161,6 +161,10 @@ def _call(*steps: Step) -> FusedCall:
 
 def test_a_relu_behind_the_quantisation_keeps_its_scale() -> None:
     out = Quantisation("int8", (4.0,), (3,))
-    steps = (Step("quantise", "q", out), Step("dequantise", "dq", out), Step("relu", "r"))
+    steps = (
+        FusedStep("quantise", "q", out),
+        FusedStep("dequantise", "dq", out),
+        FusedStep("relu", "r"),
+    )
     ops = int8.epilogue(_call(*steps), "full")
     assert [str(op) for op in ops] == ["bias", ">> 4", "min 127", "max 3"]

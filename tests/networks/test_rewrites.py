@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from networks.accelerator import Accelerator
-from networks.extract import unfold_for
-from networks.rewrites import best_unfold, image_bytes, iterations, padded, waste
-from targets.capabilities import Blocks
-from targets.registry import make_target
-from targets.unfold import Unfold
-from targets.vta.lowering.tensors import reference
-from targets.vta.spec import VtaSpec
-from targets.workload import Workload, parse_workload
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.extract import unfold_for
+from tilewright.networks.rewrites import best_unfold, image_bytes, iterations, padded, waste
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.registry import make_target
+from tilewright.targets.vta.lowering.tensors import reference
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 BLOCKS = Blocks(1, 16, 16)
 FIRST_OF_RESNET = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-import networks
 from benchmarks.model_answers import Answer, difference, judge, untrue
 from benchmarks.model_files import sweep
 from benchmarks.onnx_models import ModelCase, cases
+from tilewright import networks
 
 SHIPPED = cases(("light", "simple", "pytorch-converted", "pytorch-operator"), Path())
 BY_TITLE = {case.title: case for case in SHIPPED}

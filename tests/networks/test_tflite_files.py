@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from tflite_files import KEYWORDS, RELU, SAME, File, conv, network, one
 
-import networks
-from networks.errors import ModelFileError, UnsupportedOperatorError
-from networks.quantise import model_with_weights
-from networks.quantise.existing import is_quantised
-from networks.tflite.convert import RULES, convert, read_tflite
-from networks.tflite.file import read
-from networks.tflite.names import operator_names
-from targets.errors import TilewrightError
+from tilewright import networks
+from tilewright.core.errors import TilewrightError
+from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
+from tilewright.networks.quantise import model_with_weights
+from tilewright.networks.quantise.is_quantized import is_quantised
+from tilewright.networks.tflite.convert import RULES, convert, read_tflite
+from tilewright.networks.tflite.file import read
+from tilewright.networks.tflite.names import operator_names
 
 
 def _saved(path: Path, content: bytes) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tflite_files import CASES, KEYWORDS, RECORDED, SAMPLES, inputs_of
 
-from networks.tflite.convert import read_tflite
+from tilewright.networks.tflite.convert import read_tflite
 
 DTYPES = {"tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(float)": "float32"}
 

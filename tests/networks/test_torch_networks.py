@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx_graphs import normal
 
-import networks
-from networks.errors import DynamicShapeError, UnsupportedOperatorError
+from tilewright import networks
+from tilewright.networks.errors import DynamicShapeError, UnsupportedOperatorError
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional extra")
 nn = torch.nn

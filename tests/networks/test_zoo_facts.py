@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from networks import load, zoo_names
-from networks.zoo import build
-from networks.zoo.facts import facts
+from tilewright.networks import load, zoo_names
+from tilewright.networks.zoo import build
+from tilewright.networks.zoo.model_stats import facts
 
 PUBLISHED = {
     "alexnet": 61_100_840, "resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032,
@@ -46,7 +46,7 @@ def test_parameters_are_what_a_model_with_weights_holds() -> None:
 
 def test_all_of_them_are_known_without_tvm() -> None:
     program = (
-        "import sys; from networks import zoo_names; from networks.zoo.facts import facts\n"
+        "import sys; from networks import zoo_names; from tilewright.networks.zoo.model_stats import facts\n"
         "assert all(facts(name).macs > 0 for name in zoo_names())\n"
         "sys.exit(str({'tvm', 'onnxruntime'} & set(sys.modules)) if 'tvm' in sys.modules else 0)"
     )

@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx_graphs import reference
 
-import networks
-from networks import zoo
-from networks.network import Network
-from networks.rewrites import iterations, padded
-from networks.zoo import digits
-from targets.capabilities import Blocks
-from targets.epilogue import DEFAULT_EPILOGUE
-from targets.errors import UnknownName
-from targets.workload import parse_workload
+from tilewright import networks
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.network import Network
+from tilewright.networks.rewrites import iterations, padded
+from tilewright.networks.zoo import digits
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import DEFAULT_EPILOGUE
+from tilewright.targets.workload import parse_workload
 
 # the ten convolutions of ResNet-18 that published VTA tuners report, and their calls
 RESNET18 = {

@@ -17,11 +17,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from services.embedded import embedded
-from services.home import current_home
-from targets.vta.spec import preset_files
-from tuning import network, study
-from tuning.options import TuningOptions
+from tilewright.services.local_services import embedded
+from tilewright.services.workspace import current_home
+from tilewright.targets.vta.spec import preset_files
+from tilewright.tuning import network, tuning_task
+from tilewright.tuning.options import TuningOptions
 
 BASE = TuningOptions(
     model="mine.onnx", target="board.json", tuner="ml2tuner", trials=16, batch=8, out="out"
@@ -49,10 +49,15 @@ def write_board(indent: int | None = None, **changes: int) -> None:
 
 
 def tuned(**changes: Any) -> dict[str, Any]:
-    from flows.tuning import network_flow
+    from tilewright.flows.tuning import network_flow
 
     # what a new process would not know either
-    for kept in (network._network, study._target, study._problem, study._explorer):
+    for kept in (
+        network._network,
+        tuning_task._target,
+        tuning_task._problem,
+        tuning_task._explorer,
+    ):
         kept.cache_clear()
     before = _written()
     with contextlib.redirect_stdout(sys.stderr):

@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from search import read
 from tests import warm
 from tests.cli.conftest import Place
+from tilewright.search import read
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("conv2", "conv3", "fc")

@@ -14,7 +14,7 @@ import shutil
 import sys
 from typing import NoReturn
 
-from services.home import use_home
+from tilewright.services.workspace import use_home
 
 HANGS = 300
 """Seconds after which a command says where each of its threads is, and ends."""
@@ -34,9 +34,9 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     home = use_home()
-    import flows.tuning  # noqa: F401
-    import reports.convergence  # noqa: F401
-    from cli import command
+    import tilewright.flows.tuning
+    import tilewright.reports.convergence  # noqa: F401
+    from tilewright.cli import command
 
     shutil.rmtree(home.root)  # they make it, all at once
     commands = json.loads(sys.argv[1])

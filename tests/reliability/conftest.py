@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.reliability.commands import Whole, killed, left
 from tests.sharing import made_once
+from tilewright.services.prefect_server import Login
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from types import FrameType
 
 import numpy as np
 
-from targets.errors import TilewrightError
 from tests.reliability.mutants import (
     archive_mutant,
     checked_line,
@@ -31,6 +30,7 @@ from tests.reliability.mutants import (
     mutant,
     onnx_mutant,
 )
+from tilewright.core.errors import TilewrightError
 
 HANG_SECONDS = 60
 MORE_BYTES = 4 << 30
@@ -59,10 +59,10 @@ class Hang(BaseException):
 
 
 def _ledgers(folder: Path) -> tuple[Draw, Read]:
-    from models import make_explorer
-    from search import LeaseHeld, Ledger, read, tune
-    from targets.faulty import FaultyTarget
-    from targets.workload import parse_workload
+    from tilewright.models import make_explorer
+    from tilewright.search import LeaseHeld, Ledger, read, tune
+    from tilewright.targets.fault_injection import FaultyTarget
+    from tilewright.targets.workload import parse_workload
 
     path, target, work = folder / "ledger.jsonl", FaultyTarget({}), parse_workload(LAYER)
     explorer, space = make_explorer("random", {}), target.space(work)
@@ -107,8 +107,8 @@ def _ledgers(folder: Path) -> tuple[Draw, Read]:
 
 
 def _summaries(folder: Path) -> tuple[Draw, Read]:
-    import tuning
-    from evaluation.explain.folder import read_folder
+    from tilewright import tuning
+    from tilewright.evaluation.explain.folder import read_folder
 
     out = folder / "out"
     tuning.tune(workload=LAYER, tuner="random", trials=2, batch=2, out=str(out))
@@ -135,10 +135,10 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
     from rich.console import Console
 
-    import tuning
-    from cli.views.trials import show_trials
-    from search import read
-    from tuning.run_file import check_vacant, read_run, replaced
+    from tilewright import tuning
+    from tilewright.cli.views.trials import show_trials
+    from tilewright.search import read
+    from tilewright.tuning.run_metadata import check_vacant, read_run, replaced
 
     out = folder / "out"
     options = tuning.parse_options(
@@ -162,10 +162,10 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
 
 
 def _comparisons(folder: Path) -> tuple[Draw, Read]:
-    from evaluation.compare.kept_runs import KeptRuns, _read
-    from evaluation.compare.plan import parse_tuner_configs, plan
-    from evaluation.compare.processes import run_jobs
-    from evaluation.compare.test_bed import recorded_test_bed
+    from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
+    from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+    from tilewright.evaluation.compare.process_pool import run_jobs
+    from tilewright.evaluation.compare.run_cache import KeptRuns, _read
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
@@ -188,8 +188,8 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 def _pages(folder: Path) -> tuple[Draw, Read]:
     import os
 
-    from services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
-    from services.home import Home, current_home
+    from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
+    from tilewright.services.workspace import Home, current_home
 
     os.environ["TILEWRIGHT_HOME"] = str(folder)
     home: Home = current_home()
@@ -206,8 +206,8 @@ def _pages(folder: Path) -> tuple[Draw, Read]:
 
 def _stages(folder: Path) -> tuple[Draw, Read]:
     """Manifests of finished stages: what a check of their own does not prove."""
-    from targets.files import canonical, digest
-    from tasks.store import Store
+    from tilewright.core.files import canonical, digest
+    from tilewright.tasks.artifact_store import Store
 
     store = Store(folder)
     body = {"stage": "measure_default", "key": "0" * 32, "values": {"schedule": None, "n": 3},
@@ -231,14 +231,18 @@ def _stages(folder: Path) -> tuple[Draw, Read]:
 
 def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
     def make(folder: Path) -> tuple[Draw, Read]:
-        from models import make_explorer
-        from search import Session, setting_of
-        from search.stages import choose_candidates, generate_candidates, lower_candidates
-        from targets import make_target
-        from targets.files import digest
-        from targets.workload import parse_workload
-        from tasks import codecs
-        from tasks.store import Store
+        from tilewright.core.files import digest
+        from tilewright.models import make_explorer
+        from tilewright.search import Session, setting_of
+        from tilewright.search.round_steps import (
+            choose_candidates,
+            generate_candidates,
+            lower_candidates,
+        )
+        from tilewright.targets import make_target
+        from tilewright.targets.workload import parse_workload
+        from tilewright.tasks import codecs
+        from tilewright.tasks.artifact_store import Store
 
         target, work = make_target("vta-pynq"), parse_workload(LAYER)
         session = Session(setting_of(target, work, make_explorer("ml2tuner"), 0))
@@ -273,9 +277,9 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
 
 
 def _oracles(folder: Path) -> tuple[Draw, Read]:
-    from targets import make_target
-    from targets.oracle import oracle_path, oracle_table, read_oracle
-    from targets.workload import parse_workload
+    from tilewright.targets import make_target
+    from tilewright.targets.ground_truth import oracle_path, oracle_table, read_oracle
+    from tilewright.targets.workload import parse_workload
 
     target, work = make_target("vta-pynq", "template"), parse_workload("dense:n=1,c=16,o=16")
     oracle_table(target, work, folder)
@@ -294,10 +298,10 @@ def _oracles(folder: Path) -> tuple[Draw, Read]:
 
 def _learned(kind: str, classify: bool = False) -> Callable[[Path], tuple[Draw, Read]]:
     def make(folder: Path) -> tuple[Draw, Read]:
-        from models.learners import build, load_model
-        from models.saved_state import save_state
-        from search import ExplorerState
-        from targets.features import Features
+        from tilewright.models.model_registry import build, load_model
+        from tilewright.models.saved_state import save_state
+        from tilewright.search import ExplorerState
+        from tilewright.targets.features import Features
 
         rng = np.random.default_rng(0)
         rows = rng.normal(size=(40, 5))
@@ -337,7 +341,7 @@ def _learned(kind: str, classify: bool = False) -> Callable[[Path], tuple[Draw, 
 
 def _champions(folder: Path) -> tuple[Draw, Read]:
     """What MLflow writes beside a model, which says how its file is read."""
-    from tasks.champion import champion_file, digest_of
+    from tilewright.tasks.champion_registry import champion_file, digest_of
 
     about = (
         b"artifact_path: models\nflavors:\n  xgboost:\n    data: model.ubj\n    model_format: ubj\n"
@@ -362,7 +366,7 @@ def _champions(folder: Path) -> tuple[Draw, Read]:
 
 
 def _specifications(folder: Path) -> tuple[Draw, Read]:
-    from targets.vta.spec import VtaSpec, preset_files
+    from tilewright.targets.vta.spec import VtaSpec, preset_files
 
     path = folder / "spec.json"
     document = json.loads(preset_files()["vta-pynq"].read_text())
@@ -377,7 +381,7 @@ def _specifications(folder: Path) -> tuple[Draw, Read]:
 def _tables(folder: Path) -> tuple[Draw, Read]:
     import gzip
 
-    from targets.vta.recorded import recorded_target
+    from tilewright.targets.vta.replayed_table import recorded_target
 
     source = DATA / "tvm-vta"
     text = gzip.decompress((source / "C10.csv.gz").read_bytes())
@@ -405,13 +409,13 @@ def _tables(folder: Path) -> tuple[Draw, Read]:
 
 def _models(folder: Path) -> tuple[Draw, Read]:
     """As a command reads them: in a child, whose death is an answer, too."""
-    from networks import zoo
-    from networks.errors import ModelFileError
-    from networks.sandbox import READING
-    from targets.rpc_process import RpcDied, RpcProcess
+    from tilewright.core.child_process import RpcDied, RpcProcess
+    from tilewright.networks import zoo
+    from tilewright.networks.errors import ModelFileError
+    from tilewright.networks.sandbox import READING
 
     model = zoo.build("digits_cnn", weights=True)
-    path, child = folder / "model.onnx", RpcProcess("networks.sandbox", [], READING)
+    path, child = folder / "model.onnx", RpcProcess("tilewright.networks.sandbox", [], READING)
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
@@ -427,11 +431,11 @@ def _models(folder: Path) -> tuple[Draw, Read]:
 
 
 def _streams(folder: Path) -> tuple[Draw, Read]:
-    from targets.vta.lint import lint
-    from targets.vta.listing import assemble, disassemble
-    from targets.vta.program import Program, words_of
-    from targets.vta.spec import VtaSpec
-    from targets.vta.timing import simulate_program
+    from tilewright.targets.vta.disassembler import assemble, disassemble
+    from tilewright.targets.vta.lint import lint
+    from tilewright.targets.vta.program import Program, words_of
+    from tilewright.targets.vta.spec import VtaSpec
+    from tilewright.targets.vta.timing import simulate_program
 
     spec = VtaSpec.load("vta-pynq")
 

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from targets.rpc_process import Arrays, Header, arguments, serve
+from tilewright.core.child_process import Arrays, Header, arguments, serve
 
 
 def answer(header: Header, arrays: Any) -> tuple[Header, Arrays]:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cli import command
-from targets.base import Lowered, Measurements
-from targets.capabilities import UntunedSchedule
-from targets.vta.target import VtaTarget
 from tests.reliability.boundaries import Boundaries, report_unwatched_writers
+from tilewright.cli import command
+from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.capabilities import UntunedSchedule
+from tilewright.targets.vta.target import VtaTarget
 
 
 def note_measured(notes: int) -> None:

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-import models.draft
-import models.gaussian
-import models.validity  # noqa: F401
-from models import make_explorer
-from search import Ledger, read, threads, tune
-from targets.base import Lowered, Measurements
-from targets.faulty import FaultyTarget
-from targets.files import write_atomically
-from targets.workload import parse_workload
+import tilewright.models.counter_regression
+import tilewright.models.gaussian
+import tilewright.models.validity  # noqa: F401
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
+from tilewright.core.files import write_atomically
+from tilewright.models import make_explorer
+from tilewright.search import Ledger, blas_threads, read, tune
+from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 TRIALS, BATCH = 12, 4
@@ -118,7 +118,7 @@ def trials_in(folder: Path) -> int:
 def main(tuner: str, root: Path) -> dict[str, Any]:
     make_explorer(tuner, {})  # imports all tuners, once for all children, as learners are above
     for interface in ("blas", "openmp"):
-        threads._controller(interface)
+        blas_threads._controller(interface)
     whole = root / "whole"
     answer = root / "places.json"
     assert forked(lambda: run(tuner, whole).places, answer) == 0

@@ -13,14 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import tuning
-import tuning.plain
-from models import make_explorer
-from search import read
-from targets import make_target
 from tests.reliability.boundaries import NEVER, Boundaries
 from tests.reliability.killed_everywhere import forked
-from tuning.run_file import is_complete, read_run
+from tilewright import tuning
+from tilewright.models import make_explorer
+from tilewright.search import read
+from tilewright.targets import make_target
+from tilewright.tuning.run_metadata import is_complete, read_run
 
 RUN: dict[str, Any] = {
     "workload": "dense:n=1,c=64,o=64", "tuner": "random", "trials": 2, "batch": 2,

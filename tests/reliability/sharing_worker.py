@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from models import make_explorer
-from search import tune_shared
-from targets.base import Lowered, Measurements
-from targets.faulty import FaultyTarget
-from targets.workload import parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import tune_shared
+from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from networks import zoo
 from tests.cli.conftest import TILEWRIGHT, Place
+from tilewright.networks import zoo
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=4)]
 
@@ -143,7 +143,7 @@ def test_a_good_model_is_read_under_a_limit_of_the_users(place: Place) -> None:
 def test_a_reader_that_starves_says_whose_limit_it_was(place: Place) -> None:
     program = (
         "import resource, sys\n"
-        "from networks.sandbox import SandboxedSource\n"
+        "from tilewright.networks.sandbox import SandboxedSource\n"
         "from pathlib import Path\n"
         "resource.setrlimit(resource.RLIMIT_AS, (280 << 20, 280 << 20))\n"
         "try: SandboxedSource(Path('m.onnx'), {}).examine()\n"

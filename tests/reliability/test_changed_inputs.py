@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from services.prefect_server import Login
 from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT
+from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.slow(seconds=5)
 
@@ -76,7 +76,9 @@ def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) 
     """The fingerprint is part of every key below, as the changed specification shows."""
     copy = tmp_path / "targets"
     shutil.copytree(ROOT / "targets", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    program = "from targets import make_target; print(make_target('vta-pynq').fingerprint)"
+    program = (
+        "from tilewright.targets import make_target; print(make_target('vta-pynq').fingerprint)"
+    )
 
     def fingerprint() -> str:
         done = subprocess.run(

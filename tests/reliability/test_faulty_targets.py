@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import Ledger, tune
-from targets.faulty import Fault, FaultyTarget
-from targets.isolated import IsolatedTarget, TargetDown
-from targets.rpc_process import Limits, RpcDied, RpcProcess, RpcTimeout
-from targets.workload import parse_workload
+from tilewright.core.child_process import Limits, RpcDied, RpcProcess, RpcTimeout
+from tilewright.models import make_explorer
+from tilewright.search import Ledger, tune
+from tilewright.targets.fault_injection import Fault, FaultyTarget
+from tilewright.targets.subprocess_target import IsolatedTarget, TargetDown
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
-FACTORY = "targets.faulty:make_target"
+FACTORY = "tilewright.targets.fault_injection:make_target"
 LIMIT_SECONDS = 1.5
 FAULTS: dict[int, Fault] = {
     3: "crash", 7: "exit", 10: "raise", 14: "hang", 18: "late", 21: "nonsense", 26: "liar",
@@ -130,7 +130,7 @@ def test_a_process_that_needs_too_much_memory_dies_alone() -> None:
 
 def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "from targets.rpc_process import RpcProcess, Limits\n"
+        "from tilewright.core.child_process import RpcProcess, Limits\n"
         "process = RpcProcess('tests.reliability.hungry', [], Limits(60.0))\n"
         "process.call({'megabytes': 1})\n"
         "print(process._process.pid, flush=True)\n"

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import tuning
-from cli.app import app
-from evaluation.explain.folder import read_folder
-from models import make_explorer
-from search import Ledger, read, tune
-from search.records import MAX_LINE_BYTES, decode, encode
-from targets.faulty import FaultyTarget
-from targets.workload import parse_workload
-from tuning.events import Event, Note
+from tilewright import tuning
+from tilewright.cli.app import app
+from tilewright.evaluation.explain.folder import read_folder
+from tilewright.models import make_explorer
+from tilewright.search import Ledger, read, tune
+from tilewright.search.ledger_schema import MAX_LINE_BYTES, decode, encode
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.events import Event, Note
 
 pytestmark = pytest.mark.attack
 

@@ -23,19 +23,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import networks
-from networks import zoo
-from search import Ledger, read
-from search.records import encode
-from targets.epilogue import parse_epilogue
-from targets.errors import TilewrightError
-from targets.vta.lint import lint
-from targets.vta.listing import assemble, disassemble
-from targets.vta.program import Program, words_of
-from targets.vta.spec import VtaSpec, preset_files
-from targets.vta.timing import simulate_program
-from targets.workload import parse_workload
 from tests.reliability.formats import FORMATS
+from tilewright import networks
+from tilewright.core.errors import TilewrightError
+from tilewright.networks import zoo
+from tilewright.search import Ledger, read
+from tilewright.search.ledger_schema import encode
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.vta.disassembler import assemble, disassemble
+from tilewright.targets.vta.lint import lint
+from tilewright.targets.vta.program import Program, words_of
+from tilewright.targets.vta.spec import VtaSpec, preset_files
+from tilewright.targets.vta.timing import simulate_program
+from tilewright.targets.workload import parse_workload
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 HANG_SECONDS = 60

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from reports.markdown import block, code, plain
-from services.prefect_server import Login
-from targets.printable import printable
 from tests.cli.conftest import Place
+from tilewright.core.sanitize import printable
+from tilewright.reports.markdown import block, code, plain
+from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.attack
 

@@ -18,7 +18,7 @@ USE = """
 import os, runpy, site, sys
 site.addsitedir(sys.argv[1])
 site.execsitecustomize()
-import targets.vta
+import tilewright.targets.vta
 assert targets.__path__ == [sys.argv[2]], targets.__path__
 print([path for path in sys.path if not os.path.isabs(path)])
 """

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.prefect_server import Login
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import wait_for
+from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.attack
 
@@ -83,7 +83,7 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
     """Of a command whose end in order takes for ever."""
     program = (
         "import time\n"
-        "from cli.interrupts import heed_ctrl_c\n"
+        "from tilewright.cli.signals import heed_ctrl_c\n"
         "heed_ctrl_c()\n"
         "try: print('ready', flush=True); time.sleep(60)\n"
         "finally: print('ending', flush=True); time.sleep(60)\n"

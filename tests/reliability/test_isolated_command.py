@@ -9,22 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search import read
-from services.prefect_server import Login
-from targets import make_target
-from targets.vta.faulty import make_vta
-from targets.workload import parse_workload
 from tests import warm
 from tests.cli.conftest import Place
 from tests.reliability.commands import TRIALS, TUNE, WORKLOADS
+from tilewright.search import read
+from tilewright.services.prefect_server import Login
+from tilewright.targets import make_target
+from tilewright.targets.vta.fault_injection import make_vta
+from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=15)
 
 FAULTY = """
 import sys
-from targets import isolated
-isolated.NAMED = "targets.vta.faulty:make_vta"
-from cli import main
+from tilewright.targets import isolated
+isolated.NAMED = "tilewright.targets.vta.fault_injection:make_vta"
+from tilewright.cli import main
 sys.argv[0] = "tilewright"
 main()
 """

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import cli
-import tuning
 from tests.reliability.commands import ROOT
 from tests.reliability.killed_replacement import CHANGES, RUN
+from tilewright import cli, tuning
 
 
 @pytest.mark.attack

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models import make_explorer
-from search import LeaseHeld, Ledger, LedgerError, read, tune
-from search.lease import writer
-from targets.faulty import FaultyTarget
-from targets.workload import parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import LeaseHeld, Ledger, LedgerError, read, tune
+from tilewright.search.file_lock import writer
+from tilewright.targets.fault_injection import FaultyTarget
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1")
 TRIALS, BATCH = 20, 4
@@ -125,7 +125,7 @@ def _cached_whole(folder: Path) -> bytes:
 HOLD = """
 import sys, time
 from pathlib import Path
-from search import Ledger
+from tilewright.search import Ledger
 shift = float(sys.argv[2])
 if shift:
     now = time.time
@@ -250,7 +250,7 @@ def test_a_lease_removed_while_it_is_held_makes_no_second_writer(tmp_path: Path)
 FORKING = """
 import os, sys, time
 from pathlib import Path
-from search import LeaseHeld, Ledger
+from tilewright.search import LeaseHeld, Ledger
 from tests.reliability.test_ledger_faults import _tune
 ledger = Ledger(Path(sys.argv[1]))
 child = os.fork()
@@ -341,7 +341,7 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_once_there_is_room(
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from search import Ledger, LedgerError
+from tilewright.search import Ledger, LedgerError
 from tests.reliability.test_ledger_faults import _tune
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2200, 2200))

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-import tuning
-from evaluation.explain.folder import read_folder
-from search import Ledger, read
-from search.lease import writer
-from services.home_files import check_home
-from targets.files import append, write_atomically
-from targets.safe_files import UnsafeFile, read_plain
-from tasks.store import Manifest, Store
 from tests.cli.conftest import Place
-from tuning.checks import check
-from tuning.events import Event, RoundDone
-from tuning.folders import identity
-from tuning.run_file import read_run
+from tilewright import tuning
+from tilewright.core.files import append, write_atomically
+from tilewright.core.safe_files import UnsafeFile, read_plain
+from tilewright.evaluation.explain.folder import read_folder
+from tilewright.search import Ledger, read
+from tilewright.search.file_lock import writer
+from tilewright.services.check_workspace import check_home
+from tilewright.tasks.artifact_store import Manifest, Store
+from tilewright.tuning.events import Event, RoundDone
+from tilewright.tuning.output_dir import identity
+from tilewright.tuning.preflight import check
+from tilewright.tuning.run_metadata import read_run
 
 pytestmark = pytest.mark.attack
 
@@ -259,7 +259,7 @@ def test_commands_that_look_at_a_folder_say_so_in_one_message(
         "import sys, cli\n"
         "for command in ('trials', 'explain'):\n"
         "    sys.argv = ['tilewright', command, sys.argv[-1]]\n"
-        "    try: cli.main()\n"
+        "    try: tilewright.cli.main()\n"
         "    except SystemExit as end: print(end.code)\n"
     )
     done = subprocess.run(
@@ -332,7 +332,7 @@ def test_a_command_opens_no_database_behind_a_link(name: str, tmp_path: Path, vi
 def test_a_run_in_mlflow_goes_on_only_where_its_files_are_files(
     tmp_path: Path, victim: Path
 ) -> None:
-    from services.home_files import check_below
+    from tilewright.services.check_workspace import check_below
 
     run = tmp_path / "artifacts" / "0123"
     (run / "artifacts").mkdir(parents=True)

@@ -9,14 +9,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-import networks
-from networks import zoo
-from networks.errors import DynamicShapeError, ModelFileError
-from networks.network import Network
-from networks.sandbox import SandboxedSource
-from services.prefect_server import Login
-from targets.rpc_process import Limits
 from tests.cli.conftest import Place
+from tilewright import networks
+from tilewright.core.child_process import Limits
+from tilewright.networks import zoo
+from tilewright.networks.errors import DynamicShapeError, ModelFileError
+from tilewright.networks.network import Network
+from tilewright.networks.sandbox import SandboxedSource
+from tilewright.services.prefect_server import Login
 
 
 def _model(nodes: list[onnx.NodeProto], width: int = 4) -> onnx.ModelProto:

@@ -21,15 +21,15 @@ from typing import Any
 import httpx
 import pytest
 
-from services.home import Home
-from services.secret_file import home_secret, secret_path
-from services.server_process import LOOPBACK
 from tests.cli.conftest import Place
 from tests.cli.test_servers import printed_links, read_until, stop
 from tests.processes import family, listening, servers
 from tests.reliability.commands import TUNE, wait_for
 from tests.services.test_guard import MLFLOW_ROUTES, PREFECT_ROUTES
 from tests.sharing import ANSWER_SECONDS, free_port
+from tilewright.services.secret_file import home_secret, secret_path
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
 
 pytestmark = pytest.mark.attack
 AS_ANOTHER = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
@@ -151,7 +151,7 @@ def test_another_user_gets_nothing_from_the_pages(public: Place) -> None:
         seen = as_nobody(lambda: spied(family(pages.pid), home))
     finally:
         assert stop(pages) == 0
-    assert "services.prefect_server" in seen["read"]
+    assert "tilewright.services.prefect_server" in seen["read"]
     assert secret not in seen["read"]
     assert link.partition("key=")[2] not in seen["read"]
     assert (seen["environments"], seen["secret"]) == (0, "")
@@ -172,7 +172,7 @@ def test_another_user_gets_nothing_from_a_run(public: Place) -> None:
     finally:
         printed, _ = command.communicate(timeout=300)
     assert command.returncode == 0, printed
-    assert "services.prefect_server" in seen["read"]
+    assert "tilewright.services.prefect_server" in seen["read"]
     assert secret not in seen["read"] + printed
     assert (seen["environments"], seen["secret"]) == (0, "")
 
@@ -238,7 +238,7 @@ def test_a_server_that_the_user_names_is_told_no_secret(tmp_path: Path, place: P
                  "MLFLOW_TRACKING_URI": f"http://{LOOPBACK}:{port}",
                  "PREFECT_CLIENT_MAX_RETRIES": "0"}  # fmt: skip
         program = (
-            "from services.embedded import embedded\n"
+            "from tilewright.services.local_services import embedded\n"
             "import os, urllib.request\n"
             "with embedded():\n"
             "    from prefect import get_client\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
-from services.server_process import LOOPBACK
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.sharing import free_port
+from tilewright.services.prefect_server import Login
+from tilewright.services.server_process import LOOPBACK
 
 pytestmark = [pytest.mark.slow(seconds=12), pytest.mark.attack]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from services.home import Home
-from services.prefect_server import Login
-from services.secret_file import home_secret
-from services.server_process import listening_socket
-from tasks.store import Store
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
+from tilewright.services.prefect_server import Login
+from tilewright.services.secret_file import home_secret
+from tilewright.services.server_process import listening_socket
+from tilewright.services.workspace import Home
+from tilewright.tasks.artifact_store import Store
 
 DAMAGES = ("truncated", "flipped", "replaced")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from models import make_explorer
-from search import read, tune_shared
-from targets.faulty import FaultyTarget
 from tests.reliability.sharing_worker import WORK
+from tilewright.models import make_explorer
+from tilewright.search import read, tune_shared
+from tilewright.targets.fault_injection import FaultyTarget
 
 pytestmark = pytest.mark.slow(seconds=4)
 

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from search import read
-from services.mlflow_database import provide_mlflow_database
-from services.prefect_server import Login
 from tests import warm
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.processes import listening, servers
@@ -33,6 +30,9 @@ from tests.reliability.commands import (
     recorded,
     wait_for,
 )
+from tilewright.search import read
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.prefect_server import Login
 
 pytestmark = pytest.mark.slow(seconds=20)
 
@@ -128,7 +128,7 @@ JUMPING = """
 import itertools, sys, time
 now, shifts = time.time, itertools.cycle([0.0, 3600.0, -3600.0, 1e6, -1e6])
 time.time = lambda: now() + next(shifts)
-from cli import main
+from tilewright.cli import main
 sys.argv[0] = "tilewright"
 main()
 """

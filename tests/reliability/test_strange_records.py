@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from services.prefect_server import Login
-from services.server_process import LOOPBACK
 from tests.cli.conftest import Place
 from tests.cli.test_servers import read_until, stop
 from tests.sharing import free_port
+from tilewright.services.prefect_server import Login
+from tilewright.services.server_process import LOOPBACK
 
 pytestmark = [pytest.mark.slow(seconds=20), pytest.mark.attack]
 

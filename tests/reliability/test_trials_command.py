@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from search import Ledger
-from search.ledger import COLUMNS
 from tests import warm
 from tests.reliability.test_ledger_faults import TRIALS, _hold, _tune
+from tilewright.search import Ledger
+from tilewright.search.ledger import COLUMNS
 
 
 def _trials(*arguments: str) -> subprocess.CompletedProcess[str]:

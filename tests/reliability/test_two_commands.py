@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from search import read
-from services.prefect_server import Login
 from tests import warm
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import ROOT, mlflow, recorded, wait_for
 from tests.reliability.test_ledger_faults import _whole
+from tilewright.search import read
+from tilewright.services.prefect_server import Login
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=8)]
 
@@ -30,8 +30,8 @@ CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 SLOW_COMMAND = """
 import sys
 from pathlib import Path
-from search import LeaseHeld, Ledger
-from targets.faulty import FaultyTarget
+from tilewright.search import LeaseHeld, Ledger
+from tilewright.targets.fault_injection import FaultyTarget
 from tests.reliability.test_ledger_faults import _tune
 
 class Slow(FaultyTarget):

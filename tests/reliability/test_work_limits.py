@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.vta.isa import FINISH, GEMM, LOAD, STORE, WGT, encode, layout_of
-from targets.vta.program import words_of
-from targets.vta.spec import VtaSpec
-from targets.vta.timing import TooManyCycles, WorkLimitExceeded, simulate_program
 from tests.cli.conftest import Place
+from tilewright.targets.vta.isa import FINISH, GEMM, LOAD, STORE, WGT, encode, layout_of
+from tilewright.targets.vta.program import words_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import CycleLimitExceeded, TooManyCycles, simulate_program
 
 pytestmark = pytest.mark.attack
 
@@ -93,7 +93,7 @@ def test_what_the_counters_do_not_hold_is_refused() -> None:
 def test_a_limit_is_the_callers() -> None:
     words = words_of(stream({"opcode": STORE, "memory_type": 4, **LARGEST}, {"opcode": FINISH}))
     assert simulate_program(words, SPEC, work_limit=1 << 17).write_bursts > 1 << 24
-    with pytest.raises(WorkLimitExceeded) as caught:
+    with pytest.raises(CycleLimitExceeded) as caught:
         simulate_program(words, SPEC, work_limit=1 << 15)
     assert caught.value.instruction == 0
 

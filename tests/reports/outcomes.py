@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from targets import make_target
-from targets.capabilities import Latency
-from targets.workload import parse_workload
-from tuning.network import Extracted, Model, Network, Subgraph
-from tuning.options import TuningOptions
-from tuning.outcome import Schedule, TunedWorkload
-from tuning.outputs import Summary, summary_of
-from tuning.study import study_of
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.network import Extracted, Model, Subgraph, TuningNetwork
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.outputs import Summary, summary_of
+from tilewright.tuning.results import Schedule, TunedWorkload
+from tilewright.tuning.tuning_task import tuning_task_of
 
 OPTIONS = TuningOptions(model="net", trials=8)
 
@@ -35,7 +35,7 @@ def outcome(
 
     scale = 1 if o < 32 else 1.5
     return TunedWorkload(
-        study=study_of(OPTIONS, workload),
+        study=tuning_task_of(OPTIONS, workload),
         count=1 if o < 32 else 2,
         names=("conv1", "conv2") if o < 32 else ("conv3",),
         default=None if source is None else schedule(source, round(2000 * scale)),
@@ -51,5 +51,5 @@ def outcome(
 def summary(outcomes: Sequence[TunedWorkload]) -> Summary:
     subgraphs = tuple(Subgraph(each.workload, each.count, each.names) for each in outcomes)
     found = Extracted(subgraphs, {"total": 10, "offloaded": 10})
-    network = Network(Model("net", "net", ""), make_target("vta-pynq"), found)
+    network = TuningNetwork(Model("net", "net", ""), make_target("vta-pynq"), found)
     return summary_of(OPTIONS, network, outcomes)

@@ -13,10 +13,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from reports import convergence as pictures
-from reports.scales import Sizes, round_ticks, scale_factors, scale_latency, trial_ticks
 from tests.reports.outcomes import outcome
-from tuning.outcome import TunedWorkload
+from tilewright.reports import convergence as pictures
+from tilewright.reports.axis_ticks import (
+    Sizes,
+    round_ticks,
+    scale_factors,
+    scale_latency,
+    trial_ticks,
+)
+from tilewright.tuning.results import TunedWorkload
 
 
 def trials_of(outcomes: Sequence[TunedWorkload]) -> pd.DataFrame:

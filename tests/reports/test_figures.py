@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from evaluation.compare.standings import Interval
-from reports.figures import (
+from tilewright.evaluation.compare.leaderboard import ConfidenceInterval
+from tilewright.reports.number_format import (
     count,
     decimal,
     duration,
@@ -28,9 +28,9 @@ def test_numbers_read_as_people_write_them() -> None:
     assert [duration(x) for x in (0.0451, 1.234, 45.2, 185.0)] == [
         "45 ms", "1.2 s", "45 s", "3:05 min",
     ]  # fmt: skip
-    assert ranged(Interval(8, 7, 12), count) == "7–12"
-    assert ranged(Interval(8, 8, 8), count) == ""
-    assert ranged(Interval(0.1, 0.02, 0.5), percent) == f"2.0–50{SPACE}%"
+    assert ranged(ConfidenceInterval(8, 7, 12), count) == "7–12"
+    assert ranged(ConfidenceInterval(8, 8, 8), count) == ""
+    assert ranged(ConfidenceInterval(0.1, 0.02, 0.5), percent) == f"2.0–50{SPACE}%"
 
 
 def test_what_is_not_known_is_a_dash_or_left_out() -> None:

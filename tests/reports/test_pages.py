@@ -5,18 +5,18 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from evaluation.compare.standings import Interval, Standing
-from evaluation.compare.verdict import RelativeTrials, Verdict
-from reports.compare.standings_table import standings_columns
-from reports.compare.verdict import spoken
-from reports.templates import render
+from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
+from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
+from tilewright.reports.compare.standings_table import standings_columns
+from tilewright.reports.compare.verdict import spoken
+from tilewright.reports.templates import render
 
 
-def _standing(tuner: str, regret: float, trials: float, reached: float = 1.0) -> Standing:
-    def of(middle: float) -> Interval:
-        return Interval(middle, middle, middle)
+def _standing(tuner: str, regret: float, trials: float, reached: float = 1.0) -> LeaderboardRow:
+    def of(middle: float) -> ConfidenceInterval:
+        return ConfidenceInterval(middle, middle, middle)
 
-    return Standing(
+    return LeaderboardRow(
         tuner=tuner, regret=of(regret), worst=("one", regret), reached=reached, trials=of(trials),
         first_within=of(trials), invalid_share=of(0.25), invalid=of(3), compiled=of(10),
         failed=of(1), seconds=of(2), seconds_to_goal=of(1), stack_to_goal=of(0),
@@ -39,15 +39,17 @@ def test_a_page_that_is_not_given_all_it_shows_is_a_defect() -> None:
 
 def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
     best, next_best = _standing("a", 0.0, 1), _standing("b", 0.2, 30.5, reached=0.5)
-    assert _plain(spoken(Verdict(best, (next_best,), RelativeTrials("autotvm", 0.25, True)))) == (
+    assert _plain(
+        spoken(ComparisonVerdict(best, (next_best,), RelativeTrials("autotvm", 0.25, True)))
+    ) == (
         "ends at the optimum and is within 1 % of it in 100 % of its runs, after 1 trial. "
         "Next: b 30 (50 % of runs). That is at most 25 % of the trials that autotvm needs."
     )
-    assert _plain(spoken(Verdict(next_best, (), None))) == (
+    assert _plain(spoken(ComparisonVerdict(next_best, (), None))) == (
         "ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, after 30 trials."
     )
     assert "infinitely far from the optimum" in spoken(
-        Verdict(_standing("c", float("inf"), 8), (), None)
+        ComparisonVerdict(_standing("c", float("inf"), 8), (), None)
     )
 
 

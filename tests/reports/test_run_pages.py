@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from reports.run_notes import network_note, network_summary, outcome_line, with_outcome
-from reports.run_table import markdown_table, results_rows
 from tests.reports.outcomes import outcome, summary
+from tilewright.reports.run_description import (
+    network_note,
+    network_summary,
+    outcome_line,
+    with_outcome,
+)
+from tilewright.reports.run_table import markdown_table, results_rows
 
 NAMES = {each.workload.id: each.names for each in (outcome(), outcome(o=32))}
 

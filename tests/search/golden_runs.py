@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from models import make_explorer
-from search import tune
-from targets import make_target
-from targets.errors import WorkloadError
-from targets.workload import parse_workload
+from tilewright.core.errors import WorkloadError
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.targets import make_target
+from tilewright.targets.workload import parse_workload
 
 LAYERS = (
     "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1",

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search import Ledger, read
-from search.records import RoundEntry
-from search.run_records import RunKey
+from tilewright.search import Ledger, read
+from tilewright.search.ledger_schema import RoundEntry
+from tilewright.search.run_ledger import RunKey
 
 KEYS: list[RunKey] = [(f"workload{k}", "target", "run") for k in range(3)]
 FOREIGN: RunKey = ("workload1", "target", "another")

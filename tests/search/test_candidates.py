@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search import candidates
-from targets.base import Knob, Space
+from tilewright.search import candidates
+from tilewright.targets.base import Knob, Space
 
 SPACE = Space("grid", (Knob("a", tuple(range(30))), Knob("b", tuple(range(40)))))
 LISTED = Space("part", SPACE.knobs, tuple(range(5, 1200, 7)))

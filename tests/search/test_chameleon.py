@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from models import make_explorer
-from search.explorers.chameleon import ChameleonOptions, adaptive_sample
-from search.ppo import Agent, _advantages, _Walk
-from search.registry import MissingExtra
-from targets.base import Knob, Space
+from tilewright.models import make_explorer
+from tilewright.search.ppo import Agent, _advantages, _Walk
+from tilewright.search.registry import MissingExtra
+from tilewright.search.tuners.chameleon import ChameleonOptions, adaptive_sample
+from tilewright.targets.base import Knob, Space
 
 if TYPE_CHECKING:
-    from search.actor_critic import Steps
+    from tilewright.search.actor_critic import PolicySteps
 
 ROOT = Path(__file__).parents[2]
 SPACE = Space(
@@ -86,7 +86,7 @@ def test_another_process_on_one_core_walks_and_learns_the_same() -> None:
 
 
 def test_arrays_of_other_networks_are_refused() -> None:
-    from search.actor_critic import LearnedError
+    from tilewright.search.actor_critic import LearnedError
 
     arrays = Agent(OPTIONS, np.array([4, 4]), 0, {}).arrays()
     with pytest.raises(LearnedError, match=r"holds \d+ weights, and networks for 3 knobs have"):
@@ -104,19 +104,19 @@ def test_an_agent_never_steps_where_it_must_not() -> None:
 
 
 def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
-    from search.actor_critic import ActorCritic, Steps
+    from tilewright.search.actor_critic import ActorCritic, PolicySteps
 
     rng, rate = np.random.default_rng(3), 1e-3
     networks = ActorCritic(3, temperature=0.5, clip=0.2, entropy=0.3, value=0.7, learning_rate=rate)
     begun = networks.begin(1, {})
     weights = np.array(begun.weights, np.float64)
-    steps = Steps(
+    steps = PolicySteps(
         rng.random((6, 3), np.float32), rng.integers(0, 3, (6, 3), np.int32),
         rng.normal(-3.3, 0.5, 6).astype(np.float32),  # ratios on both sides of the clip
         rng.normal(size=6).astype(np.float32), rng.random(6, np.float32),
     )  # fmt: skip
     parts = np.array([[4, 0, 2, 5, -1, -1], [1, 3, -1, -1, -1, -1]], np.int32)
-    counted = Steps(*(each[[4, 0, 2, 5]] for each in steps))
+    counted = PolicySteps(*(each[[4, 0, 2, 5]] for each in steps))
     learned = networks.arrays(networks.improve(begun, steps, parts, 1))
     slope = learned["first_moments"] / 0.1  # Adam's first average is a tenth of it
     assert learned["updates"] == [1]
@@ -132,7 +132,7 @@ def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
     assert networks.arrays(networks.improve(begun, steps, parts, 2))["updates"] == [2]
 
 
-def _loss(weights: np.ndarray, steps: Steps) -> float:
+def _loss(weights: np.ndarray, steps: PolicySteps) -> float:
     """The loss of the test above, in float64."""
 
     def layers(sizes: list[int]) -> np.ndarray:
@@ -159,7 +159,7 @@ def _loss(weights: np.ndarray, steps: Steps) -> float:
 def test_jax_is_loaded_when_an_agent_is_made_and_not_before() -> None:
     code = (
         "import sys, models, search; from search import tuners; tuners()\n"
-        "explorer = models.make_explorer('chameleon')\n"
+        "explorer = tilewright.models.make_explorer('chameleon')\n"
         "print(*sorted({'jax', 'jaxlib', 'optax', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
@@ -213,7 +213,7 @@ def test_nothing_tried_or_unlisted_is_sampled(others: str) -> None:
 def test_without_jax_the_tuner_is_listed_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from cli.app import app
+    from tilewright.cli.app import app
 
     find, command = importlib.util.find_spec, "pip install 'tilewright[neural]'"
     monkeypatch.setattr(

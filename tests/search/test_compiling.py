@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.compare.meter import Metered
-from models import make_explorer
-from search import tune
-from search.problem import Problem
-from targets import make_target
-from targets.base import Target
-from targets.capabilities import UNKNOWN_COSTS, Costs, Estimates, HasCosts, capability
-from targets.replay import ReplayTarget
-from targets.workload import parse_workload
+from tilewright.evaluation.compare.counting_target import Metered
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.search.problem import Problem
+from tilewright.targets import make_target
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import UNKNOWN_COSTS, Costs, Estimates, HasCosts, capability
+from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.workload import parse_workload
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 LAYER = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=1,s=1,p=0")

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import tune
-from search.engine import Session
-from search.performers import setting_of
-from targets.base import Configs
-from targets.features import Features
-from targets.vta.estimates import CYCLES
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import tune
+from tilewright.search.runner import setting_of
+from tilewright.search.tuning_loop import Session
+from tilewright.targets.base import Configs
+from tilewright.targets.features import Features
+from tilewright.targets.vta.estimates import CYCLES
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 FEW_PROGRAMS = parse_workload("dense:n=1,c=2048,o=16")  # 992 valid configs, 40 programs
 PYNQ = VtaSpec.load("vta-pynq")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from models import make_explorer
-from search import (
+from tilewright.models import make_explorer
+from tilewright.search import (
     ExplorerState,
     History,
     InProcess,
@@ -21,10 +21,10 @@ from search import (
     setting_of,
     tune,
 )
-from search.conformance import WORKLOAD, ToyTarget
-from search.stages import measure_batch
-from search.threads import one_thread
-from targets.base import Lowered, Measurements, Ragged
+from tilewright.search.blas_threads import one_thread
+from tilewright.search.conformance import WORKLOAD, ToyTarget
+from tilewright.search.round_steps import measure_batch
+from tilewright.targets.base import Lowered, Measurements, Ragged
 
 
 class NoisyTarget(ToyTarget):

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search import History
-from search.gain import WIDEST, best_latency, expected_improvement, expected_saving
-from targets.features import Features
+from tilewright.search import History
+from tilewright.search.expected_gain import (
+    WIDEST,
+    best_latency,
+    expected_improvement,
+    expected_saving,
+)
+from tilewright.targets.features import Features
 
 Rounds = list[list[int | None]]
 """Cycles a trial, None for one that is not valid."""

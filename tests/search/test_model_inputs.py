@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import Session, Setting, problem_of
-from search.explorer import trials_of
-from targets import Target, make_target
-from targets.workload import parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import Session, Setting, problem_of
+from tilewright.search.explorer import trials_of
+from tilewright.targets import Target, make_target
+from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
 SUMS = {"hidden bytes", "hidden exposed", "hidden work per iteration", "draft"}

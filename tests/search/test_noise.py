@@ -8,15 +8,15 @@ from typing import cast
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import ExplorerState, History, Session, setting_of
-from search.explorer import noise_of
-from search.learning import Surrogate
-from search.noise import figure_variance
-from targets.base import Ragged
-from targets.workload import parse_workload
-from tasks.codecs import decode_history, encode_history
 from tests.noisy import REPEATS, NoisyTarget
+from tilewright.models import make_explorer
+from tilewright.search import ExplorerState, History, Session, setting_of
+from tilewright.search.cost_model_protocols import Surrogate
+from tilewright.search.explorer import noise_of
+from tilewright.search.noise import figure_variance
+from tilewright.targets.base import Ragged
+from tilewright.targets.workload import parse_workload
+from tilewright.tasks.codecs import decode_history, encode_history
 
 WORK = parse_workload("dense:n=1,c=64,o=64")
 
@@ -84,7 +84,7 @@ def test_the_surrogate_is_told_and_the_goal_is_what_it_believes(
     tuner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The incumbent lies above the luckiest trial, and is no trial's figure."""
-    from models.gaussian import GaussianProcess
+    from tilewright.models.gaussian import GaussianProcess
 
     goals: list[float] = []
     told: list[bool] = []

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import ExplorerState, History, Problem
-from search.conformance import WORKLOAD, ToyTarget
-from search.loop import tune
-from targets.base import Knob, Space
+from tilewright.models import make_explorer
+from tilewright.search import ExplorerState, History, Problem
+from tilewright.search.api import tune
+from tilewright.search.conformance import WORKLOAD, ToyTarget
+from tilewright.targets.base import Knob, Space
 
 SPACE = Space("line", tuple(Knob(f"k{i}", tuple(range(16))) for i in range(3)))
 PROBLEM = Problem(WORKLOAD, SPACE)

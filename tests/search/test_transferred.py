@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models import make_explorer
-from search import ExplorerState, Session
-from search.explorers.default import Default
-from search.explorers.default_beliefs import Beliefs
-from search.performers import setting_of
-from search.prior import prior_of, weight_of
-from search.problem import Belief
-from targets.base import Configs
-from targets.features import Features
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import ExplorerState, Session
+from tilewright.search.prior import prior_of, weight_of
+from tilewright.search.problem import Belief
+from tilewright.search.runner import setting_of
+from tilewright.search.tuners.default import Default
+from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.targets.base import Configs
+from tilewright.targets.features import Features
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaTarget(VtaSpec.load("vta-pynq"))
 LAYER = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from models import make_explorer
-from search.conformance import CHECKS
-from search.registry import tuners
+from tilewright.models import make_explorer
+from tilewright.search.conformance import CHECKS
+from tilewright.search.registry import tuners
 
 SLOW = {
     name: pytest.mark.slow(seconds=seconds)

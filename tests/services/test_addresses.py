@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services import urls
-from services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
-from services.home import Home
-from services.prefect_server import announced
-from services.server_process import LOOPBACK
+from tilewright.services import urls
+from tilewright.services.addresses import MLFLOW, PREFECT, page_address, port_or_last, remember
+from tilewright.services.prefect_server import announced
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
 
 DEFAULTS = {PREFECT: f"http://{LOOPBACK}:4200", MLFLOW: f"http://{LOOPBACK}:5000"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.artifact_places import ArtifactPlaceError, check_place
-from services.home import Home
+from tilewright.services.artifact_places import ArtifactPlaceError, check_place
+from tilewright.services.workspace import Home
 
 
 @pytest.fixture

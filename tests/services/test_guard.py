@@ -18,14 +18,20 @@ import pytest
 import websockets
 from websockets.typing import Origin, Subprotocol
 
-from services.credentials import CHALLENGE, PROOF, Credentials
-from services.home import Home
-from services.incoming import Hosts
-from services.mlflow_database import provide_mlflow_database
-from services.mlflow_server import start_mlflow_server
-from services.prefect_server import Login, announced, announcing, login_at, start_prefect_pages
-from services.server_process import LOOPBACK
 from tests.sharing import ANSWER_SECONDS, free_port
+from tilewright.services.credentials import CHALLENGE, PROOF, Credentials
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.mlflow_server import start_mlflow_server
+from tilewright.services.prefect_server import (
+    Login,
+    announced,
+    announcing,
+    login_at,
+    start_prefect_pages,
+)
+from tilewright.services.request_checks import Hosts
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
 
 pytestmark = [pytest.mark.slow(seconds=0.3), pytest.mark.attack]
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow(seconds=8)
 PROVIDE = """
 import sys
 from pathlib import Path
-from services import mlflow_database as subject
+from tilewright.services import mlflow_database as subject
 subject._template = lambda: Path(sys.argv[1])
 subject.provide_mlflow_database(Path(sys.argv[2]))
 """

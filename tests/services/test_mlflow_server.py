@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.home import Home
-from services.mlflow_database import provide_mlflow_database
-from services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
-from services.server_process import LOOPBACK
-from tasks.runs_view import VIEW_TAG
 from tests.sharing import free_port
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.mlflow_server import mlflow_pages, mlflow_runs_page, start_mlflow_server
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home
+from tilewright.tasks.mlflow_columns import VIEW_TAG
 
 pytestmark = pytest.mark.slow(seconds=15)
 

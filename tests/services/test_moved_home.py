@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.mlflow_database import provide_mlflow_database
-from services.moved_home import follow_home
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.relocate_artifacts import follow_home
 
 
 def _made(home: Path, place: str) -> Path:

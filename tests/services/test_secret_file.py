@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from services.home import Home, HomeError
-from services.secret_file import SecretError, home_secret, secret_path
+from tilewright.services.secret_file import SecretError, home_secret, secret_path
+from tilewright.services.workspace import Home, HomeError
 
 pytestmark = pytest.mark.attack
 
@@ -44,8 +44,8 @@ def test_it_is_made_once_for_its_user_alone(home: Home) -> None:
 @pytest.mark.slow(seconds=2)
 def test_commands_that_start_at_once_know_the_same(home: Home) -> None:
     program = (
-        "import sys; from pathlib import Path; from services.home import Home\n"
-        "from services.secret_file import home_secret\n"
+        "import sys; from pathlib import Path; from tilewright.services.workspace import Home\n"
+        "from tilewright.services.secret_file import home_secret\n"
         "sys.stdin.read(); print(home_secret(Home(Path(sys.argv[1]))))"
     )
     commands = [

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from services.proxies import keep_loopback_direct
+from tilewright.services.no_proxy import keep_loopback_direct
 
 ROOT = Path(__file__).parents[2]
 SHOW = """
-import json, services.home
-services.home.use_home()
+import json, tilewright.services.workspace
+tilewright.services.workspace.use_home()
 import targets, reports, numba.core.config, matplotlib
 from prefect.settings import get_current_settings
 settings = get_current_settings()

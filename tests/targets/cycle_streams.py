@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.errors import SpecError
-from targets.vta.isa import (
+from tilewright.core.errors import SpecError
+from tilewright.targets.vta.isa import (  # fmt: skip
     ACC,
     FINISH,
     INP,
@@ -26,8 +26,8 @@ from targets.vta.isa import (
     pack_alu,
     pack_gemm,
     pack_memory,
-)  # fmt: skip
-from targets.vta.spec import VtaSpec
+)
+from tilewright.targets.vta.spec import VtaSpec
 
 POPS = ({POP_NEXT: 1}, {POP_PREV: 0, POP_NEXT: 3}, {POP_PREV: 2})
 PUSHES = ({PUSH_NEXT: 0}, {PUSH_PREV: 1, PUSH_NEXT: 2}, {PUSH_PREV: 3})

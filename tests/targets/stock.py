@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from targets.workload import Workload, parse_workload
+from tilewright.targets.workload import Workload, parse_workload
 
 FOLDER = Path(__file__).parents[1] / "data" / "tvm-vta"
 TABLES = sorted(path.name.removesuffix(".csv.gz") for path in FOLDER.glob("*.csv.gz"))

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.errors import WorkloadError
-from targets.vta.lowering.alike import distinct, set_alike
-from targets.vta.lowering.batch import Lowering, SpaceName
-from targets.vta.measure import NO_PROGRAM, time_rows
-from targets.vta.spec import VtaSpec
-from targets.vta.variants import variants
-from targets.workload import Workload, parse_workload
 from tests.targets.test_lowering_numbers import SCANT, SPECS, batched_dense, workloads
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
+from tilewright.targets.vta.lowering.canonical_configs import distinct, set_alike
+from tilewright.targets.vta.measure import NO_PROGRAM, time_rows
+from tilewright.targets.vta.random_specs import variants
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 EVERY_SPEC = [*SPECS, SCANT, *variants(12, 1)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from targets.vta.area import Memory, area_of
-from targets.vta.spec import VtaSpec
+from tilewright.targets.vta.area import Memory, area_of
+from tilewright.targets.vta.spec import VtaSpec
 
 
 def test_the_default_machine_is_the_unit_and_has_the_bits_of_its_rtl() -> None:

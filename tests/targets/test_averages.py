@@ -11,22 +11,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from targets.averages import average_weights, total_taps
-from targets.epilogue import parse_epilogue
-from targets.errors import WorkloadError
-from targets.reference import reference
-from targets.titles import shape
-from targets.vta.bounds import bounds
-from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.failures import FAILURES
-from targets.vta.lowering.tensors import random_tensors
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.vta.verify import mismatches
-from targets.workload import Average, Shortcut, Workload, canonical, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.display_names import shape
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.integer_average import average_weights, total_taps
+from tilewright.targets.reference import reference
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.failures import FAILURES
+from tilewright.targets.vta.lowering.tensors import random_tensors
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.verify import mismatches
+from tilewright.targets.workload import Average, Shortcut, Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 PRESETS = [*SPECS, VtaSpec.load("huge")]
@@ -152,7 +152,7 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
     assert lifted.geometry.average_lift > 0 == plain.geometry.average_lift
     values = accepted(lifted, 0)
     work = [each.counts(values)[1] for each in (lifted, plain)]
-    resets = [each[:, emit.RESET_ITERATIONS] for each in work]
+    resets = [each[:, instruction_writer.RESET_ITERATIONS] for each in work]
     assert (resets[1] - resets[0] > 2000).all()
     assert mismatches(lifted, values[0]) == 0
     large = parse_workload(
@@ -164,7 +164,7 @@ def test_a_lifted_bias_saves_a_cycle_an_accumulator() -> None:
 def test_an_element_a_channel_block_is_stored() -> None:
     lowering = Lowering.of(parse_workload(LAST, EPILOGUES), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
-    assert set(states[:, emit.OUT_BYTES]) == {1280}
+    assert set(states[:, instruction_writer.OUT_BYTES]) == {1280}
     assert bounds(lowering.workload, PYNQ)["write"] == 1280 // PYNQ.machine.bus_bytes
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.layers import RESNET18
-from targets.errors import WorkloadError
-from targets.registry import make_target
-from targets.vta.baseline import fallback_of
-from targets.vta.lowering.batch import SpaceName
-from targets.vta.target import VtaTarget
-from targets.workload import parse_workload
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.registry import make_target
+from tilewright.targets.vta.baseline import fallback_of
+from tilewright.targets.vta.lowering.batch import SpaceName
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import parse_workload
 
 REFERENCE = {
     row["layer"]: row

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from targets.vta.lowering.geometry import geometry_of
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import parse_workload
+from tilewright.targets.vta.lowering.geometry import geometry_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import parse_workload
 
 LOADS_BOUND = VtaSpec.from_mapping({"name": "loads bound", "LOG_BLOCK": 5})
 SPECS = {spec.name: spec for spec in (VtaSpec.load("vta-pynq"), LOADS_BOUND)}

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.layers import RESNET18
-from targets.errors import WorkloadError
-from targets.vta.bounds import bound_cycles, bounds
-from targets.vta.spec import VtaSpec
-from targets.vta.target import SpaceName, VtaTarget
-from targets.workload import Workload, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, workloads
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.vta.bounds import bound_cycles, bounds
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import SpaceName, VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 
 @given(

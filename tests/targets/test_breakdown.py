@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.capabilities import PARTS, Bound, HasBreakdown, capability
-from targets.vta.bounds import bounds
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
+from tilewright.targets import make_target
+from tilewright.targets.capabilities import PARTS, Bound, HasBreakdown, capability
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 CONVOLUTION = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
 DENSE = parse_workload("dense:n=1,c=512,o=256")

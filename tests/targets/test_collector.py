@@ -10,7 +10,7 @@ import pytest
 
 LOOP = """
 import asyncio, gc, sqlite3, sys, threading
-from targets.collector import collect_beside
+from tilewright.core.gc_tuning import collect_beside
 
 class Garbage:
     def __del__(self):

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search.conformance import ToyTarget
-from targets import Lowered, Measurements, Target, make_target
-from targets.conformance import CHECKS
-from targets.features import Features
-from targets.isolated import NAMED, IsolatedTarget
-from targets.workload import Workload, parse_workload
+from tilewright.search.conformance import ToyTarget
+from tilewright.targets import Lowered, Measurements, Target, make_target
+from tilewright.targets.conformance import CHECKS
+from tilewright.targets.features import Features
+from tilewright.targets.subprocess_target import NAMED, IsolatedTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 DENSE = parse_workload("dense:n=1,c=32,o=48")
 POOL = parse_workload("max_pool:n=1,c=32,h=9,w=9,k=3,s=2,p=1")

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from targets import vta
-from targets.vta.isa import MODULE_NAMES
-from targets.vta.program import words_of
-from targets.vta.timing import simulate_program
-from targets.vta.timing.simulator import machine_of
 from tests.targets.cycle_stepped import step
 from tests.targets.vta_corpus import DATA, INDEX
+from tilewright.targets import vta
+from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.program import words_of
+from tilewright.targets.vta.timing import simulate_program
+from tilewright.targets.vta.timing.simulator import machine_of
 
 CONFIGS = tuple(INDEX["cycles"])
 

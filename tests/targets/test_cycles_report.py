@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from reports.timeline.picture import draw_timeline
-from reports.timeline.plot import write_plot
-from targets.errors import TilewrightError
-from targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
-from targets.vta.spec import VtaSpec
-from targets.vta.stalls import kinds, stalls
-from targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
 from tests.targets.cycle_streams import Streams
+from tilewright.core.errors import TilewrightError
+from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
+from tilewright.reports.timeline.picture import draw_timeline
+from tilewright.reports.timeline.plot import write_plot
+from tilewright.targets.vta.isa import MODULE_NAMES, QUEUE_NAMES
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.stall_kinds import kinds, stalls
+from tilewright.targets.vta.timing import CycleError, CycleReport, simulate_batch, simulate_program
 
 PYNQ = VtaSpec.load("vta-pynq")
 
@@ -151,6 +151,6 @@ def test_a_window_outside_the_program_is_refused() -> None:
 
 def test_importing_the_simulator_draws_nothing_in() -> None:
     heavy = "matplotlib", "pandas", "tvm", "prefect", "mlflow", "sklearn"
-    code = f"import sys, targets.vta.timing; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tilewright.targets.vta.timing; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from targets.errors import SpecError
-from targets.vta.isa import (
+from tilewright.core.errors import SpecError
+from tilewright.targets.vta.isa import (  # fmt: skip
     ACC,
     ALU,
     FINISH,
@@ -23,16 +23,16 @@ from targets.vta.isa import (
     layout_of,
     pack_gemm,
     pack_memory,
-)  # fmt: skip
-from targets.vta.spec import VtaSpec
-from targets.vta.timing import (
+)
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import (
     CycleError,
     CycleReport,
     Deadlock,
     EndlessTransfer,
     MissingFinish,
     OvertakenLoad,
-    UndecodableInstruction,
+    UndecodableStream,
     simulate_program,
 )
 
@@ -162,7 +162,7 @@ def test_what_the_hardware_cannot_do_is_told_apart() -> None:
         run(COMPUTE_NOOP, with_flags(load(ACC, 0, 4), PUSH_PREV), FINISHED)
     assert (endless.value.instruction, endless.value.field, endless.value.limit) == (1, "y_size", 1)
     for insn in ((5, 0), (6, 0), (7, 0), load(4, 1, 1), load(5, 1, 1), (ALU, 4 << 44)):
-        with pytest.raises(UndecodableInstruction) as unknown:
+        with pytest.raises(UndecodableStream) as unknown:
             run(COMPUTE_NOOP, insn, FINISHED)
         assert unknown.value.instruction == 1
 

@@ -7,9 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from targets.vta.timing import simulator_of
-from targets.vta.timing.kernel import simulate
-from targets.vta.timing.outcome import (
+from tests.targets import cycle_stepped
+from tests.targets.cycle_streams import Streams, random_spec
+from tilewright.targets.vta.timing import simulator_of
+from tilewright.targets.vta.timing.kernel import simulate
+from tilewright.targets.vta.timing.outcome import (
     AHEAD_LOADS,
     BREAKDOWN_COLUMNS,
     DEADLOCK,
@@ -23,8 +25,6 @@ from targets.vta.timing.outcome import (
     UNDECODABLE,
     WR_BURSTS,
 )
-from tests.targets import cycle_stepped
-from tests.targets.cycle_streams import Streams, random_spec
 
 LIMIT = 1_000_000
 LENGTHS = (1, 3, 10, 30, 60, 150, 400)

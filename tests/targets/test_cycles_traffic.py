@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from targets.vta.isa import ACC, FINISH, INP, LOAD, POP_NEXT, PUSH_PREV, STORE, pack_memory
-from targets.vta.spec import VtaSpec
-from targets.vta.timing import CycleReport, simulate_batch, simulate_program
-from targets.vta.timing.lengths import MOST_PACKED
+from tilewright.targets.vta.isa import (
+    ACC,
+    FINISH,
+    INP,
+    LOAD,
+    POP_NEXT,
+    PUSH_PREV,
+    STORE,
+    pack_memory,
+)
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import CycleReport, simulate_batch, simulate_program
+from tilewright.targets.vta.timing.latencies import MOST_PACKED
 
 PYNQ = VtaSpec.load("vta-pynq")
 OUT = 4

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from targets.files import (
+from tilewright.core.files import (
     canonical,
     pack_arrays,
     pack_files,

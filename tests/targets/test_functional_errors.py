@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.errors import TilewrightError
-from targets.vta import classify, execute
-from targets.vta.functional import (
+from tests.targets.vta_corpus import streams
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.vta import classify, execute
+from tilewright.targets.vta.functional import (
     SEMANTICS,
     DramOutOfRange,
     FinishError,
@@ -24,10 +25,9 @@ from targets.vta.functional import (
     WorkLimitExceeded,
     simulate,
 )
-from targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
-from targets.vta.program import Program, ProgramError
-from targets.vta.spec import VtaSpec
-from tests.targets.vta_corpus import streams
+from tilewright.targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
+from tilewright.targets.vta.program import Program, ProgramError
+from tilewright.targets.vta.spec import VtaSpec
 
 SPEC = VtaSpec.load("vta-pynq")
 CORPUS = [stream for stream in streams("functional") if stream.meta["config"] == "default"]

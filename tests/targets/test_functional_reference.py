@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from targets import vta
-from targets.vta.functional import DramOutOfRange, FunctionalError, simulate
-from targets.vta.program import Program
-from targets.vta.spec import VtaSpec
 from tests.targets.vta_corpus import Stream, streams
+from tilewright.targets import vta
+from tilewright.targets.vta.functional import DramOutOfRange, FunctionalError, simulate
+from tilewright.targets.vta.program import Program
+from tilewright.targets.vta.spec import VtaSpec
 
 FUNCTIONAL = list(streams("functional"))
 INVALID = list(streams("invalid"))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.errors import SpecError
-from targets.vta.functional import (
+from tests.targets.vta_interpreter import Interpreter
+from tilewright.core.errors import SpecError
+from tilewright.targets.vta.functional import (
     FUNCTIONAL,
     QUEUES_OF_FLAGS,
     ScratchpadOverflow,
@@ -21,7 +22,7 @@ from targets.vta.functional import (
     run,
     simulate,
 )
-from targets.vta.isa import (
+from tilewright.targets.vta.isa import (
     ALU,
     FINISH,
     GEMM,
@@ -33,10 +34,9 @@ from targets.vta.isa import (
     layout_of,
     pack_uop,
 )
-from targets.vta.numba_arguments import as_record
-from targets.vta.program import Program, words_of
-from targets.vta.spec import VtaSpec
-from tests.targets.vta_interpreter import Interpreter
+from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.program import Program, words_of
+from tilewright.targets.vta.spec import VtaSpec
 
 WRAPPING = Semantics(name="wrapping", indices_wrap=True)
 BASE, IMAGE = 4096, 1 << 16

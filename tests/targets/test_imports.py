@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from targets.imports import after_import, look_elsewhere
+from tilewright.core.imports import after_import, look_elsewhere
 
 SOURCE = """
 FILE = "settings.toml"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.vta import classify
-from targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
-from targets.vta.lint import lint
-from targets.vta.program import Program
-from targets.vta.spec import VtaSpec
 from tests.targets.vta_corpus import streams
+from tilewright.targets.vta import classify
+from tilewright.targets.vta.isa import ALU, FINISH, GEMM, LOAD, STORE, encode, layout_of
+from tilewright.targets.vta.lint import lint
+from tilewright.targets.vta.program import Program
+from tilewright.targets.vta.spec import VtaSpec
 
 SPEC = VtaSpec.load("vta-pynq")
 FUNCTIONAL = list(streams("functional"))

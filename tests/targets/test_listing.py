@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.vta.isa import decode, encode, layout_of
-from targets.vta.listing import ListingError, assemble, disassemble
-from targets.vta.program import words_of
-from targets.vta.spec import VtaSpec, preset_files
 from tests.targets.vta_corpus import streams
+from tilewright.targets.vta.disassembler import ListingError, assemble, disassemble
+from tilewright.targets.vta.isa import decode, encode, layout_of
+from tilewright.targets.vta.program import words_of
+from tilewright.targets.vta.spec import VtaSpec, preset_files
 
 SPECS = [VtaSpec.load(name) for name in preset_files()]
 SPECS += [VtaSpec.from_mapping(stream.config) for stream in streams("functional")][::24]

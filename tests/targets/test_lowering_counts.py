@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.vta.lowering.batch import SpaceName
-from targets.vta.lowering.emit import COUNT
-from targets.workload import parse_workload
+from tilewright.targets import make_target
+from tilewright.targets.vta.lowering.batch import SpaceName
+from tilewright.targets.vta.lowering.instruction_writer import COUNT
+from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1")
 

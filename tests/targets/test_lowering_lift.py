@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets.errors import WorkloadError
-from targets.vta.functional import simulate
-from targets.vta.functional.semantics import SemanticsName
-from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.lift import SUMS
-from targets.vta.lowering.tensors import (
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.vta.functional import simulate
+from tilewright.targets.vta.functional.semantics import SemanticsName
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.bias_lifting import SUMS
+from tilewright.targets.vta.lowering.tensors import (
     Tensors,
     packed_vectors,
     random_tensors,
@@ -19,9 +19,9 @@ from targets.vta.lowering.tensors import (
     unpack_output,
     unpacked_vectors,
 )
-from targets.vta.spec import VtaSpec
-from targets.vta.verify import program_with_data
-from targets.workload import parse_workload
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.verify import program_with_data
+from tilewright.targets.workload import parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 LAYER = "conv2d:n=1,c=48,h=9,w=11,o=40,k=3,s=1,p=1"
@@ -110,13 +110,13 @@ def test_it_saves_an_iteration_an_accumulator_behind_the_first_of_each_slot() ->
     outputs = 3 * 99
     for row in _values(plain)[:8]:
         counts = [lowering.counts(row[None])[1][0] for lowering in (plain, added, lifted)]
-        alus = [c[emit.ALU_ITERATIONS] for c in counts]
+        alus = [c[instruction_writer.ALU_ITERATIONS] for c in counts]
         assert alus == [3 * outputs, 4 * outputs, 4 * outputs]
-        resets = [c[emit.RESET_ITERATIONS] for c in counts]
+        resets = [c[instruction_writer.RESET_ITERATIONS] for c in counts]
         assert resets[0] == resets[1] >= resets[2]
         slots = row[[knob.name for knob in plain.space.knobs].index("acc_slots")]
-        tiles = int(counts[2][emit.TILES])
-        assert resets[2] == counts[2][emit.ACC_USED] // slots * min(slots, tiles)
+        tiles = int(counts[2][instruction_writer.TILES])
+        assert resets[2] == counts[2][instruction_writer.ACC_USED] // slots * min(slots, tiles)
 
 
 def test_packing_is_undone() -> None:
@@ -144,6 +144,8 @@ def test_a_shift_a_channel_takes_an_iteration_more() -> None:
     alike, own = (_lowering(f"bias, >> {by}8, min 127, max 0") for by in ("", "channel "))
     for row in _values(own)[:8]:
         one, other = (lowering.counts(row[None])[1][0] for lowering in (alike, own))
-        assert one[emit.ALU_ITERATIONS] == other[emit.ALU_ITERATIONS]
-        assert one[emit.RESET_ITERATIONS] == other[emit.RESET_ITERATIONS]
-        assert other[emit.ACC_BYTES] == 2 * one[emit.ACC_BYTES]
+        assert one[instruction_writer.ALU_ITERATIONS] == other[instruction_writer.ALU_ITERATIONS]
+        assert (
+            one[instruction_writer.RESET_ITERATIONS] == other[instruction_writer.RESET_ITERATIONS]
+        )
+        assert other[instruction_writer.ACC_BYTES] == 2 * one[instruction_writer.ACC_BYTES]

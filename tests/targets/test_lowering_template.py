@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from targets import make_target
-from targets.vta.isa import layout_of
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.geometry import geometry_of
-from targets.vta.lowering.template import KNOBS
-from targets.vta.spec import VtaSpec
 from tests.targets.stock import REFERENCE, TABLES, table_of, workload_of
+from tilewright.targets import make_target
+from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.geometry import geometry_of
+from tilewright.targets.vta.lowering.template import KNOBS
+from tilewright.targets.vta.spec import VtaSpec
 
 COUNTERS = (
     "instructions", "inp_load_bytes", "wgt_load_bytes", "uop_load_bytes", "out_store_bytes",
@@ -107,8 +107,8 @@ def test_tophub_weighted_by_count_costs_its_published_total() -> None:
 
 def test_an_instruction_names_the_micro_ops_it_was_given() -> None:
     """14×14, 64→64, 3×3 with tile 7×14×1×4: 84 micro-ops, loops 14 × 3, factors as published."""
-    from targets.vta.isa import get
-    from targets.workload import parse_workload
+    from tilewright.targets.vta.isa import get
+    from tilewright.targets.workload import parse_workload
 
     spec = VtaSpec.load("vta-pynq")
     lowering = Lowering.of(

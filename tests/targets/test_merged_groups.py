@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets.vta.functional import simulate
-from targets.vta.lint import lint
-from targets.vta.lowering.batch import Lowering, SpaceName
-from targets.vta.lowering.tensors import random_tensors, reference, unpack_output
-from targets.vta.spec import VtaSpec
-from targets.vta.verify import program_with_data
-from targets.workload import parse_workload
+from tilewright.targets.vta.functional import simulate
+from tilewright.targets.vta.lint import lint
+from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
+from tilewright.targets.vta.lowering.tensors import random_tensors, reference, unpack_output
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.verify import program_with_data
+from tilewright.targets.workload import parse_workload
 
 SQUARE = VtaSpec.load("vta-pynq")
 WIDE_IN = VtaSpec.from_mapping({"LOG_BLOCK_IN": 5, "LOG_BLOCK_OUT": 4, "LOG_INP_BUFF_SIZE": 16,

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import Round, tune
-from targets import make_target
-from targets.base import Configs, Lowered, Measurements, Space, Target
-from targets.oracle import oracle_path, oracle_table, replayed
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
+from tilewright.models import make_explorer
+from tilewright.search import Round, tune
+from tilewright.targets import make_target
+from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.ground_truth import oracle_path, oracle_table, replayed
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
 

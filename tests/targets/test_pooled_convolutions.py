@@ -10,18 +10,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from targets.epilogue import parse_epilogue
-from targets.errors import WorkloadError
-from targets.reference import reference
-from targets.titles import shape
-from targets.vta.bounds import bounds
-from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.vta.verify import mismatches
-from targets.workload import Pool, Workload, canonical, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, complaints
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.display_names import shape
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.reference import reference
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.verify import mismatches
+from tilewright.targets.workload import Pool, Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 EPILOGUES = [
@@ -207,7 +207,7 @@ def test_tiles_of_whole_rows_take_over_what_they_share(
     values = config(lowering, **ROWS | {"acc_slots": slots, "tile_w": cols})
     codes, states = lowering.counts(values)
     assert codes.tolist() == [0]
-    assert (states[0, emit.GEMM_ITERATIONS] == 4 * sums) == (slots == 2)
+    assert (states[0, instruction_writer.GEMM_ITERATIONS] == 4 * sums) == (slots == 2)
     assert mismatches(lowering, values[0], 1) == 0
     assert complaints(lowering, values[0]) == []
 

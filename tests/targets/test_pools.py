@@ -11,19 +11,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-import tuning
-from targets.epilogue import parse_epilogue
-from targets.errors import WorkloadError
-from targets.titles import shape
-from targets.vta.bounds import bounds
-from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.pool_plan import axis_of, length, maxima_of
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.vta.verify import mismatches
-from targets.workload import Workload, parse_workload
 from tests.targets.test_lowering_numbers import complaints
+from tilewright import tuning
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.display_names import shape
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.vta.bounds import bounds
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.max_pool_plan import axis_of, length, maxima_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.verify import mismatches
+from tilewright.targets.workload import Workload, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 SQUARE = [
@@ -228,7 +228,7 @@ def test_a_pool_s_title_names_no_groups() -> None:
 def test_a_layer_s_identity_is_its_only_weight() -> None:
     lowering = Lowering.of(parse_workload("max_pool:n=1,c=32,h=8,w=8,k=2,s=2"), PYNQ, "extended")
     _, states = lowering.counts(accepted(lowering, 0))
-    assert set(states[:, emit.WGT_BYTES]) == {256}
+    assert set(states[:, instruction_writer.WGT_BYTES]) == {256}
 
 
 def test_what_has_no_lowering_is_refused_with_the_reason() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from targets.capabilities import Estimates, capability
-from targets.table import TableError
-from targets.vta.recorded import recorded_target
-from targets.vta.stack_table import read_stack_table
+from tilewright.targets.capabilities import Estimates, capability
+from tilewright.targets.measurement_table import TableError
+from tilewright.targets.vta.replayed_table import recorded_target
+from tilewright.targets.vta.tvm_table import read_stack_table
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 

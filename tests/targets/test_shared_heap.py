@@ -27,10 +27,10 @@ LOWERED = {
 COMPARED = """
 import os, sys
 import numpy as np
-from targets.vta.lowering.batch import Lowering
-from targets.vta.measure import time_rows
-from targets.vta.spec import VtaSpec
-from targets.workload import parse_workload
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.measure import time_rows
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import parse_workload
 
 space, *text = sys.argv[1:]
 lowering = Lowering.of(parse_workload(*text), VtaSpec.load("vta-pynq"), space)

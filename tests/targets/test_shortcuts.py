@@ -11,19 +11,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from targets.epilogue import EpilogueOp, parse_epilogue
-from targets.errors import WorkloadError
-from targets.reference import of_shortcut, reference
-from targets.titles import shape
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.summed_plan import beside_of
-from targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.vta.verify import mismatches
-from targets.workload import Shortcut, Workload, canonical, parse_workload
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.display_names import shape
+from tilewright.targets.epilogue import EpilogueOp, parse_epilogue
+from tilewright.targets.reference import of_shortcut, reference
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.fused_shortcut_plan import beside_of
+from tilewright.targets.vta.lowering.tensors import packed_vectors, random_tensors, unpacked_vectors
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.verify import mismatches
+from tilewright.targets.workload import Shortcut, Workload, canonical, parse_workload
 
 PYNQ = VtaSpec.load("vta-pynq")
 BEFORE = [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from targets.errors import SpecError, UnknownName
-from targets.registry import target_remarks
-from targets.vta.area import area_of
-from targets.vta.isa import layout_of
-from targets.vta.sheet import properties
-from targets.vta.spec import VtaSpec, preset_files
+from tilewright.core.errors import SpecError, UnknownName
+from tilewright.targets.registry import target_remarks
+from tilewright.targets.vta.area import area_of
+from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.spec import VtaSpec, preset_files
+from tilewright.targets.vta.spec_summary import properties
 
 STOCK_KEYS = {
     "TARGET": "sim", "HW_VER": "0.0.2", "LOG_INP_WIDTH": 3, "LOG_WGT_WIDTH": 3, "LOG_ACC_WIDTH": 5,

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from targets import make_target
-from targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
-from targets.errors import WorkloadError
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
 from tests.targets.stock import workload_of
+from tilewright.core.errors import WorkloadError
+from tilewright.targets import make_target
+from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
 
 LAYER = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.vta.lowering.batch import Lowering
-from targets.vta.lowering.unchecked import fits
-from targets.vta.spec import VtaSpec
-from targets.vta.verify import mismatches, wrong_rows
-from targets.workload import parse_workload
+from tilewright.targets import make_target
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.ml2tuner_space import fits
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.verify import mismatches, wrong_rows
+from tilewright.targets.workload import parse_workload
 
 SPEC = VtaSpec.load("evta-zcu102")
 

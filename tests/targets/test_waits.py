@@ -7,22 +7,51 @@ from collections import deque
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.vta.isa import FLAG_NAMES, FLAG_QUEUES, GEMM, INP, MODULE_NAMES, decode, module_of
-from targets.vta.lowering import emit
-from targets.vta.lowering.batch import Lowering, SpaceName
-from targets.workload import parse_workload
+from tilewright.targets import make_target
+from tilewright.targets.vta.isa import (
+    FLAG_NAMES,
+    FLAG_QUEUES,
+    GEMM,
+    INP,
+    MODULE_NAMES,
+    decode,
+    module_of,
+)
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
+from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=64,h=14,w=14,o=64,k=3,s=1,p=1")
-WAITS = (emit.FIRST_LOADED, emit.EXPOSED_LOADS, emit.EXPOSED_STORES, emit.LAST_STORED,
-         emit.LAST_ITERATIONS)  # fmt: skip
+WAITS = (
+    instruction_writer.FIRST_LOADED,
+    instruction_writer.EXPOSED_LOADS,
+    instruction_writer.EXPOSED_STORES,
+    instruction_writer.LAST_STORED,
+    instruction_writer.LAST_ITERATIONS,
+)
 
 
 def read_slowly(lowering: Lowering, program: np.ndarray, state: np.ndarray) -> list[float]:
     """The five counts, one instruction at a time, with a queue a direction."""
     m = lowering.machine
-    work = sum(state[[emit.GEMM_ITERATIONS, emit.ALU_ITERATIONS, emit.RESET_ITERATIONS]])
-    reads = sum(state[[emit.INP_BYTES, emit.WGT_BYTES, emit.ACC_BYTES]])
+    work = sum(
+        state[
+            [
+                instruction_writer.GEMM_ITERATIONS,
+                instruction_writer.ALU_ITERATIONS,
+                instruction_writer.RESET_ITERATIONS,
+            ]
+        ]
+    )
+    reads = sum(
+        state[
+            [
+                instruction_writer.INP_BYTES,
+                instruction_writer.WGT_BYTES,
+                instruction_writer.ACC_BYTES,
+            ]
+        ]
+    )
     queues: list[deque[tuple[int, int]]] = [deque() for _ in range(4)]
     clock = arrived = 0
     ready, moved = {"load": 0, "store": 0}, {"load": 0, "compute": 0, "store": 0}
@@ -48,7 +77,7 @@ def read_slowly(lowering: Lowering, program: np.ndarray, state: np.ndarray) -> l
                     (first, loads + max(0.0, size - hidden)) if started else (first + size, loads)
                 )
             elif queue == 3:
-                hidden = (clock - since) * state[emit.OUT_BYTES] / work
+                hidden = (clock - since) * state[instruction_writer.OUT_BYTES] / work
                 stores += max(0.0, size - hidden)
         if module == "compute":
             if "uop_bgn" in insn:
@@ -101,4 +130,4 @@ def test_a_second_slot_hides_loads_and_stores() -> None:
     assert loads[1] < loads[0]
     assert stores[1] < stores[0]
     assert last[2] < last[0]
-    assert counted[2, emit.FIRST_LOADED] < counted[0, emit.FIRST_LOADED]
+    assert counted[2, instruction_writer.FIRST_LOADED] < counted[0, instruction_writer.FIRST_LOADED]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets.epilogue import EpilogueOp, weight_and_shift
-from targets.errors import WorkloadError
-from targets.registry import make_target
-from targets.vta.target import VtaTarget
-from targets.workload import canonical, parse_workload
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import EpilogueOp, weight_and_shift
+from tilewright.targets.registry import make_target
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import canonical, parse_workload
 
 DEPTHWISE = "conv2d:n=1,c=32,h=6,w=6,o=32,k=1,s=1,p=0,g=32"
 WIDE = "conv2d:n=1,c=32,h=6,w=6,o=32,k=3,s=1,p=1"

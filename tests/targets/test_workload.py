@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from targets.errors import WorkloadError
-from targets.workload import Workload, canonical, parse_workload
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.workload import Workload, canonical, parse_workload
 
 SHAPE = "conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from targets.vta.isa import decode, layout_of
-from targets.vta.spec import VtaSpec
+from tilewright.targets.vta.isa import decode, layout_of
+from tilewright.targets.vta.spec import VtaSpec
 
 
 def signed(value: int, bits: int) -> int:

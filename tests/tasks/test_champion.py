@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.compare.comparison import optimum_of
-from evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
-from evaluation.compare.processes import run_jobs
-from evaluation.compare.runs import ordered
-from evaluation.compare.standings import results_of, standings
-from evaluation.compare.test_bed import oracle_test_bed, recorded_test_bed
-from search import ExplorerState, problem_of, tune
-from targets.base import Target
-from targets.workload import parse_workload
+from tilewright.evaluation.compare.benchmark_suite import oracle_test_bed, recorded_test_bed
+from tilewright.evaluation.compare.comparison import optimum_of
+from tilewright.evaluation.compare.leaderboard import results_of, standings
+from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
+from tilewright.evaluation.compare.process_pool import run_jobs
+from tilewright.evaluation.compare.runs import ordered
+from tilewright.search import ExplorerState, problem_of, tune
+from tilewright.targets.base import Target
+from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=4)
 
@@ -41,24 +41,24 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("tuner", "trials"), [("default-blind", 32), ("ml2tuner:learner=lightgbm:first=8", 40)]
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
-    from tasks import champion, crowning
-    from tasks.comparison_records import log_comparison
+    from tilewright.tasks import champion_registry, register_champion
+    from tilewright.tasks.log_comparison import log_comparison
 
     what = _plan(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
     logged = log_comparison(what, results, runs, [])
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
-    crowned = crowning.crown(what, results, rows, logged)
+    crowned = register_champion.register_champion(what, results, rows, logged)
     assert {each.role for each in crowned} >= {"P", "V"}
 
     target, name = what.test_bed.open("C10"), what.tuner_configs[1].tuner
     workload = dict(what.test_bed.workloads)["C10"]
-    state = champion.load_champion(target, "template", workload, name)
+    state = champion_registry.load_champion(target, "template", workload, name)
     assert state is not None
-    seed = crowning._best_seed(results, tuner, "C10")
+    seed = register_champion._best_seed(results, tuner, "C10")
     job = next(j for j in what.jobs if j.tuner_config.label == tuner and j.seed == seed)
-    learned = crowning._learned(what, job)
+    learned = register_champion._learned(what, job)
     assert set(state.models) == {each.role for each in crowned}
     for role, model in state.models.items():
         assert model.kind == learned[role].model.kind
@@ -67,20 +67,22 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
         np.testing.assert_array_equal(model.predict(asked), expected)
     _proposes(what, target, state)
 
-    with pytest.raises(champion.ChampionError, match="whose models 'p' cannot use; add --tuner"):
-        champion.load_champion(target, "template", workload, "p")
+    with pytest.raises(
+        champion_registry.ChampionError, match="whose models 'p' cannot use; add --tuner"
+    ):
+        champion_registry.load_champion(target, "template", workload, "p")
     for each in crowned:
-        _refuses_changed_files(each.name, lambda: champion.load_champion(
+        _refuses_changed_files(each.name, lambda: champion_registry.load_champion(
             target, "template", workload, name
         ))  # fmt: skip
-    assert champion.load_champion(target, "extended", workload, name) is None
+    assert champion_registry.load_champion(target, "extended", workload, name) is None
 
 
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
     """Model A's draft comes with it."""
-    from tasks.champion import load_champion
-    from tasks.comparison_records import log_comparison
-    from tasks.crowning import crown
+    from tilewright.tasks.champion_registry import load_champion
+    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.register_champion import register_champion
 
     layer = parse_workload(LAYER)
     test_bed, _ = oracle_test_bed("vta-pynq", "template", [layer], registry / "oracles")
@@ -88,7 +90,7 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
     rows = sorted(standings(results), key=lambda row: row.tuner == "random")
-    crowned = crown(what, results, rows, log_comparison(what, results, runs, []))
+    crowned = register_champion(what, results, rows, log_comparison(what, results, runs, []))
     assert {each.role for each in crowned} == {"P", "V", "A", "draft"}
     target = test_bed.open(test_bed.workloads[0][0])
     state = load_champion(target, "template", layer, "default-blind")
@@ -105,15 +107,15 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tasks.comparison_records import log_comparison
-    from tasks.crowning import crown
+    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.register_champion import register_champion
 
     what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs, 1)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
     logged = log_comparison(what, results, runs, [])
     assert len(logged.seeds) == 4
-    assert crown(what, results, standings(results), logged) == []
+    assert register_champion(what, results, standings(results), logged) == []
 
 
 def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
@@ -122,8 +124,14 @@ def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:
     from mlflow.artifacts import download_artifacts
     from mlflow.tracking import MlflowClient
 
-    from targets.files import pack_arrays, unpack_arrays
-    from tasks.champion import ALIAS, DIGEST, ChampionError, champion_file, digest_of
+    from tilewright.core.files import pack_arrays, unpack_arrays
+    from tilewright.tasks.champion_registry import (
+        ALIAS,
+        DIGEST,
+        ChampionError,
+        champion_file,
+        digest_of,
+    )
 
     client = MlflowClient()
     version = client.get_model_version_by_alias(model, ALIAS)
@@ -165,7 +173,7 @@ def _plan(tuners: str, trials: int) -> ComparisonPlan:
 
 def _proposes(what: ComparisonPlan, target: Target, state: ExplorerState) -> None:
     """A tuner accepts the loaded state as its own."""
-    from search import History
+    from tilewright.search import History
 
     workload = dict(what.test_bed.workloads)["C10"]
     problem, explorer = problem_of(target, workload, 9), what.tuner_configs[1].explorer

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import Batch, History, Session, setting_of, tune
-from search.stages import choose_candidates, generate_candidates, lower_candidates
-from targets import make_target
-from targets.files import pack_arrays, unpack_arrays
-from targets.workload import parse_workload
-from tasks import codecs
+from tilewright.core.files import pack_arrays, unpack_arrays
+from tilewright.models import make_explorer
+from tilewright.search import Batch, History, Session, setting_of, tune
+from tilewright.search.round_steps import choose_candidates, generate_candidates, lower_candidates
+from tilewright.targets import make_target
+from tilewright.targets.workload import parse_workload
+from tilewright.tasks import codecs
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
 TARGET = make_target("vta-pynq")

@@ -6,12 +6,12 @@ import math
 
 import pandas as pd
 
-from reports.run_table import gain_of
-from targets.capabilities import Latency
-from tasks.artifacts import network_gain, workload_gain
-from tasks.curves import chart, network_curves
 from tests.reports.outcomes import outcome, summary
-from tuning.totals import totals
+from tilewright.reports.run_table import gain_of
+from tilewright.targets.capabilities import Latency
+from tilewright.tasks.log_results import network_gain, workload_gain
+from tilewright.tasks.metrics import chart, network_curves
+from tilewright.tuning.network_totals import totals
 
 
 def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fusion.learned import shipped
-from fusion.learned.shipped import MODEL, POLICY, shipped_digest
-from targets.registry import make_target
-from tasks import fusion
 from tests.fusion.nets import write
-from tuning.fusing import ToDecide
-from tuning.options import parse_options
+from tilewright.fusion.learned import pretrained
+from tilewright.fusion.learned.pretrained import MODEL, POLICY, shipped_digest
+from tilewright.targets.registry import make_target
+from tilewright.tasks import fusion
+from tilewright.tuning.fusion_interface import ToDecide
+from tilewright.tuning.options import parse_options
 
 
 def asked(model: Path, **values: Any) -> ToDecide:
@@ -40,7 +40,7 @@ def test_other_shipped_models_decide_anew_where_they_guide(
 ) -> None:
     model = write(tmp_path)
     before = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
-    monkeypatch.setattr("tasks.fusion.shipped_digest", lambda: "others")
+    monkeypatch.setattr("tilewright.tasks.fusion.shipped_digest", lambda: "others")
     after = {mode: fusion._key(asked(model, fusion=mode), "m").text for mode in ("learned", "all")}
     assert after["learned"] != before["learned"]
     assert after["all"] == before["all"]
@@ -49,7 +49,7 @@ def test_other_shipped_models_decide_anew_where_they_guide(
 def test_the_digest_of_shipped_models_tells_them_apart(tmp_path: Path) -> None:
     none = shipped_digest(tmp_path)
     for name in (MODEL, POLICY):
-        (tmp_path / name).write_bytes((shipped.FOLDER / name).read_bytes())
+        (tmp_path / name).write_bytes((pretrained.FOLDER / name).read_bytes())
     assert shipped_digest(tmp_path) == shipped_digest() != none
     (tmp_path / POLICY).write_bytes((tmp_path / MODEL).read_bytes())
     assert shipped_digest(tmp_path) != shipped_digest()

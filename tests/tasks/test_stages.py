@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from models import make_explorer
-from search import ExplorerState, History
-from targets.workload import parse_workload
 from tests import warm
-from tuning.study import Study
+from tilewright.models import make_explorer
+from tilewright.search import ExplorerState, History
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.tuning_task import TuningTask
 
 ROOT = Path(__file__).parents[2]
-STUDY = Study(
+STUDY = TuningTask(
     parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"), "vta-pynq", "extended",
     "ml2tuner", 0, 8,
 )  # fmt: skip
 
 STAGE = """
 import json, sys
-from services.home import Home, use_home
+from tilewright.services.workspace import Home, use_home
 from pathlib import Path
 use_home(Home(Path(sys.argv[1])))
-from tasks import rounds
-from tasks.store import CacheUse, Manifest
-from tuning.study import Study
+from tilewright.tasks import rounds
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tuning.tuning_task import Study
 name, arguments = sys.argv[2], json.loads(sys.argv[3])
 cache, study = CacheUse(**arguments.pop("cache")), Study.from_json(arguments.pop("study"))
 given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
@@ -49,9 +49,9 @@ def elsewhere(home: Path, name: str, **arguments: object) -> dict[str, object]:
 
 @pytest.mark.slow(seconds=6)
 def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
-    from search import Session
-    from tasks.rounds import keep_history, keep_state, read_measurements
-    from tasks.store import CacheUse, Manifest
+    from tilewright.search import Session
+    from tilewright.tasks.artifact_store import CacheUse, Manifest
+    from tilewright.tasks.round_tasks import keep_history, keep_state, read_measurements
 
     cache = CacheUse(str(tmp_path / "cache"))
     state = vars(keep_state(cache, ExplorerState()))

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from tasks import codecs
-from tasks.schedules import read_default
-from tasks.store import DamagedFile, Manifest, Store, cache_key
+from tilewright.tasks import codecs
+from tilewright.tasks.artifact_store import DamagedFile, Manifest, Store, cache_key
+from tilewright.tasks.verify_tasks import read_default
 
 KEY = "0" * 32
 

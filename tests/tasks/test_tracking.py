@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow(seconds=4)
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from services.home import Home, use_home
+from tilewright.services.workspace import Home, use_home
 use_home(Home(Path(sys.argv[1])))
 import numpy as np, xgboost
 from mlflow.tracking import MlflowClient
-from tasks import tracking
+from tilewright.tasks import tracking
 
 about = {"network": "n", "seed": 0}
 key = tracking.run_key(about)

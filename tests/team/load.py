@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from services.home import use_home
+from tilewright.services.workspace import use_home
 
 use_home()
 

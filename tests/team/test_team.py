@@ -157,10 +157,10 @@ def test_it_listens_on_loopback_and_asks_for_its_login(team: Team) -> None:
 
 DEPLOY = """
 import sys
-from services.home import use_home
+from tilewright.services.workspace import use_home
 use_home()
 from prefect.types.entrypoint import EntrypointType
-from flows.nightly import tune_network
+from tilewright.flows.nightly import tune_network
 for name in sys.argv[1:]:
     parameters = {"options": {"model": "digits_cnn", "trials": 16, "tuner": name, "out": name}}
     made = tune_network.to_deployment(

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import make_explorer
-from search import SharedRecord, read, setting_of
-from search.fresh import Fresh
-from search.records import FreshEntry, encode
-from search.run_records import TRIAL
-from search.stages import Trial
-from targets.capabilities import Latency
-from targets.workload import parse_workload
 from tests import warm
 from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
-from tuning import tune_network
-from tuning.afresh import REPORT_TURNS, TURNS, choose_afresh, is_block
-from tuning.events import Event, Note
-from tuning.folders import LEDGER
-from tuning.intervals import interval_of, ratio_interval
-from tuning.options import TuningOptions
-from tuning.outcome import Schedule
-from tuning.outputs import Summary
+from tilewright.models import make_explorer
+from tilewright.search import SharedRecord, read, setting_of
+from tilewright.search.ledger_schema import FreshEntry, encode
+from tilewright.search.round_steps import Trial
+from tilewright.search.run_ledger import TRIAL
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning import tune_network
+from tilewright.tuning.events import Event, Note
+from tilewright.tuning.final_validation import REPORT_TURNS, TURNS, choose_afresh, is_block
+from tilewright.tuning.intervals import interval_of, ratio_interval
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import LEDGER
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.results import Schedule
 
 WORKLOAD = "dense:n=1,c=64,o=64"
 DRAWN = 600
@@ -54,7 +54,9 @@ class Machine:
     def one(self, number: int) -> float:
         return self.true[number] * float(np.exp(self.rng.normal(0.0, self.noise)))
 
-    def __call__(self, block: int, contenders: Sequence[Schedule], turns: int) -> list[Fresh]:
+    def __call__(
+        self, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[ValidationMeasurement]:
         self.blocks.append(block)
         found = []
         for turn in range(turns):
@@ -64,7 +66,9 @@ class Machine:
                 trial = Trial("valid", "", -1, drift * self.one(number))
                 if number in self.broken:
                     trial = Trial("run_error", "starved", -1, np.nan)
-                found.append(Fresh(block, turn, slot, each.source, each.config, trial, 0.25))
+                found.append(
+                    ValidationMeasurement(block, turn, slot, each.source, each.config, trial, 0.25)
+                )
         return found
 
 
@@ -124,9 +128,11 @@ def test_a_drift_from_turn_to_turn_changes_nothing() -> None:
     """A machine that gets slower by half each turn, and no other noise."""
 
     class Drifting(Machine):
-        def __call__(self, block: int, contenders: Sequence[Schedule], turns: int) -> list[Fresh]:
+        def __call__(
+            self, block: int, contenders: Sequence[Schedule], turns: int
+        ) -> list[ValidationMeasurement]:
             return [
-                Fresh(
+                ValidationMeasurement(
                     block, turn, slot, each.source, each.config,
                     Trial("valid", "", -1, 1.5**turn * self.true[each.config[0]]), 0.0,
                 )
@@ -188,7 +194,9 @@ def test_what_fails_afresh_is_out() -> None:
 
 def test_who_fails_in_the_report_alone_is_replaced() -> None:
     class Late(Machine):
-        def __call__(self, block: int, contenders: Sequence[Schedule], turns: int) -> list[Fresh]:
+        def __call__(
+            self, block: int, contenders: Sequence[Schedule], turns: int
+        ) -> list[ValidationMeasurement]:
             self.broken = [0] if turns == REPORT_TURNS else []
             return super().__call__(block, contenders, turns)
 

@@ -7,10 +7,10 @@ import shlex
 import pytest
 import typer.main
 
-from cli.app import app
-from cli.arguments import read_input_shapes, read_pair
-from tuning.command import command_of
-from tuning.options import DEFAULTS, TuningOptions
+from tilewright.cli.app import app
+from tilewright.cli.arguments import read_input_shapes, read_pair
+from tilewright.tuning.cli_command import command_of
+from tilewright.tuning.options import DEFAULTS, TuningOptions
 
 OPTIONS = (
     DEFAULTS,

@@ -13,29 +13,29 @@ from pathlib import Path
 
 import pytest
 
-import tuning
-from search import read
-from search.gain import expected_saving
-from services.prefect_server import Login
 from tests.cli.conftest import Place
 from tests.search.test_gain import Rounds, history
-from tuning.at_once import each_of
-from tuning.dealing import Rules, Standing, next_round, outcome
-from tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
-from tuning.options import OptionsError
-from tuning.outputs import Summary
-from tuning.run_file import is_complete
-from tuning.turns import Dealer, Seat, Stopped
+from tilewright import tuning
+from tilewright.search import read
+from tilewright.search.expected_gain import expected_saving
+from tilewright.services.prefect_server import Login
+from tilewright.tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
+from tilewright.tuning.options import OptionsError
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.run_metadata import is_complete
+from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round, outcome
+from tilewright.tuning.thread_pool import each_of
+from tilewright.tuning.turns import Dealer, Seat, Stopped
 
-RULES = Rules(trials=16, batch=4, share=0.01)
+RULES = SharingRules(trials=16, batch=4, share=0.01)
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 16, "batch": 4, "seed": 7}
 COMMAND = ("tune", "digits_cnn", "--tuner", "random", "--trials", "16", "--batch", "4", "--seed",
            "7", "--out", "out", "--stop-gain", "0.001")  # fmt: skip
 SECONDS = 20.0
 
 
-def asking(found: Rounds, count: int = 1, macs: int = 1) -> Standing:
-    return Standing(count, macs, history(found), asks=True)
+def asking(found: Rounds, count: int = 1, macs: int = 1) -> TaskState:
+    return TaskState(count, macs, history(found), asks=True)
 
 
 IMPROVING: Rounds = [[400, 430, 460, None], [200, 230, 260, 290]]
@@ -103,7 +103,7 @@ def test_no_more_trials_are_dealt_than_there_are() -> None:
 
 def dealt(at_a_time: int, work: Callable[[Seat], None], workloads: int = 4) -> Dealer:
     """Workloads of 1, 2, … multiplications that work in threads."""
-    standings = [Standing(1, macs) for macs in range(1, workloads + 1)]
+    standings = [TaskState(1, macs) for macs in range(1, workloads + 1)]
     dealer = Dealer(standings, RULES, at_a_time, threading.Event())
 
     def in_turn(seat: Seat) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import tuning
 from benchmarks.layers import RESNET18
-from cli.app import app
-from targets.errors import TilewrightError, WorkloadError
-from targets.registry import make_target
-from targets.vta.target import VtaTarget
-from targets.workload import Workload, parse_workload
-from tuning.export import ExportError, export_autotvm
+from tilewright import tuning
+from tilewright.cli.app import app
+from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.targets.registry import make_target
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.export import ExportError, export_autotvm
 
 REFERENCE = {
     row["layer"]: row["tophub"]

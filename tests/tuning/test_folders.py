@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuning.folders import OutputError, check_folder
+from tilewright.tuning.output_dir import OutputError, check_folder
 
 
 def test_a_folder_that_can_be_made_is_fine_and_is_not_made(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuning.folders import OutputError, below_root
+from tilewright.tuning.output_dir import OutputError, below_root
 
 pytestmark = pytest.mark.attack
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import tuning
-from services.prefect_server import Login
-from targets.workload import parse_workload
 from tests.cli.conftest import Place
-from tuning.network import Extracted, Subgraph, UnknownLayer, those_of
-from tuning.options import OptionsError, parse_options
+from tilewright import tuning
+from tilewright.services.prefect_server import Login
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
+from tilewright.tuning.options import OptionsError, parse_options
 
 RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
 FLAGS = ("--tuner", "ml2tuner", "--trials", "8", "--batch", "4", "--seed", "3")

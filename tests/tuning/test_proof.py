@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from targets.capabilities import Latency
-from targets.workload import parse_workload
-from tuning.options import TuningOptions
-from tuning.proof import holds, untuned_schedule, verify
-from tuning.study import Study, study_of
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
+from tilewright.tuning.verification import reproduces, untuned_schedule, verify
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Clock:
     deterministic: bool
 
 
-def study(deterministic: bool) -> Study:
-    return cast(Study, SimpleNamespace(target=Clock(deterministic)))
+def study(deterministic: bool) -> TuningTask:
+    return cast(TuningTask, SimpleNamespace(target=Clock(deterministic)))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def study(deterministic: bool) -> Study:
 def test_equal_where_measuring_repeats_and_at_most_twice_as_long_elsewhere(
     claimed: Latency, found: Latency, exact: bool, noisy: bool
 ) -> None:
-    got: Any = [holds(study(kind), claimed, found) for kind in (True, False)]
+    got: Any = [reproduces(study(kind), claimed, found) for kind in (True, False)]
     assert got == [exact, noisy]
 
 
@@ -49,7 +49,7 @@ def test_an_untuned_schedule_is_verified_on_the_data_of_its_own_space() -> None:
     """The extended space keeps the biases of such a layer otherwise than the template does."""
     options = TuningOptions(model="digits_cnn", target="vta-pynq", tuner="random")
     text = "conv2d:n=1,c=32,h=4,w=4,o=32,k=3,s=1,p=1"
-    ours = study_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
+    ours = tuning_task_of(options, parse_workload(text, "bias, >> 8, min 127, max 0"))
     found = untuned_schedule(ours)
     assert found is not None
     assert (found.space, ours.target.space(ours.workload).name) == ("template", "extended")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import tuning
-from networks import zoo
-from search import read
-from tuning.events import Event, Note
-from tuning.run_file import FolderTaken, read_run
+from tilewright import tuning
+from tilewright.networks import zoo
+from tilewright.search import read
+from tilewright.tuning.events import Event, Note
+from tilewright.tuning.run_metadata import FolderTaken, read_run
 
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 4, "batch": 4}
 TUNED = ("conv1", "conv2", "conv3", "fc")

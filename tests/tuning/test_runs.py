@@ -11,13 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import tuning
-from search import read
-from services.prefect_server import Login
-from targets.workload import parse_workload
 from tests.cli.conftest import Place
-from tuning.events import Event, RoundDone, WorkloadTuned
-from tuning.study import Study
+from tilewright import tuning
+from tilewright.search import read
+from tilewright.services.prefect_server import Login
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
+from tilewright.tuning.tuning_task import TuningTask
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["conv2", "conv3", "fc"]
@@ -55,8 +55,8 @@ def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
 @pytest.mark.slow(seconds=12)
 def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
     program = (
-        "import sys, tuning; tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
-        "import cli.commands.tune, reports.convergence\n"
+        "import sys, tuning; tilewright.tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
+        "import tilewright.cli.commands.tune, tilewright.reports.convergence\n"
         "print([m for m in sys.modules if m.partition('.')[0] in ('prefect', 'mlflow', 'tasks', "
         "'flows', 'evaluation')])"
     )
@@ -95,8 +95,8 @@ def test_processes_that_share_a_run_make_its_trials_once(tmp_path: Path) -> None
 
 
 def test_a_study_comes_back_from_json() -> None:
-    study = Study(
+    study = TuningTask(
         parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1", "bias, >> 8"), "vta-pynq",
         "extended", "ml2tuner", 3, 8, (("alpha", 0.5), ("first", 4)), "abc", 2.5, True,
     )  # fmt: skip
-    assert Study.from_json(json.loads(json.dumps(study.to_json()))) == study
+    assert TuningTask.from_json(json.loads(json.dumps(study.to_json()))) == study

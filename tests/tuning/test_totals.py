@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-import tuning
-from cli.views.tuning_results import headline
-from networks.errors import NothingToOffload
-from targets.capabilities import is_published
-from tuning.outputs import Summary
-from tuning.totals import Macs, totals
+from tilewright import tuning
+from tilewright.cli.views.tuning_results import headline
+from tilewright.networks.errors import NothingToOffload
+from tilewright.targets.capabilities import is_published
+from tilewright.tuning.network_totals import Macs, totals
+from tilewright.tuning.outputs import Summary
 
 
 def _save(

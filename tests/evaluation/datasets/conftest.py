@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.datasets.build import build
 from tests.evaluation.datasets.plans import OPTIONS, Steps
+from tilewright.evaluation.datasets.build import build
 
 
 @pytest.fixture(scope="session")

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from evaluation.datasets.hardware import Hardware
-from evaluation.datasets.plan import BuildOptions, Cell, Part, Plan
-from targets.registry import rebuild, target_kinds
-from targets.workload import parse_workload
+from tilewright.evaluation.datasets.hardware import DatasetHardware
+from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanCell, PlanPart
+from tilewright.targets.registry import rebuild, target_kinds
+from tilewright.targets.workload import parse_workload
 
 WORKLOADS = (
     "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",
     "conv2d:n=1,c=64,h=14,w=14,o=64,k=1,s=1,p=0",
     "dense:n=1,c=128,o=256",
 )
-OPTIONS = BuildOptions(rows=240, cpu_rows=0, seed=5, specs=2, workloads=3)
+OPTIONS = DatasetOptions(rows=240, cpu_rows=0, seed=5, specs=2, workloads=3)
 
 
-def small_plan(options: BuildOptions = OPTIONS) -> Plan:
+def small_plan(options: DatasetOptions = OPTIONS) -> DatasetPlan:
     """Two accelerators, three workloads, 40 rows of each pair, in two parts each."""
     hardware = []
     for specification in target_kinds()["vta"].variants(2, 0):
         target = rebuild("vta", specification, "extended")
         hardware.append(
-            Hardware(
+            DatasetHardware(
                 target.fingerprint, "vta", target.name, target.hardware_features(),
                 dict(specification), "extended",
             )
         )  # fmt: skip
     parts = [
-        Part(h, number, tuple(Cell(w, 40) for w in cells))
+        PlanPart(h, number, tuple(PlanCell(w, 40) for w in cells))
         for h in range(2)
         for number, cells in enumerate([(0, 1), (2,)])
     ]
     workloads = tuple(parse_workload(text).to_json() for text in WORKLOADS)
-    return Plan(options, "0", tuple(hardware), workloads, tuple(parts))
+    return DatasetPlan(options, "0", tuple(hardware), workloads, tuple(parts))
 
 
 class Steps:
-    """Keeps `evaluation.datasets.build.Steps`; is stopped before the part of number `stop`."""
+    """Keeps `evaluation.datasets.build.DatasetSteps`; is stopped before the part of number
+    `stop`."""
 
     def __init__(self, stop: int = 99) -> None:
         self.made, self.stop = 0, stop
 
-    def plan(self, options: BuildOptions) -> Plan:
+    def plan(self, options: DatasetOptions) -> DatasetPlan:
         return small_plan(options)
 
     def part(self, plan, part, tell):  # type: ignore[no-untyped-def]
-        from evaluation.datasets.build import made
+        from tilewright.evaluation.datasets.build import made
 
         if self.made == self.stop:
             raise KeyboardInterrupt

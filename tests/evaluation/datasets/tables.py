@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.transfer.table import Table
-from targets.features import Features
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 
 
 def table_of(
@@ -15,10 +15,10 @@ def table_of(
     log_latency: Sequence[float],
     workload: Sequence[int] | None = None,
     hardware: Sequence[int] | None = None,
-) -> Table:
+) -> TrainingTable:
     """Rows with one column, their number."""
     tasks = np.asarray(task, np.int64)
-    return Table(
+    return TrainingTable(
         Features.of(np.arange(len(tasks), dtype=np.float64)[:, None], ["number"]),
         np.asarray(log_latency, np.float64),
         tasks,

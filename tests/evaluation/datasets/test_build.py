@@ -10,21 +10,27 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.datasets.about import read_about
-from evaluation.datasets.build import Plain, Planned, RowsDone, build, kept_rows
-from evaluation.datasets.errors import DatasetError
-from evaluation.datasets.folder import digest_of, read_table
-from evaluation.datasets.hardware import named
-from evaluation.datasets.plan import BuildOptions, Part, Plan, fitted
-from evaluation.datasets.rows import Progress, in_order
-from models.transfer.columns import columns_of
-from models.transfer.tokens import tokens_of
-from search.lease import LeaseHeld
-from targets.base import STATUSES
-from targets.errors import TilewrightError, UnknownName
-from targets.registry import make_target, rebuild
-from targets.vta.spec import VtaSpec
 from tests.evaluation.datasets.plans import OPTIONS, Steps, small_plan
+from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.evaluation.datasets.build import (
+    LocalDatasetSteps,
+    PlannedFile,
+    RowsDone,
+    build,
+    kept_rows,
+)
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.hardware import named
+from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, fitted
+from tilewright.evaluation.datasets.rows import Progress, in_order
+from tilewright.models.transfer.columns import columns_of
+from tilewright.models.transfer.tokens import tokens_of
+from tilewright.search.file_lock import LeaseHeld
+from tilewright.targets.base import STATUSES
+from tilewright.targets.registry import make_target, rebuild
+from tilewright.targets.vta.spec import VtaSpec
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -66,11 +72,11 @@ def test_a_build_that_is_stopped_goes_on_to_the_same_bytes(dataset: Path, tmp_pa
         build(tmp_path, OPTIONS, Steps(stop=2))
     assert not (tmp_path / "dataset.json").exists()
     assert kept_rows(tmp_path) == 120
-    heard: list[Planned | RowsDone] = []
+    heard: list[PlannedFile | RowsDone] = []
     again = Steps()
     build(tmp_path, OPTIONS, again, heard.append)
     assert again.made == 2
-    assert heard[0] == Planned(240, 2, 3, 120)
+    assert heard[0] == PlannedFile(240, 2, 3, 120)
     assert sum(event.rows for event in heard[1:] if isinstance(event, RowsDone)) == 120
     assert files(tmp_path) == files(dataset)
 
@@ -106,7 +112,7 @@ def test_of_two_builds_into_a_folder_one_is_told(tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Waiting(Steps):
-        def plan(self, options: BuildOptions) -> Plan:
+        def plan(self, options: DatasetOptions) -> DatasetPlan:
             begun.set()
             assert go_on.wait(60)
             return super().plan(options)
@@ -125,7 +131,7 @@ def test_of_two_builds_into_a_folder_one_is_told(tmp_path: Path) -> None:
 
 def test_hardware_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     class Changed(Steps):
-        def plan(self, options: BuildOptions) -> Plan:
+        def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             return replace(
                 plan, hardware=tuple(replace(each, id="f" * 16) for each in plan.hardware[:1])
@@ -152,7 +158,7 @@ def test_the_digest_changes_with_the_seed(dataset: Path, tmp_path: Path) -> None
     assert not np.array_equal(ours.features.matrix, theirs.features.matrix, equal_nan=True)
 
 
-NAMED = BuildOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "vta-pynq"))
+NAMED = DatasetOptions(rows=64, cpu_rows=0, workloads=3, targets=("vta-de10", "vta-pynq"))
 
 
 @pytest.mark.slow(seconds=15)
@@ -166,8 +172,8 @@ def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
     assert about.rows == len(read_table(one)) == 64
     assert tuple(about.made["options"]["targets"]) == NAMED.targets
 
-    class Stopped(Plain):
-        def part(self, plan: Plan, part: Part, tell: Progress) -> bytes:
+    class Stopped(LocalDatasetSteps):
+        def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
             if part.hardware == 1:
                 raise KeyboardInterrupt
             return super().part(plan, part, tell)
@@ -188,7 +194,7 @@ def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     (found,) = named(options.targets, "vta")
 
     class Named(Steps):
-        def plan(self, options: BuildOptions) -> Plan:
+        def plan(self, options: DatasetOptions) -> DatasetPlan:
             plan = small_plan(options)
             parts = tuple(part for part in plan.parts if part.hardware == 0)
             return replace(plan, hardware=(found[0],), parts=parts)
@@ -214,7 +220,7 @@ def test_hardware_that_no_rows_can_be_of_is_said(
     targets: tuple[str, ...], error: type[TilewrightError], hint: str
 ) -> None:
     with pytest.raises(error, match=hint):
-        BuildOptions(rows=64, cpu_rows=0, targets=targets).check()
+        DatasetOptions(rows=64, cpu_rows=0, targets=targets).check()
 
 
 def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
@@ -227,7 +233,7 @@ def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:
 def test_a_plan_of_before_hardware_could_be_named_has_the_digest_that_its_files_know() -> None:
     """Else each row of a build that was begun then would be made again."""
     kept = Path(__file__).parents[2] / "data" / "transfer" / "slice"
-    plan = Plan.from_json((kept / "plan.json").read_bytes())
+    plan = DatasetPlan.from_json((kept / "plan.json").read_bytes())
     assert plan.options.targets == ()
     assert plan.digest == read_about(kept).made["plan"]
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluation.datasets.about import read_about
-from evaluation.datasets.errors import DatasetError
-from evaluation.datasets.folder import read_table
-from targets.errors import TilewrightError, UnknownName
-from targets.files import digest
 from tests.evaluation.datasets.plans import small_plan
+from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.core.files import digest
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.metadata import read_about
 
 SLICE = Path(__file__).parents[2] / "data" / "transfer" / "slice"
 PLAN = small_plan()
@@ -275,7 +275,7 @@ def _widened(table: pa.Table) -> pa.Table:
 @pytest.mark.slow(seconds=3)
 def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
     """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
-    from evaluation.datasets.parquet import Reader
+    from tilewright.evaluation.datasets.parquet import Reader
 
     about = read_about(dataset)
     intact = (dataset / FIRST).read_bytes()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.datasets.errors import DatasetError
-from evaluation.datasets.metrics import pairwise_accuracy, score
 from tests.evaluation.datasets.tables import table_of
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.metrics import pairwise_accuracy, score
 
 few = st.integers(-3, 3).map(float)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.datasets.errors import DatasetError
-from evaluation.datasets.folder import read_table
-from evaluation.datasets.prune import Pruning, pruned
-from models.transfer.table import Table
-from targets.features import Features
 from tests.evaluation.datasets.tables import table_of
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.prune import Pruning, pruned
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 
 COLUMNS = (
     "workload is conv2d", "workload is dense", "workload kernel_h", "workload kernel_w",
@@ -21,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def kernels(macs: list[float], rows: int) -> Table:
+def kernels(macs: list[float], rows: int) -> TrainingTable:
     """Convolutions that differ in nothing but FLOPs, a task each."""
     task = np.repeat(np.arange(len(macs)), rows)
     table = table_of(task.tolist(), np.tile(np.arange(rows), len(macs)).tolist())

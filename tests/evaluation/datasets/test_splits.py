@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.datasets.errors import DatasetError
-from evaluation.datasets.splits import Kind, split
-from models.transfer.table import Table
 from tests.evaluation.datasets.tables import table_of
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.splits import Kind, split
+from tilewright.models.transfer.training_table import TrainingTable
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Table:
+def tables(draw: st.DrawFn) -> TrainingTable:
     """At least two workloads and two pieces of hardware, unevenly filled."""
     hardware, workloads = draw(st.integers(2, 6)), draw(st.integers(2, 6))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -29,7 +29,9 @@ shares, seeds = st.floats(0.05, 0.95), st.integers(0, 5)
 
 
 @given(tables(), st.sampled_from(["by_task", "by_target"]), seeds, shares)
-def test_no_group_is_on_both_sides(table: Table, kind: Kind, seed: int, share: float) -> None:
+def test_no_group_is_on_both_sides(
+    table: TrainingTable, kind: Kind, seed: int, share: float
+) -> None:
     train, test = split(table, kind, seed, share)
     groups = table.workload if kind == "by_task" else table.hardware
     assert not set(groups[train]) & set(groups[test])
@@ -40,7 +42,7 @@ def test_no_group_is_on_both_sides(table: Table, kind: Kind, seed: int, share: f
 
 @given(tables(), seeds, shares)
 def test_every_task_with_two_rows_is_on_both_sides_of_within_task(
-    table: Table, seed: int, share: float
+    table: TrainingTable, seed: int, share: float
 ) -> None:
     _, counts = np.unique(table.task, return_counts=True)
     if counts.max() < 2:

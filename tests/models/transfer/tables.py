@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 
-from models.transfer.columns import columns_of
-from models.transfer.table import Table
-from targets.features import Features
-from targets.vta.spec import VtaSpec
-from targets.vta.target import VtaTarget
-from targets.workload import parse_workload
+from tilewright.models.transfer.columns import columns_of
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import parse_workload
 
 MACHINES = (
     VtaSpec(name="usual"),
@@ -27,7 +27,7 @@ LAYERS = (
 
 
 @cache
-def small_table(rows: int = 80) -> Table:
+def small_table(rows: int = 80) -> TrainingTable:
     """So many programs a task at most, those that do not compile among them."""
     rng = np.random.default_rng(0)
     parts: list[tuple[Features, np.ndarray, int, int]] = []
@@ -45,7 +45,7 @@ def small_table(rows: int = 80) -> Table:
             latency = np.where(measured.valid, np.log2(np.maximum(measured.cycles, 1)), np.nan)
             parts.append((features, latency, w, h))
     names = list(dict.fromkeys(name for each, *_ in parts for name in each.names))
-    return Table(
+    return TrainingTable(
         Features.of(np.concatenate([_wide(each, names) for each, *_ in parts]), names),
         np.concatenate([latency for _, latency, _, _ in parts]),
         np.concatenate([np.full(len(each), 10 * h + w) for each, _, w, h in parts]),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.transfer.derived import with_derived
-from models.transfer.prepared import aligned, is_late, known_columns, masked
-from models.transfer.tokens import tokens_of
-from targets.features import Features
 from tests.models.transfer.tables import small_table
+from tilewright.models.transfer.derived_features import with_derived
+from tilewright.models.transfer.preprocessing import aligned, is_late, known_columns, masked
+from tilewright.models.transfer.tokens import tokens_of
+from tilewright.targets.features import Features
 
 
 def _one(**columns: float) -> dict[str, float]:

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.datasets.folder import read_table
-from evaluation.datasets.metrics import score
-from evaluation.datasets.splits import split
-from models.transfer.contract import TransferError
-from models.transfer.kinds import kinds, load_model, make_model, refined
-from models.transfer.model import LEAST_VALID, Transferred
-from models.transfer.prepared import less_constants, surely_less
-from models.transfer.table import Table
-from targets.features import Features
+from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.metrics import score
+from tilewright.evaluation.datasets.splits import split
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.model import LEAST_VALID, Transferred
+from tilewright.models.transfer.preprocessing import less_constants, surely_less
+from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
 
 SLICE = Path(__file__).parents[2] / "data" / "transfer" / "slice"
 QUICK: dict[str, dict[str, object]] = {
@@ -39,7 +39,7 @@ KINDS = [
 
 
 @cache
-def tables() -> tuple[Table, Table, Table]:
+def tables() -> tuple[TrainingTable, TrainingTable, TrainingTable]:
     """Rows of three accelerators; and of a fourth, some to go on with and some to judge by."""
     whole = read_table(SLICE)
     last = max(np.unique(whole.hardware), key=lambda h: int((whole.hardware == h).sum()))
@@ -49,7 +49,7 @@ def tables() -> tuple[Table, Table, Table]:
     return whole.rows(seen), theirs.rows(train), theirs.rows(test)
 
 
-def otherwise(table: Table) -> Table:
+def otherwise(table: TrainingTable) -> TrainingTable:
     """As if on this hardware, unlike on all that was seen, each half of a tile cost time."""
     place = table.features.names.index("schedule log2_tile_h")
     slower = 3.0 * np.nan_to_num(table.features.matrix[:, place])
@@ -70,7 +70,7 @@ def refitted(kind: str) -> Transferred:
     return model
 
 
-def accuracy(model: Transferred, table: Table) -> float:
+def accuracy(model: Transferred, table: TrainingTable) -> float:
     return score(table, model.predict(table.features).log_latency).pairwise_accuracy
 
 

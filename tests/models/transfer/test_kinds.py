@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.datasets.metrics import score
-from evaluation.datasets.splits import split
-from models.transfer.contract import TransferError
-from models.transfer.files import INDEX
-from models.transfer.kinds import kinds, load_model, make_model
-from models.transfer.model import Transferred
-from models.transfer.prepared import aligned, known_columns, labels, reference
-from targets.errors import UnknownName
-from targets.features import Features
-from targets.files import digest
 from tests.models.transfer.tables import small_table
+from tilewright.core.errors import UnknownName
+from tilewright.core.files import digest
+from tilewright.evaluation.datasets.metrics import score
+from tilewright.evaluation.datasets.splits import split
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.files import INDEX
+from tilewright.models.transfer.model import Transferred
+from tilewright.models.transfer.preprocessing import aligned, known_columns, labels, reference
+from tilewright.models.transfer.registry import kinds, load_model, make_model
+from tilewright.targets.features import Features
 
 QUICK: dict[str, dict[str, object]] = {
     "xgboost": {"trees": 60},

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.transfer import perceptron
-from models.transfer.contract import TransferError
-from models.transfer.kinds import load_model, make_model, refined
-from models.transfer.model import Transferred
-from models.transfer.networks import Perceptron, begin
 from tests.models.transfer.tables import small_table
+from tilewright.models.transfer import numpy_mlp
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.jax_networks import Perceptron, begin
+from tilewright.models.transfer.model import Transferred
+from tilewright.models.transfer.registry import load_model, make_model, refined
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_it_computes_what_the_network_does(
     same = rng.random(columns) < alike  # as columns of the hardware are
     x[:, same] = x[0, same]
     expected = np.asarray(network({k: jnp.asarray(v) for k, v in weights.items()}, jnp.asarray(x)))
-    found = perceptron.ask(weights, layers, x)
+    found = numpy_mlp.ask(weights, layers, x)
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -55,7 +55,7 @@ def test_it_is_asked_without_jax_and_goes_on_learning_with_it(
     model = _saved(tmp_path / "model")
     asked = (
         "import sys, numpy as np; from pathlib import Path; sys.modules['jax'] = None\n"
-        "from models.transfer.kinds import load_model\n"
+        "from tilewright.models.transfer.registry import load_model\n"
         "from tests.models.transfer.tables import small_table\n"
         "found = load_model(Path(sys.argv[1])).predict(small_table().features).log_latency\n"
         "print(found.sum())"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targets.cpu.hidden import COLUMNS
-from targets.files import as_object
-from targets.rpc_process import Arrays, Header, arguments, serve
+from tilewright.core.child_process import Arrays, Header, arguments, serve
+from tilewright.core.files import as_object
+from tilewright.targets.cpu.hidden import COLUMNS
 
 
 def _answer(header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:

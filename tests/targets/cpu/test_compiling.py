@@ -9,15 +9,15 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from targets import make_target
-from targets.cpu.assembly import CompilerMissing, Mix, c_compiler, mix_of
-from targets.cpu.compile_pool import CompilePool, shared_pool
-from targets.cpu.hidden import COLUMNS
-from targets.cpu.spec import CpuSpec
-from targets.cpu.stores import STORE_COLUMNS
-from targets.errors import WorkloadError
-from targets.registry import kind_of
-from targets.workload import parse_workload
+from tilewright.core.errors import WorkloadError
+from tilewright.targets import make_target
+from tilewright.targets.cpu.assembly import CompilerMissing, Mix, c_compiler, mix_of
+from tilewright.targets.cpu.compile_pool import CompilePool, shared_pool
+from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.store_features import STORE_COLUMNS
+from tilewright.targets.registry import kind_of
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
 SPEC = CpuSpec.parse("")

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from targets.cpu.compile import FUNCTION, compile_config
-from targets.cpu.kernels import winograd
-from targets.cpu.kernels.conv2d import Convolution
-from targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
-from targets.cpu.kernels.tiling import MAX_UNROLLED, Tiling, pixels
-from targets.cpu.layouts import channel_block, pack_channels, unpack_channels
-from targets.cpu.problem import Tensors
-from targets.cpu.spec import CpuSpec, this_machine
-from targets.cpu.target import CpuTarget
-from targets.epilogue import parse_epilogue
-from targets.workload import Workload, parse_workload
+from tilewright.targets.cpu.compile import FUNCTION, compile_config
+from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.conv2d import Convolution
+from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor, registers
+from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, CpuTiling, pixels
+from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
+from tilewright.targets.cpu.spec import CpuSpec, this_machine
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.workload import Workload, parse_workload
 
 KERNEL = Convolution()
 TOLERANCE = 1e-4
@@ -81,7 +81,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
     path = folder / f"{len(list(folder.iterdir()))}.so"
     path.write_bytes(compiled.library)
     function = tvm.runtime.load_module(str(path))[FUNCTION]
-    tensors = Tensors(workload, spec, CpuTarget(spec).space(workload))
+    tensors = TestTensors(workload, spec, CpuTarget(spec).space(workload))
     arguments = tensors.arguments(values)
     function(*arguments)
     return tensors.error(arguments[-1].numpy())
@@ -133,7 +133,7 @@ def test_the_space_is_finite_and_the_untuned_config_lies_in_it(text: str) -> Non
     size = pixels(workload)
     if values["algorithm"]:
         size = (-(-size[0] // values["algorithm"]), -(-size[1] // values["algorithm"]))
-    tiling = Tiling.of(workload, spec, values, size)
+    tiling = CpuTiling.of(workload, spec, values, size)
     assert registers(spec) // 2 <= tiling.accumulators <= registers(spec) - 2
 
 
@@ -143,7 +143,7 @@ def test_tiles_cover_the_output_and_chunks_divide_them(text: str) -> None:
     space = CpuTarget(spec).space(workload)
     rng = np.random.default_rng(1)
     for config in space.unravel(rng.integers(0, space.size, 200)):
-        t = Tiling.of(workload, spec, space.describe(config), pixels(workload))
+        t = CpuTiling.of(workload, spec, space.describe(config), pixels(workload))
         rows, columns = pixels(workload)
         assert rows <= t.covered[0] < rows + t.tile[1]
         assert columns <= t.covered[1] < columns + t.tile[2]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.base import Space
-from targets.cpu.estimates import COLUMNS, Machine, estimate
-from targets.cpu.estimates.machine import moved
-from targets.cpu.estimates.tiles import Tilings, nearest_divisors
-from targets.cpu.kernels.kernel import DoesNotApply
-from targets.cpu.kernels.known import kernel_for
-from targets.cpu.kernels.shared import nearest_divisor
-from targets.cpu.kernels.tiling import Tiling, pixels
-from targets.cpu.spec import CpuSpec
-from targets.workload import Workload, parse_workload
+from tilewright.targets.base import Space
+from tilewright.targets.cpu.estimates import COLUMNS, CpuMachine, estimate
+from tilewright.targets.cpu.estimates.machine import moved
+from tilewright.targets.cpu.estimates.tiles import Tilings, nearest_divisors
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.shared import nearest_divisor
+from tilewright.targets.cpu.kernels.tiling import CpuTiling, pixels
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload, parse_workload
 
 LAYERS = (
     "conv2d:n=1,c=64,h=56,w=56,o=64,k=3,p=1",
@@ -36,11 +36,11 @@ LAYERS = (
 EPILOGUES = ("", "bias, residual 0, relu, min 6")
 
 
-def machine(threads: int = 2, lanes: int = 16) -> Machine:
+def machine(threads: int = 2, lanes: int = 16) -> CpuMachine:
     """A core of 3 GHz with 48 KiB and 2 MiB."""
     spec = CpuSpec(threads, lanes, "", "made up")
     peak = 3e9 * 4 * lanes * threads
-    return Machine.of(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
+    return CpuMachine.of(spec, peak, 150e9 * threads, 45e9 * threads, (48 << 10, 2 << 20))
 
 
 def workload(text: str, epilogue: str = "bias, relu") -> Workload:
@@ -48,12 +48,12 @@ def workload(text: str, epilogue: str = "bias, relu") -> Workload:
     return parse_workload(f"{text},dtype=float32", epilogue)
 
 
-def space_of(w: Workload, core: Machine) -> Space:
+def space_of(w: Workload, core: CpuMachine) -> Space:
     """Of the kernel that computes it."""
     return Space("kernels", kernel_for(w).knobs(w, core.spec))
 
 
-def seconds(w: Workload, core: Machine, values: Mapping[str, int]) -> float:
+def seconds(w: Workload, core: CpuMachine, values: Mapping[str, int]) -> float:
     """Estimated for one config."""
     space = space_of(w, core)
     config = [knob.values.index(values[knob.name]) for knob in space.knobs]
@@ -96,7 +96,7 @@ def test_tilings_are_those_of_the_kernels(text: str) -> None:
     ones = np.ones(len(configs))
     found = Tilings.of(w, core.spec, knobs, (rows * ones, columns * ones))
     for row, config in enumerate(configs):
-        exact = Tiling.of(w, core.spec, space.describe(config), (rows, columns))
+        exact = CpuTiling.of(w, core.spec, space.describe(config), (rows, columns))
         assert (found.ib, found.ob) == (exact.ib, exact.ob)
         assert found.accumulators[row] == exact.accumulators
         assert found.channels[row] == exact.channels

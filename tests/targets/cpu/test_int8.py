@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.cpu.compile import assembly_of, llvm_target, scheduled
-from targets.cpu.estimates import Machine, estimate
-from targets.cpu.integers import integer_reference
-from targets.cpu.kernels.dots import pack_fours
-from targets.cpu.kernels.kernel import DoesNotApply
-from targets.cpu.kernels.known import kernel_for
-from targets.cpu.kernels.tiling import MAX_UNROLLED
-from targets.cpu.problem import Tensors
-from targets.cpu.spec import DOTS, CpuSpec, this_machine
-from targets.cpu.target import CpuTarget
-from targets.epilogue import parse_epilogue
-from targets.errors import SpecError, WorkloadError
-from targets.registry import kind_of
-from targets.workload import Workload, parse_workload
 from tests.targets.cpu.compiled import called, error_of
+from tilewright.core.errors import SpecError, WorkloadError
+from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
+from tilewright.targets.cpu.estimates import CpuMachine, estimate
+from tilewright.targets.cpu.kernels.int8_dot_product import pack_fours
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED
+from tilewright.targets.cpu.spec import DOTS, CpuSpec, this_machine
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors_int8 import integer_reference
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.registry import kind_of
+from tilewright.targets.workload import Workload, parse_workload
 
 OWN = this_machine()
 SPECS = [
@@ -105,7 +105,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
     if "unroll_kernel" in values:  # what is not written out compiles faster
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
-        assert error_of(Tensors(w, target.spec, space, seed), values) == 0
+        assert error_of(TestTensors(w, target.spec, space, seed), values) == 0
     except DoesNotApply:
         assert "unroll_channels" in values or values["unroll_depth"] > 1
 
@@ -115,7 +115,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
 @pytest.mark.parametrize(("data", "weight"), [(-128, -128), (-128, 127), (127, -128), (127, 127)])
 def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, weight: int) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, "bias, >> 15, min 127, max -128")
-    tensors = Tensors(w, target.spec, target.space(w))
+    tensors = TestTensors(w, target.spec, target.space(w))
     tensors.data[:], tensors.weights[:] = data, weight
     tensors.expected = integer_reference(
         w, tensors.data, tensors.weights, tensors.added, tensors.expected.shape
@@ -127,7 +127,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
 @pytest.mark.parametrize("text", DEFINED)
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, EPILOGUES[1])
-    tensors, kernel = Tensors(w, target.spec, target.space(w)), kernel_for(w)
+    tensors, kernel = TestTensors(w, target.spec, target.space(w)), kernel_for(w)
     values = kernel.default_values(w, target.spec)
     assert called(kernel.define(w, target.spec, values), tensors, values) == 0
 
@@ -135,7 +135,7 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
 @needs_dots
 def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[0])
-    tensors = Tensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
+    tensors = TestTensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
     right = tensors.nothing() ^ -1
     assert tensors.error(right) == 0
     assert len(np.unique(tensors.expected)) > 50
@@ -204,7 +204,7 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None
     assert [default[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     scheduled(w, spec, default)
     peak = 3e9 * 4 * spec.lanes * spec.threads
-    core = Machine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
+    core = CpuMachine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
     own = [knob.values.index(default[knob.name]) for knob in space.knobs]
     found = estimate(w, core, space, np.vstack([configs, own]))

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets.base import Lowered, Ragged
-from targets.conformance import CHECKS
-from targets.cpu.assembly import c_compiler
-from targets.cpu.compile import FUNCTION
-from targets.cpu.spec import CpuSpec
-from targets.cpu.target import CpuTarget
-from targets.cpu.timing import Timing
-from targets.workload import parse_workload
+from tilewright.targets.base import Lowered, Ragged
+from tilewright.targets.conformance import CHECKS
+from tilewright.targets.cpu.assembly import c_compiler
+from tilewright.targets.cpu.compile import FUNCTION
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.timing import Timing
+from tilewright.targets.workload import parse_workload
 
 WORK = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1,dtype=float32", "bias, relu")
 INT8 = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=16,k=3,p=1", "bias, >> 8, min 127, max 0")

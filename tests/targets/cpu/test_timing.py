@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import quantile_test
 
-from targets.cpu.timing import Repeats, Run, Timing, median_interval, time_kernel
+from tilewright.targets.cpu.timing import Repeats, Run, Timing, median_interval, time_kernel
 
 
 @pytest.mark.parametrize("count", [6, 7, 12, 50, 201])

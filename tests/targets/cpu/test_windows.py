@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targets.cpu.compile import scheduled
-from targets.cpu.kernels.depthwise import Depthwise
-from targets.cpu.kernels.grouped import Grouped
-from targets.cpu.kernels.kernel import DoesNotApply
-from targets.cpu.kernels.known import kernel_for
-from targets.cpu.problem import Tensors, reference
-from targets.cpu.spec import this_machine
-from targets.cpu.target import CpuTarget
-from targets.epilogue import parse_epilogue
-from targets.errors import WorkloadError
-from targets.workload import Workload, parse_workload
 from tests.targets.cpu.compiled import TOLERANCE, called, error_of
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.cpu.compile import scheduled
+from tilewright.targets.cpu.kernels.depthwise import Depthwise
+from tilewright.targets.cpu.kernels.grouped import Grouped
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.spec import this_machine
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.test_tensors import TestTensors, reference
+from tilewright.targets.epilogue import parse_epilogue
+from tilewright.targets.workload import Workload, parse_workload
 
 TARGET = CpuTarget(this_machine())
 EPILOGUES = ("", "bias, relu", "residual 0", "bias, residual 0, relu, min 2")
@@ -59,7 +59,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
 @settings(max_examples=40, derandomize=True)
 def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) -> None:
     space = TARGET.space(workload)
-    tensors = Tensors(workload, TARGET.spec, space)
+    tensors = TestTensors(workload, TARGET.spec, space)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
     values = space.describe(space.unravel(flat)[0])
     try:
@@ -74,7 +74,7 @@ def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) 
 def test_every_way_of_padding_is_right_at_all_borders(padding: int, groups: int) -> None:
     text = f"conv2d:n=1,c=32,h=9,w=11,o=32,k=3,s=2,p=2x1x0x3,g={groups},dtype=float32"
     workload = parse_workload(text, "bias, residual 0, relu")
-    tensors = Tensors(workload, TARGET.spec, TARGET.space(workload))
+    tensors = TestTensors(workload, TARGET.spec, TARGET.space(workload))
     kernel = kernel_for(workload)
     values = kernel.default_values(workload, TARGET.spec) | {"padding": padding, "tile_rows": 2}
     assert error_of(tensors, values) < TOLERANCE

@@ -1,0 +1,160 @@
+"""Registering every flow with a Prefect server: the work pool, the deployments, the automations.
+
+    python -m tilewright.flows.deploy_all [FOLDER]    # deployments/, of the repository that this
+    runs in
+
+It may be repeated: what is there is brought up to date. Nothing is started; what to start is said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.python_path import module_path
+from tilewright.core.sanitize import printable
+from tilewright.services.local_services import API_URL, AUTH_STRING, login_for
+from tilewright.services.server_process import ServerError, answers
+from tilewright.services.workspace import use_home
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+POOL, POOL_KIND = "tilewright", "process"
+DEPLOYMENTS, AUTOMATIONS = "prefect.yaml", "zombies.yaml"
+MINUTES = 10
+
+
+class DeployError(TilewrightError):
+    """Deployments that the server did not take."""
+
+
+def deploy_all(folder: Path) -> list[str]:
+    """Create the pool, deploy what `prefect.yaml` in the folder lists, apply `zombies.yaml`. Says
+    what was done and what to start, in lines. Raises `ServerError`, `DeployError`, `SecretError` or
+    `HomeError`."""
+    if not (folder / DEPLOYMENTS).is_file():
+        raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
+    address = log_in()
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        done = [f"Prefect at {address}", _provide_pool(client)]
+        done += _deploy(folder / DEPLOYMENTS)
+        done += apply_automations(folder / AUTOMATIONS)
+        if not _acts_on_events(client):
+            done.append(
+                "note: automations do not act on this server; start it with "
+                "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED=true"
+            )
+    return [*done, "now start a worker, here or on any machine with this repository: make worker"]
+
+
+def apply_automations(file: Path) -> list[str]:
+    """Create what a file of automations lists, or bring those of the same names up to date; says
+    which."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return [_apply(client, each) for each in _automations(file)]
+
+
+def log_in() -> str:
+    """The address of the server, once the environment has what opens it. Raises `ServerError` where
+    none answers, `SecretError` or `HomeError`."""
+    home, named = use_home(), os.environ.get(API_URL)
+    login = login_for(named, home)
+    if login is not None:
+        os.environ |= login.settings
+    address = os.environ.get(API_URL)
+    if not address:
+        raise ServerError(
+            "which server? Start one ('prefect server start', or 'tilewright ui' for one of "
+            f"this folder), and name it: export {API_URL}=http://127.0.0.1:4200/api"
+        )
+    if not answers(f"{address.rstrip('/')}/health", _headers()):
+        raise ServerError(f"no Prefect server answers at {address}; start it, or name another one")
+    return address
+
+
+def _headers() -> dict[str, str]:
+    """What the server wants to be asked with, where it wants a login."""
+    given = os.environ.get(AUTH_STRING)
+    return {"Authorization": f"Basic {b64encode(given.encode()).decode()}"} if given else {}
+
+
+def _provide_pool(client: SyncPrefectClient) -> str:
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    try:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type=POOL_KIND))
+    except ObjectAlreadyExists:
+        return f"work pool {POOL} is there"
+    return f"work pool {POOL} created"
+
+
+def _deploy(file: Path) -> list[str]:
+    """By Prefect's own command, which reads the file as its documentation says."""
+    import yaml
+
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
+        capture_output=True, text=True, check=False, timeout=60 * MINUTES,
+        env=os.environ | {"PYTHONPATH": module_path()},
+    )  # fmt: skip
+    said = printable(done.stdout + done.stderr, keep="\n")
+    if done.returncode:
+        raise DeployError(f"Prefect did not take {file}:\n{said.strip()}")
+    listed = yaml.safe_load(file.read_text())["deployments"]
+    return [f"deployed {each['entrypoint'].rpartition('.')[2]}/{each['name']}" for each in listed]
+
+
+def _automations(file: Path) -> list[dict[str, Any]]:
+    import yaml
+
+    found: list[dict[str, Any]] = yaml.safe_load(file.read_text())["automations"]
+    return found
+
+
+def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
+    """Create the automation, or make the one of its name like it. The client for code that does not
+    wait has no calls for this."""
+    name = str(wanted["name"])
+    asked = {"automations": {"name": {"any_": [name]}}}
+    held = client.request("POST", "/automations/filter", json=asked).json()
+    if held:
+        client.request("PUT", "/automations/{id}", json=wanted, path_params={"id": held[0]["id"]})
+        return f"automation '{name}' brought up to date"
+    client.request("POST", "/automations/", json=wanted)
+    return f"automation '{name}' created"
+
+
+def _acts_on_events(client: SyncPrefectClient) -> bool:
+    settings = client.request("GET", "/admin/settings").json()
+    return bool(settings["server"]["services"]["triggers"]["enabled"])
+
+
+def main() -> None:
+    """Deploy, and say so. Exit status 2 with one message if that failed."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "deployments")
+    try:
+        lines = deploy_all(folder)
+    except TilewrightError as error:
+        sys.exit(ended_with(error))
+    print("\n".join(lines))
+
+
+def ended_with(error: TilewrightError) -> int:
+    """Say what is wrong; the exit status."""
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The tuning flow as a deployment served from this machine, without a work pool or worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.services.local_services import API_URL, drain, login_for
+from tilewright.services.mlflow_server import mlflow_login
+from tilewright.services.prefect_server import announcing, start_prefect_pages
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.urls import name_prefect_pages
+from tilewright.services.workspace import use_home
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import OUTPUT_ROOT
+from tilewright.tuning.regression_options import WatchOptions
+
+FLOW, DEPLOYMENT = "tune_network", "nightly"
+END_SECONDS = 5.0
+"""For runs to end by themselves, and again once they were asked to."""
+
+
+class ScheduleError(TilewrightError):
+    """A schedule that Prefect would not take."""
+
+
+def check_cron(cron: str) -> None:
+    """Raises `ScheduleError` for what is no cron expression to Prefect."""
+    with _prefect_without_home():
+        from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError:
+        raise ScheduleError(
+            f"--cron '{cron}' is no cron expression; write minute, hour, day, month and weekday: "
+            "'0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on weekdays; or give "
+            "--every SECONDS"
+        ) from None
+
+
+def serve_tuning(
+    options: TuningOptions,
+    watch: WatchOptions,
+    *,
+    root: Path,
+    cron: str,
+    every_seconds: float | None,
+    port: int,
+    emit: Callable[[str], None],
+) -> None:
+    """Register the deployment and run what is due, one at a time, until Ctrl-C; a run writes its
+    results below `root` or fails.
+
+    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages. Raises
+    `ServerError`, `SecretError` or `HomeError`.
+    """
+    home = use_home()
+    os.environ |= mlflow_login(home)
+    os.environ[OUTPUT_ROOT] = str(root.resolve())  # the processes of runs inherit it
+    with ExitStack() as stack:
+        named = os.environ.get(API_URL)
+        login = login_for(named, home)
+        address = named or (login and login.api_url)
+        pages = (address or "").removesuffix("/api")
+        if not address:
+            server = start_prefect_pages(home, LOOPBACK, port)
+            stack.callback(server.process.stop)
+            server.process.wait()
+            stack.enter_context(announcing(home, server))
+            login, address = server.login, server.api_url
+            pages = server.credentials.link(server.pages)
+        os.environ |= login.settings if login else {API_URL: address}
+        _read_settings_again()
+        name_prefect_pages(address)
+        emit(f"Prefect  {pages}")
+        when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
+        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}) below {root}; Ctrl-C stops it")
+        try:
+            if not named and (dropped := _drop_waiting_runs()):
+                emit(f"dropped {dropped} of the runs that waited from before; ask for them again")
+            _serve(options, watch, cron, every_seconds)
+        finally:
+            _end_runs()
+            drain()
+
+
+@contextmanager
+def _prefect_without_home() -> Iterator[None]:
+    """Importing Prefect makes its home, and nothing is to be made before all is checked."""
+    named = "PREFECT_HOME" in os.environ
+    os.environ.setdefault("PREFECT_HOME", os.devnull)
+    try:
+        yield
+    finally:
+        if not named:
+            del os.environ["PREFECT_HOME"]
+
+
+def _read_settings_again() -> None:
+    """Prefect read them when it was imported, which was before they were complete."""
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+
+
+def _drop_waiting_runs() -> int:
+    from tilewright.flows.purge_stale_runs import drop_waiting_runs
+
+    return drop_waiting_runs(f"{FLOW}/{DEPLOYMENT}")
+
+
+def _end_runs() -> None:
+    """Runs end with the command, while the server is there: one that has to tell it something keeps
+    asking for it, for good. What they have measured is kept."""
+    runs = active_children()
+    for end in (lambda run: None, BaseProcess.terminate, BaseProcess.kill):
+        deadline = time.monotonic() + END_SECONDS
+        for run in runs:
+            end(run)
+        for run in runs:
+            run.join(max(0.0, deadline - time.monotonic()))
+
+
+def _serve(
+    options: TuningOptions, watch: WatchOptions, cron: str, every_seconds: float | None
+) -> None:
+    from prefect.types.entrypoint import EntrypointType
+
+    from tilewright.flows.nightly import tune_network
+
+    when = {"interval": every_seconds} if every_seconds else {"cron": cron}
+    tune_network.serve(
+        name=DEPLOYMENT,
+        parameters={
+            "options": options.model_dump(mode="json"),
+            "watch": watch.model_dump(mode="json"),
+        },
+        description="Tune every workload of a network, and hold the results against the last",
+        tags=["tilewright"],
+        limit=1,
+        print_starting_message=False,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **when,
+    )

@@ -1,0 +1,150 @@
+"""A first model of latency on what lowering counts: every counted thing has a price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
+
+from tilewright.models.base_model import FittedModel
+from tilewright.models.npz_file import read_numbers
+from tilewright.targets.features import Features, Unit
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+LOAD, COMPUTE, STORE, OPEN = range(4)
+_MODULE: dict[Unit, int] = {"load": LOAD, "compute": COMPUTE, "store": STORE, "": OPEN}
+_RIDGE = 1e-3
+_HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
+_SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
+_EVALUATIONS = 20
+_TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
+
+
+class Draft(FittedModel):
+    """log2 latency of programs from their counts, each with a price that is not negative.
+
+    Three modules work side by side, so their times t are not added: a program takes
+    (Σ t^p)^(1/p), between their sum (p = 1) and the slowest (p → ∞), and what nothing hides on top.
+    Prices and p are fitted to the relative error (Levenberg-Marquardt from the non-negative least
+    squares solution for p = 1; Lawson & Hanson, Solving Least Squares Problems, 1974). A few points
+    suffice. Made without columns, it adds up all counts. Saved as plain NPZ.
+    """
+
+    kind = "draft"
+    suffix = ".npz"
+
+    def __init__(self, seed: int, classify: bool, parameters: dict[str, float]) -> None:
+        self.classify = False
+        self.module: NDArray[np.int64] = np.empty(0, np.int64)
+        self.prices: Vector = np.empty(0)
+        self.exponent = 1.0
+        self.shift = 0.0
+
+    @classmethod
+    def of(cls, hidden: Features) -> Draft:
+        """An untrained draft for counts with these columns."""
+        draft = cls(0, False, {})
+        draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
+        return draft
+
+    def fit(self, x: Features, y: Vector) -> None:
+        self.remember(x)
+        counts, width = np.nan_to_num(x.matrix), len(x.columns)
+        if len(self.module) != width:
+            self.module = np.full(width, OPEN)
+        self.prices, self.exponent = np.zeros(width), 1.0
+        self.shift = 0.0 if not len(y) or y.min() >= 0.0 else _TICKS - float(y.min())
+        y = y + self.shift
+        seen = np.flatnonzero(counts.any(axis=0))
+        if not len(y) or not len(seen):
+            return
+        scale = counts[:, seen].max(axis=0)
+        rows, cycles = counts[:, seen] / scale, np.exp2(y)
+        middle = float(np.median(cycles))
+        small = _RIDGE * np.eye(len(seen)) / middle
+        goal = np.concatenate([np.ones(len(rows)), np.zeros(len(seen))])
+        prices = nnls(np.concatenate([rows / cycles[:, None], small]), goal)[0]
+        if (self.module[seen] != OPEN).any():
+            rest = np.log(middle / 20.0)
+            start = np.append(np.log(np.maximum(prices, _RIDGE * middle)), 0.0)
+            found = least_squares(
+                _residuals, start, _slopes, method="lm", max_nfev=_EVALUATIONS,
+                args=(rows, y, self.module[seen], rest),
+            ).x  # fmt: skip
+            prices, self.exponent = np.exp(found[:-1]), _exponent(found[-1])
+        self.prices[seen] = prices / scale
+
+    def predict(self, x: Features) -> Vector:
+        self.check(x)
+        counts = np.nan_to_num(x.matrix)
+        if not len(self.prices):
+            return np.zeros(len(counts))
+        total, _, _ = _total(counts, self.prices, self.module, self.exponent)
+        return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
+
+    def spread(self, x: Features) -> Vector:
+        return np.zeros(len(x))
+
+    def save(self, path: Path) -> None:
+        facts = {"prices": self.prices, "module": self.module, "exponent": self.exponent}
+        facts |= {"shift": self.shift}
+        np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
+
+    def load(self, path: Path) -> None:
+        found = read_numbers(path, {"prices": 1, "module": 1, "exponent": 0, "shift": 0})
+        prices, module = found["prices"], found["module"]
+        if len(prices) not in (0, len(module)) or not np.isin(module, range(OPEN + 1)).all():
+            raise ValueError("its prices are not those of its modules")
+        if (prices < 0).any() or not found["exponent"] > 0:
+            raise ValueError("a price is negative")
+        self.prices, self.module = prices, module
+        self.exponent, self.shift = float(found["exponent"]), float(found["shift"])
+        self.width = len(prices) or None
+
+
+def _exponent(logarithm: float) -> float:
+    return 1.0 + float(np.exp(min(logarithm, _SHARPEST)))
+
+
+def _total(
+    counts: Matrix, prices: Vector, module: NDArray[np.int64], exponent: float
+) -> tuple[Vector, Matrix, Vector]:
+    """Cycles (n,); each module's time relative to the slowest's (3, n); the slowest's time (n,)."""
+    times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])
+    slowest = np.maximum(times.max(axis=0), 1e-9)
+    share = times / slowest
+    together = slowest * (share**exponent).sum(axis=0) ** (1.0 / exponent)
+    return together + counts[:, module == OPEN] @ prices[module == OPEN], share, slowest
+
+
+def _residuals(
+    theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
+) -> Vector:
+    """Errors in log2 cycles, then the pull on the parameters. `theta`: log prices, log (p - 1)."""
+    total, _, _ = _total(rows, np.exp(theta[:-1]), module, _exponent(theta[-1]))
+    pull = np.append(_HOLD * (theta[:-1] - rest), _HOLD * theta[-1])
+    return np.concatenate([np.log2(np.maximum(total, 1e-9)) - y, pull])
+
+
+def _slopes(
+    theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
+) -> Matrix:
+    """The Jacobian of `_residuals`."""
+    prices, p = np.exp(theta[:-1]), _exponent(theta[-1])
+    total, share, slowest = _total(rows, prices, module, p)
+    powers = share**p
+    sums = powers.sum(axis=0)
+    sums[sums == 0.0] = 1.0  # of a program that keeps no module busy, nothing depends on prices
+    weight = np.ones((4, len(rows)))
+    weight[:3] = sums ** (1.0 / p - 1.0) * share ** (p - 1.0)
+    by_price = weight[module].T * rows * prices
+    logs = np.log(np.maximum(share, 1e-12))
+    by_p = slowest * sums ** (1.0 / p) * ((powers * logs).sum(axis=0) / (p * sums))
+    by_p -= slowest * sums ** (1.0 / p) * np.log(sums) / p**2
+    by_p *= (p - 1.0) * (theta[-1] < _SHARPEST)
+    upper = np.column_stack([by_price, by_p]) / (np.maximum(total, 1e-9) * np.log(2.0))[:, None]
+    return np.concatenate([upper, _HOLD * np.eye(len(theta))])

@@ -1,0 +1,97 @@
+"""Every kind of transferred model, by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tilewright.core.errors import UnknownName
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.files import read_index
+from tilewright.models.transfer.model import Transferred, options_of
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Where a kind is (its library takes a second to load), and the modules that it cannot learn
+    without, and that what was learned cannot be asked without."""
+
+    place: str
+    to_learn: tuple[str, ...] = ()
+    to_ask: tuple[str, ...] = ()
+
+
+_NEURAL = ("jax", "optax", "safetensors")
+_KINDS = {
+    "xgboost": _Kind("tilewright.models.transfer.trees:TransferXGBoost"),
+    "lightgbm": _Kind("tilewright.models.transfer.trees:TransferLightGBM"),
+    "mlp": _Kind("tilewright.models.transfer.neural:MLP", _NEURAL, ("safetensors",)),
+    "attention": _Kind("tilewright.models.transfer.neural:Attention", _NEURAL, _NEURAL),
+}
+
+
+def kinds() -> list[str]:
+    """The names of all kinds."""
+    return list(_KINDS)
+
+
+def make_model(
+    kind: str, seed: int = 0, options: Mapping[str, object] | None = None
+) -> Transferred:
+    """An untrained model. Raises `UnknownName`, and `TransferError` for an option it does not know
+    or a library that is missing."""
+    found = _find(kind, learning=True)
+    return found(seed, options_of(found, options))
+
+
+def refined(
+    start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
+) -> Transferred:
+    """An untrained model that goes on where `start` is (`Transferred.fit`): its kind and options,
+    but for what fine-tuning does otherwise and what is given. Raises `TransferError` for an option
+    that the kind does not know, or that cannot be changed."""
+    kind, given = _find(start.kind, learning=True), dict(options or {})
+    known = start.options.model_dump()
+    found = options_of(kind, known | dict(kind.refining) | given)
+    for name in kind.lasting:
+        if getattr(found, name) != known[name]:
+            raise TransferError(
+                f"option {name} of {kind.kind} is {known[name]} in the model that is gone on with, "
+                "and cannot be changed; leave it out, or train a model anew"
+            )
+    return kind(seed, found)
+
+
+def load_model(folder: Path) -> Transferred:
+    """The model that was saved in a folder, which may come from a stranger. Raises
+    `TransferError`."""
+    index = read_index(folder)
+    try:
+        kind = _find(index.kind, learning=False)
+    except UnknownName as error:
+        raise TransferError(f"{folder} holds no usable model: {error}") from None
+    try:
+        model = kind(index.seed, options_of(kind, index.options))
+    except TransferError as error:
+        raise TransferError(f"{folder} holds no usable model: {error}") from None
+    model.read(folder, index)
+    return model
+
+
+def _find(kind: str, learning: bool) -> type[Transferred]:
+    if kind not in _KINDS:
+        raise UnknownName("kind of model", kind, kinds())
+    entry = _KINDS[kind]
+    needed = entry.to_learn if learning else entry.to_ask
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
+    if absent:
+        raise TransferError(
+            f"a model of kind {kind} needs {' and '.join(absent)}, which is missing; install it: "
+            "pip install 'tilewright[neural]', or choose another kind: xgboost, lightgbm"
+        )
+    module, _, name = entry.place.partition(":")
+    return cast(type[Transferred], getattr(importlib.import_module(module), name))

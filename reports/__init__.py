@@ -1,5 +1,0 @@
-"""Pages and pictures. Matplotlib reads no file of the working folder (`reports.settings_files`)."""
-
-from reports.settings_files import matplotlib_reads_none_here
-
-matplotlib_reads_none_here()

@@ -1,0 +1,196 @@
+"""The cache of finished stages: manifests in JSON, data in files named by their digest.
+
+Prefect could keep results itself, but its reader obeys what a result file says about how to decode
+it, pickle included: whoever edits a cached file runs code in the next run. Here nothing in a file
+chooses a decoder, every byte is checked against a digest, and what does not fit is computed anew;
+so nothing here waits for the disk. What is no plain file of this user's, or lies behind a link, is
+refused (`core.safe_files.UnsafeFile`).
+
+    cache/manifests/<stage>/<key>.json    what a stage left, under the digest of what it was given
+    cache/data/<sha256>.npz               arrays;  .zip: a tuner's state
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_object, as_text, canonical, digest, write_atomically
+from tilewright.core.safe_files import read_plain
+
+T = TypeVar("T")
+KEPT_OBJECTS = 64
+_NAME = re.compile(r"[0-9a-f]{64}\.[a-z]{1,8}")
+
+
+class DamagedFile(TilewrightError):
+    """A cached file that is missing or is not what was written."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a finished stage left behind; the only thing that passes between stages.
+
+    `key` identifies it by what it was made from, `values` holds small facts, `files` maps a role to
+    the name of a data file.
+    """
+
+    stage: str
+    key: str
+    values: dict[str, Json] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def read(self, decode: Callable[[dict[str, Json]], T]) -> T:
+        """What the values mean. Raises `DamagedFile` if they mean nothing."""
+        try:
+            return decode(self.values)
+        except (KeyError, TypeError, ValueError, TilewrightError) as error:
+            raise DamagedFile(
+                f"the cache holds of stage {self.stage} not what it is kept for "
+                f"({str(error)[:200]}); repeat the command with --fresh, or remove the folder "
+                "'cache'"
+            ) from None
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """Where stages keep what they did, and whether they look there first: plain enough to be sent
+    to another process."""
+
+    root: str
+    refresh: bool = False
+
+    @property
+    def store(self) -> Store:
+        """The cache, the same object for every use of this folder."""
+        return _store(self.root)
+
+
+@cache
+def _store(root: str) -> Store:
+    return Store(Path(root))
+
+
+class Store:
+    """A cache folder, for any number of threads and processes. Objects written or read by this
+    process are kept in memory, too."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._objects: OrderedDict[str, object] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def put(self, thing: T, encode: Callable[[T], bytes], suffix: str) -> str:
+        """Write a data file unless it is there already; returns its name."""
+        data = encode(thing)
+        name = digest(data) + suffix
+        if not self.intact(name):
+            self._write(self._data(name), data)
+        self._keep(name, thing)
+        return name
+
+    def get(self, name: str, decode: Callable[[bytes], T]) -> T:
+        """The object a data file holds. Raises `DamagedFile`."""
+        with self._changing:
+            if name in self._objects:
+                self._objects.move_to_end(name)
+                return cast(T, self._objects[name])
+        data = self._read(name)
+        if data is None:
+            raise DamagedFile(
+                f"{self._data(name)} is damaged or missing; repeat the command with --fresh"
+            )
+        try:
+            thing = decode(data)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            MemoryError,
+            TilewrightError,
+        ) as error:
+            # written as it is, but by somebody else: its digest is right
+            raise DamagedFile(
+                f"{self._data(name)} holds not what it is kept for ({str(error)[:200]}); repeat "
+                "the command with --fresh, or remove the folder 'cache'"
+            ) from None
+        self._keep(name, thing)
+        return thing
+
+    def intact(self, name: str) -> bool:
+        """Whether a data file is there and is what its name says."""
+        return self._read(name) is not None
+
+    def save(self, manifest: Manifest) -> None:
+        body = asdict(manifest)
+        text = canonical({"manifest": body, "check": digest(canonical(body))})
+        self._write(self._manifest(manifest.stage, manifest.key), text)
+
+    def find(self, stage: str, key: str, *, with_data: bool = True) -> Manifest | None:
+        """The manifest saved under this key, if it and all its data files are intact."""
+        try:
+            found = json.loads(self._bytes(self._manifest(stage, key)))
+            body = found["manifest"]
+            if found["check"] != digest(canonical(body)):
+                return None
+            manifest = _manifest(**as_object(body))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if (manifest.stage, manifest.key) != (stage, key):
+            return None
+        if with_data and not all(self.intact(name) for name in manifest.files.values()):
+            return None
+        return manifest
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            data = self._bytes(self._data(name))
+        except OSError:
+            return None
+        return data if digest(data) == name.partition(".")[0] else None
+
+    def _write(self, path: Path, data: bytes) -> None:
+        write_atomically(path, data, sync=False, within=self.root.parent)
+
+    def _bytes(self, path: Path) -> bytes:
+        return read_plain(path, within=self.root.parent)
+
+    def _keep(self, name: str, thing: object) -> None:
+        with self._changing:
+            self._objects[name] = thing
+            while len(self._objects) > KEPT_OBJECTS:
+                self._objects.popitem(last=False)
+
+    def _data(self, name: str) -> Path:
+        return self.root / "data" / Path(name).name
+
+    def _manifest(self, stage: str, key: str) -> Path:
+        return self.root / "manifests" / stage / f"{key}.json"
+
+
+def _manifest(*, stage: Json, key: Json, values: Json, files: Json) -> Manifest:
+    names = {role: as_text(name) for role, name in as_object(files).items()}
+    if not all(map(_NAME.fullmatch, names.values())):
+        raise ValueError("a file that is none of the cache's")
+    return Manifest(as_text(stage), as_text(key), as_object(values), names)
+
+
+def cache_key(stage: str, version: int, fingerprint: str, inputs: Mapping[str, Json]) -> str:
+    """Digest of canonical JSON of all that a stage's result depends on.
+
+    `version` counts the stage's own schema, `fingerprint` covers hardware, space, compiler and
+    simulator, `inputs` are digests of data and the options in force.
+    """
+    text = canonical(
+        {"stage": stage, "version": version, "target": fingerprint, "inputs": dict(inputs)}
+    )
+    return digest(text)[:32]

@@ -1,0 +1,216 @@
+"""The champion: P, V and A of a comparison's best run, in MLflow's registry, to start from again.
+
+Each tuner has one registered model a role of a workload on a target and space; the alias `champion`
+names the version in force, on the models of the best tuner alone. What lies there are native files
+(XGBoost's UBJSON, LightGBM's text, NPZ); they are read as such, and nothing in the registry chooses
+what code reads them. Each version has a digest, which is checked first; and a file that is as it
+was registered is still held against its format before a library reads it (`models.model_registry`).
+`tasks.register_champion` puts them there.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import mlflow.artifacts
+import numpy as np
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.models.model import MLMODEL_FILE_NAME
+from mlflow.tracking import MlflowClient
+from mlflow.utils.yaml_utils import read_yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.core.files import Json, canonical, digest
+from tilewright.models import LEARNERS
+from tilewright.models.model_registry import build, load_model
+from tilewright.search import ExplorerState, Problem, problem_of
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import ROLES
+from tilewright.targets.base import Target
+from tilewright.targets.epilogue import DEFAULT_EPILOGUE
+from tilewright.targets.workload import Workload
+from tilewright.tasks.mlflow_flavors import file_of
+
+ALIAS = "champion"
+PREFIX = "tilewright"
+ABOUT = "tilewright"  # key of what the model's metadata say
+DIGEST = "sha256"
+CHAMPION_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
+
+
+class ChampionError(TilewrightError):
+    """A champion that is missing or does not fit."""
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """Where in the registry the models of a workload are, those of all tuners and roles."""
+
+    target: str
+    space: str
+    workload: Workload
+
+    def name(self, tuner: str, role: str) -> str:
+        """What a model is registered as: `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`,
+        with the beginning of the workload's id where its epilogue is not the usual one."""
+        workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
+        if self.workload.epilogue != DEFAULT_EPILOGUE:
+            workload += f"-{self.workload.id[:6]}"
+        return ".".join([PREFIX, *map(_plain, (self.target, self.space)), workload, tuner, role])
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What is found again by: equal for all models of this place."""
+        return {
+            "target": self.target,
+            "space": self.space,
+            "workload": str(self.workload),
+            "workload_id": self.workload.id,
+        }
+
+
+def load_champion(
+    target: Target, space: str, workload: Workload, tuner: str
+) -> ExplorerState | None:
+    """The champion's models for a workload; None if there is no champion. Raises `ChampionError`
+    if it was learned by another tuner, or from other features than this code computes."""
+    found = {}
+    for name in champions(ModelPlace(target.name, space, workload)):
+        role, model = _load(name, target, workload, tuner)
+        found[role] = model
+    return ExplorerState(found) if found else None
+
+
+def registered(target: str, space: str, workload: Workload) -> bool:
+    """Whether a workload has a champion."""
+    return bool(champions(ModelPlace(target, space, workload)))
+
+
+def champions(place: ModelPlace) -> list[str]:
+    """The names of the models there that have a champion."""
+    of = f"tags.workload_id = '{place.workload.id}'"
+    return [
+        model.name
+        for model in MlflowClient().search_registered_models(of)
+        if ALIAS in model.aliases and place.tags.items() <= model.tags.items()
+    ]
+
+
+def _plain(text: str) -> str:
+    """A part of a model's name: `/` and `:` are not allowed, and `.` parts them."""
+    return re.sub(r"[^\w-]+", "-", text)
+
+
+def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[str, CostModel]:
+    """A model and its role."""
+    registered = MlflowClient().get_model_version_by_alias(name, ALIAS)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            local = mlflow.artifacts.download_artifacts(
+                artifact_uri=f"models:/{name}/{registered.version}", dst_path=folder
+            )
+            about, data = champion_file(Path(local))
+        except (OSError, ValueError, MlflowException) as error:
+            raise _damaged(workload, error) from None
+        if registered.tags.get(DIGEST) != digest_of(about, data):
+            raise _damaged(workload, "it is not the file that was registered")
+        _check_meant_for(about, target, workload, tuner)
+        path = Path(folder) / f"model{Path(about.file).suffix}"
+        path.write_bytes(data)
+        try:
+            return about.role, load_model(about.kind, about.classify, about.columns, path)
+        except (OSError, ValueError, TilewrightError) as error:
+            raise _damaged(workload, error) from None
+
+
+def _damaged(workload: Workload, why: object) -> ChampionError:
+    said = " ".join(str(why).split())[:200]
+    return ChampionError(
+        f"the champion for {workload} is damaged or from another version ({said}); repeat "
+        "'tilewright compare', or leave out --warm-start"
+    )
+
+
+def _check_meant_for(
+    about: ChampionMetadata, target: Target, workload: Workload, tuner: str
+) -> None:
+    if about.tuner != tuner:
+        raise ChampionError(
+            f"the champion for {workload} was learned by '{about.tuner}', whose models "
+            f"'{tuner}' cannot use; add --tuner {about.tuner}, or compare again"
+        )
+    if about.features != features_of(target, problem_of(target, workload, 0)):
+        raise ChampionError(
+            f"the champion for {workload} was learned from other features than this version of "
+            "tilewright computes; repeat 'tilewright compare', or leave out --warm-start"
+        )
+
+
+class ChampionMetadata(BaseModel):
+    """What a champion's metadata say: who learned it from what, and how its file is read."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    tuner: Annotated[str, Field(max_length=200)]
+    role: Literal["P", "V", "A", "draft"]
+    kind: Annotated[str, Field(max_length=100)]
+    classify: bool
+    columns: list[str]
+    features: Annotated[str, Field(max_length=100)]
+
+    @property
+    def file(self) -> str:
+        """Where the model's own file is, below the folder of the logged model. Raises
+        `UnknownName`."""
+        return file_of(build(self.kind, 0, self.classify, {}))
+
+
+def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
+    """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
+    `ValueError` for metadata that cannot be read."""
+    try:
+        # not `Model.load`, which would look up the folder as a place of the tracking store
+        metadata = Model.from_dict(_yaml(folder)).metadata
+    except Exception as error:  # YAML and MLflow fail in ways of their own
+        raise ValueError(f"its metadata cannot be read: {error}") from None
+    if not isinstance(metadata, dict):
+        raise ValueError("it says nothing of itself")
+    try:
+        about = ChampionMetadata.model_validate(metadata.get(ABOUT))
+        return about, (folder / about.file).read_bytes()
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+
+
+def _yaml(folder: Path) -> dict[str, Json]:
+    found: dict[str, Json] = read_yaml(str(folder), MLMODEL_FILE_NAME)  # type: ignore[no-untyped-call]
+    return found
+
+
+def digest_of(about: ChampionMetadata, data: bytes) -> str:
+    """Of a champion's metadata and file: what the registry keeps as the tag `DIGEST` of a version.
+    It carries no secret: it tells damage, not forgery."""
+    return digest(canonical([about.model_dump(mode="json"), digest(data)]))
+
+
+def features_of(target: Target, problem: Problem) -> str:
+    """Digest of the names of all columns a model of this problem may have."""
+    space = problem.space
+    flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
+    config = space.unravel(flat)
+    hidden = target.lower(problem.workload, config).hidden
+    views = [
+        LEARNERS.tree_features(problem, config),
+        LEARNERS.gp_features(problem, config),
+        hidden,
+        LEARNERS.hidden_features(hidden),
+    ]
+    if problem.estimate is not None:
+        views.append(problem.estimate(config))
+    return digest(canonical([list(view.names) for view in views]))[:16]

@@ -1,0 +1,63 @@
+"""The first two stages: read a network, and find what there is to tune in it."""
+
+from __future__ import annotations
+
+from tilewright.core.files import Json, as_text
+from tilewright.networks.accelerator import EpilogueMode
+from tilewright.targets.base import Target
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage
+from tilewright.tuning import network
+from tilewright.tuning.network import Extracted, InputShapes, Model
+
+NO_TARGET = ""
+
+
+@stage("import {source}")
+def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Result:
+    """Read a built-in network or a file and check it; the key changes with its content."""
+    content = network.source_digest(source)
+
+    def work() -> Made:
+        model = network.import_model(source, input_shapes)
+        return {"source": source, "name": model.name, "digest": content}, {}
+
+    shapes = {name: list(shape) for name, shape in input_shapes.items()}
+    inputs: dict[str, Json] = {"source": source, "content": content, "shapes": shapes}
+    return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work)
+
+
+@stage("subgraphs of {model.values[name]}")
+def extract_subgraphs(
+    cache: CacheUse,
+    model: Manifest,
+    target: Target,
+    epilogue: EpilogueMode,
+    max_waste: float,
+    input_shapes: InputShapes,
+    calibration: str = "",
+) -> Result:
+    """The workloads of the network that the target gets, with their multiplicity."""
+
+    def work() -> Made:
+        found = network.extract_subgraphs(
+            read_model(model), target, epilogue, max_waste, input_shapes, calibration
+        )
+        return found.to_json(), {}
+
+    inputs: dict[str, Json] = {"model": model.key, "epilogue": epilogue, "max_waste": max_waste}
+    inputs["calibration"] = network.calibration_digest(calibration)
+    inputs["weights"] = network.weights_digest(as_text(model.values["source"]))
+    return reuse_or_do(cache, Key("extract_subgraphs", 4, target.fingerprint, inputs), work)
+
+
+def read_model(manifest: Manifest) -> Model:
+    """What `import_model` found. Raises `DamagedFile`."""
+    return manifest.read(
+        lambda values: Model(*(as_text(values[name]) for name in ("source", "name", "digest")))
+    )
+
+
+def read_extracted(manifest: Manifest) -> Extracted:
+    """What `extract_subgraphs` found. Raises `DamagedFile`."""
+    return manifest.read(Extracted.from_json)

@@ -1,0 +1,27 @@
+"""The results of earlier runs, as MLflow keeps them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from mlflow.exceptions import MlflowException
+
+from tilewright.evaluation.diff.load_runs import DiffError, Side, read_side
+from tilewright.tasks import tracking
+from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
+
+
+def side_of_run(run_id: str) -> Side:
+    """The run of a network with this id, read from the files it was logged with. Raises
+    `DiffError` if there is none, or it has not ended well."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (SUMMARY, SCHEDULES):
+            try:
+                tracking.fetch_file(run_id, name, Path(folder))
+            except (MlflowException, OSError) as error:
+                raise DiffError(
+                    f"run {run_id} in MLflow has no {name} ({str(error)[:200]}); name the run of a "
+                    "network that has ended, or its --out folder"
+                ) from None
+        return read_side(Path(folder), f"MLflow run {run_id}")

@@ -1,0 +1,280 @@
+"""The last stage: what a run tells MLflow and Prefect, and where the two point to each other."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+from prefect.runtime import flow_run
+
+from tilewright.core.files import Json
+from tilewright.reports import run_description
+from tilewright.reports.markdown import plain
+from tilewright.reports.run_table import gain_of, results_rows
+from tilewright.search import ExplorerState
+from tilewright.services.urls import flow_run_url
+from tilewright.targets.capabilities import is_published
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import Workload
+from tilewright.tasks import tracking
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import step
+from tilewright.tasks.comparison_tags import kin_tags
+from tilewright.tasks.metrics import network_curves
+from tilewright.tasks.mlflow_flavors import booster_of
+from tilewright.tasks.plots import network_picture, workload_picture
+from tilewright.tasks.round_tasks import read_state
+from tilewright.tuning import output_dir, outputs
+from tilewright.tuning.cli_command import command_of
+from tilewright.tuning.fusion_interface import Decided
+from tilewright.tuning.network_totals import Total
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.results import TunedWorkload, WorkloadRow
+from tilewright.tuning.tune_workload import WorkloadJob
+
+_DIGITS = 6  # of a metric that is no count
+PREFECT_LINK = "the flow run in Prefect"
+
+
+def open_network_run(
+    options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int
+) -> str:
+    """The MLflow run of a network of so many workloads, linked with its flow run. `about`
+    identifies it."""
+    title = title_of(params)
+    run_id = tracking.open_run(
+        title, tracking.run_key(about), params=params, tags=_tags(params) | kin_tags(params),
+        fresh=options.fresh,
+    )  # fmt: skip
+    links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
+    if (first := tracking.repeated_run(run_id)) is not None:
+        links["the first run of this command"] = tracking.run_url(first)
+    command = command_of(options)
+    dealt = options.stop_gain is not None
+    tracking.describe_run(
+        run_id,
+        run_description.network_note(title, workloads, options.trials, command, links, dealt),
+    )
+    create_link_artifact(
+        link=tracking.run_url(run_id),
+        key="mlflow-run",
+        description=f"{plain(title)}: the run in MLflow",
+    )
+    return run_id
+
+
+def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json]) -> str:
+    """The child run of one workload."""
+    options, workload, names = job.options, job.study.workload, job.subgraph.names
+    about = {"parent": parent, "workload": workload.id}
+    name = layer(names, workload)
+    run_id = tracking.open_run(
+        name,
+        tracking.run_key(about),
+        params=dict(params)
+        | {"layer": name, "workload": str(workload), "workload_id": workload.id},
+        tags=_tags(params),
+        parent=parent,
+        fresh=options.fresh,
+    )
+    title = title_of(params)
+    links = {
+        title: tracking.run_url(parent),
+        PREFECT_LINK: flow_run_url(str(flow_run.id)),
+    }
+    note = run_description.workload_note(
+        names, workload, job.subgraph.count, title, command_of(options), links
+    )
+    tracking.describe_run(run_id, note)
+    return run_id
+
+
+def title_of(params: Mapping[str, Json]) -> str:
+    """What a network's run is called."""
+    return run_description.network_title(
+        *(str(params[name]) for name in ("network", "target", "tuner"))
+    )
+
+
+@step("artifacts of {tuned.workload}")
+def log_artifacts(
+    cache: CacheUse, tuned: TunedWorkload, folder: Path, run_id: str, state: Manifest
+) -> None:
+    """Trials, convergence plot, final figures and learned models of one workload, to MLflow."""
+    trials = outputs.trials_of(folder, [tuned])
+    row = tuned.summary()
+    known = {
+        "count": row["count"],
+        "trials": row["trials"],
+        "invalid_trials": row["invalid_trials"],
+        "lowered": row["lowered"],
+        "failed_compiles": row["failed_compiles"],
+        "reused_trials": row["reused_trials"],
+        "timed_again": row["timed_again"],
+        "wall_seconds": row["wall_seconds"],
+    }
+    if "afresh" in row:
+        known["fresh_measurements"] = row["afresh"]["measurements"]
+        known["fresh_seconds"] = row["afresh"]["seconds"]
+    tracking.log_results(run_id, known | figures_of(row, workload_gain(row)))
+    _say_outcome(run_id, run_description.outcome_line(row, [row["default_source"]]))
+    _log_files(run_id, trials, workload_picture(cache, tuned, trials))
+    _log_models(run_id, tuned.workload, read_state(cache, state), state.key)
+
+
+@step("artifacts of the network")
+def log_network_artifacts(
+    cache: CacheUse,
+    folder: Path,
+    target: outputs.TargetRow,
+    summary: outputs.Summary,
+    tuned: Sequence[TunedWorkload],
+    run_id: str,
+    remark: str,
+    decided: Decided | None = None,
+) -> None:
+    """Write the output folder, hand the same files to MLflow, a table and a summary to Prefect,
+    which begins with the `remark`, if there is any."""
+    picture = partial(network_picture, cache)
+    for path in outputs.write_outputs(folder, target, summary, tuned, picture, decided):
+        tracking.log_file(run_id, path)
+    curves = network_curves(outputs.trials_of(folder, tuned), tuned, summary["total"])
+    with tracking.StepLog(run_id) as log:
+        for values in curves:
+            log.add(int(values[tracking.STEP_METRIC]), values)
+    known, total = _network_figures(summary), summary["total"]
+    tracking.log_results(run_id, known | figures_of(total, network_gain(total)))
+    sources = [row["default_source"] for row in summary["workloads"]]
+    _say_outcome(run_id, run_description.outcome_line(summary["total"], sources))
+    title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
+    names = {each.workload.id: each.names for each in tuned}
+    create_table_artifact(
+        key="layers", table=results_rows(summary, names), description=plain(title)
+    )
+    links = {"this run in MLflow": tracking.run_url(run_id)}
+    create_markdown_artifact(
+        key="summary",
+        markdown=run_description.network_summary(
+            title, summary, names, links, remark, (folder / output_dir.CONVERGENCE).read_bytes()
+        ),
+        description=plain(title),
+    )
+
+
+def _network_figures(summary: outputs.Summary) -> dict[str, float]:
+    """What its workloads have as figures of their own, under the same names: the share of valid
+    trials of all, and how wrong models were in the mean."""
+    rows = summary["workloads"]
+    trials, invalid = (sum(row[name] for row in rows) for name in ("trials", "invalid_trials"))
+    errors = [row["model_errors"] for row in rows if "model_errors" in row]
+    names = sorted({name for each in errors for name in each})
+    return {
+        "wall_seconds": summary["wall_seconds"],
+        "valid_share": 1 - invalid / max(trials, 1),
+        "invalid_trials": float(invalid),
+        "reused_trials": float(sum(row["reused_trials"] for row in rows)),
+        **{name: fmean(each[name] for each in errors if name in each) for name in names},
+    }
+
+
+def figures_of(row: WorkloadRow | Total, gain: Mapping[str, float | None]) -> dict[str, float]:
+    """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
+    found = {
+        "untuned_cycles": row["default_cycles"],
+        "fallback_cycles": row["fallback_cycles"],
+        "tuned_cycles": row["tuned_cycles"],
+        "bound_cycles": row["bound_cycles"],
+        "roofline_cycles": row["roofline_cycles"],
+        "untuned_ms": _milli(row["default_seconds"]),
+        "fallback_ms": _milli(row["fallback_seconds"]),
+        "tuned_ms": _milli(row["tuned_seconds"]),
+        "bound_ms": _milli(row["bound_seconds"]),
+        **gain,
+        **_ends(row),
+    }
+    # MLflow's columns show all digits there are.
+    return {
+        name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def workload_gain(row: WorkloadRow) -> dict[str, float | None]:
+    """What tuning gained on the untuned schedule of a workload: `gain` where the stock compiler
+    publishes that, `gain_on_guess` where a rule chose it."""
+    return {"gain" if is_published(row["default_source"]) else "gain_on_guess": gain_of(row)}
+
+
+def network_gain(total: Total) -> dict[str, float | None]:
+    """The same of a network: `gain` is that of the published layers alone, if there are any."""
+    if total["published"]["workloads"]:
+        return {"gain": gain_of(total["published"])}
+    return {"gain_on_guess": gain_of(total)}
+
+
+def _ends(row: WorkloadRow | Total) -> dict[str, float]:
+    """Of the 95 % intervals that a target has which gives other numbers each time."""
+    if "afresh" not in row:
+        return {}
+    time, gain = row["afresh"]["tuned_interval"], row["afresh"]["gain_interval"]
+    found = (
+        {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
+    )
+    return found if gain is None else found | {"gain_low": gain.low, "gain_high": gain.high}
+
+
+def _milli(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _say_outcome(run_id: str, outcome: str) -> None:
+    note = tracking.note_of(run_id)
+    if outcome not in note:
+        tracking.describe_run(run_id, run_description.with_outcome(note, outcome))
+
+
+def _tags(params: Mapping[str, Json]) -> dict[str, str]:
+    flow_run_id = str(flow_run.id)
+    named = ("network", "target", "target_fingerprint", "tuner", "seed")
+    tags = {name: str(params[name]) for name in named} | {
+        MLFLOW_SOURCE_NAME: "tilewright tune",
+        MLFLOW_SOURCE_TYPE: "LOCAL",
+        "prefect_flow_run_id": flow_run_id,
+        "prefect_flow_run_url": flow_run_url(flow_run_id),
+    }
+    return tags | tracking.commit_tag()
+
+
+def _log_files(run_id: str, trials: pd.DataFrame, picture: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / output_dir.TRIALS
+        table.write_bytes(outputs.parquet(trials))
+        plot = Path(folder) / output_dir.CONVERGENCE
+        plot.write_bytes(picture)
+        tracking.log_file(run_id, table)
+        tracking.log_file(run_id, plot)
+
+
+def _log_models(run_id: str, workload: Workload, state: ExplorerState, version: str) -> None:
+    """Boosted trees with MLflow's flavour of them, other models as the files they save."""
+    with tempfile.TemporaryDirectory() as folder:
+        for role, model in sorted(state.models.items()):
+            booster = booster_of(model)
+            if booster is not None:
+                name = f"{role} {str(workload).replace(':', ' ')}"
+                tracking.log_booster(run_id, name, model.kind, booster, version)
+                continue
+            path = Path(folder) / f"model_{role}{model.suffix}"
+            model.save(path)
+            tracking.log_file(run_id, path, "models")

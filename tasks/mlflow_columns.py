@@ -1,0 +1,59 @@
+"""How MLflow shows the list of runs: the columns, and the chart of best cycles beside its levels.
+
+MLflow keeps a view that is shared by a link as a tag of the experiment, `mlflow.sharedViewState`
+and a key, in JSON as its page writes it (3.17). A page that cannot read it shows its usual columns.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tilewright.core.files import Json
+from tilewright.services.mlflow_server import VIEW_KEY
+
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
+_PARAMS = ("network", "target", "tuner", "trials", "seed")
+_METRICS = ("untuned_cycles", "tuned_cycles", "gain", "tuned_ms")
+_CURVES = ("cycles/best", "cycles/untuned", "cycles/bound")
+
+
+def runs_view() -> str:
+    """The view, as MLflow reads it."""
+    columns = [f"params.`{name}`" for name in _PARAMS]
+    columns += [f"metrics.`{name}`" for name in _METRICS]
+    view: dict[str, Json] = {
+        "selectedColumns": list[Json](columns),
+        "compareRunSections": [_section("cycles"), _section("Model metrics")],
+        "compareRunCharts": [_CHART],
+    }
+    return json.dumps(view, separators=(",", ":"))
+
+
+def _section(name: str) -> Json:
+    return {
+        "uuid": f"{VIEW_KEY}-{name}", "name": name, "display": True, "isReordered": True,
+        "deleted": False, "isGenerated": True,
+    }  # fmt: skip
+
+
+_CHART: Json = {
+    "type": "LINE",
+    "uuid": f"{VIEW_KEY}-best",
+    "metricSectionId": f"{VIEW_KEY}-cycles",
+    "isGenerated": False,
+    "deleted": False,
+    "displayName": "best cycles over measurements, untuned and bound",
+    "metricKey": _CURVES[0],
+    "selectedMetricKeys": list(_CURVES),
+    "lineSmoothness": 0,
+    "xAxisKey": "step",
+    "xAxisScaleType": "linear",
+    "scaleType": "linear",
+    "selectedXAxisMetricKey": "",
+    "yAxisKey": "METRIC",
+    "yAxisExpressions": [],
+    "range": {},
+    "ignoreOutliers": False,
+    "useGlobalXaxisKey": True,
+    "useGlobalLineSmoothing": True,
+}

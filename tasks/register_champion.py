@@ -1,0 +1,227 @@
+"""Registering the champion: the models of a comparison's best run (`tasks.champion_registry`)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow.artifacts
+import numpy as np
+import pandas as pd
+from mlflow.entities import LoggedModelStatus
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, infer_signature
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.tracking import MlflowClient
+
+from tilewright.core.files import Json
+from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results
+from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
+from tilewright.search import Session, problem_of, setting_of
+from tilewright.search.cost_model_protocols import CostModel
+from tilewright.search.explorer import trials_of
+from tilewright.targets.display_names import title
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+from tilewright.tasks.champion_registry import (
+    ABOUT,
+    ALIAS,
+    CHAMPION_ROLES,
+    DIGEST,
+    ModelPlace,
+    champion_file,
+    champions,
+    digest_of,
+    features_of,
+)
+from tilewright.tasks.log_comparison import LoggedComparison
+from tilewright.tasks.mlflow_flavors import flavoured
+
+_EXAMPLES = 5  # feature rows shown with a model
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A registered model of the best run."""
+
+    role: str
+    workload: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class LearnedModels:
+    """A model of a run, and feature rows like those it learned from."""
+
+    model: CostModel
+    features: Features
+
+
+def register_champion(
+    plan: ComparisonPlan,
+    results: Results,
+    rows: Sequence[LeaderboardRow],
+    logged: LoggedComparison,
+    progress: Callable[[str], None] = lambda workload: None,
+) -> list[RegisteredModel]:
+    """Register the models of the best run on every workload: of the best tuner that learns P and
+    V, the seed that came nearest the optimum, or there first. Runs are repeated to get at their
+    models. Empty if no tuner learns both."""
+    crowned: list[RegisteredModel] = []
+    for row in rows:
+        tuner_config = plan.tuner_configs[results.tuners.index(row.tuner)]
+        for name, _ in plan.test_bed.workloads:
+            progress(name)
+            job = ComparisonJob(tuner_config, name, _best_seed(results, row.tuner, name))
+            learned = _learned(plan, job)
+            if not {"P", "V"} <= set(learned):
+                break  # this tuner has no such models
+            run_id = logged.seeds[tuner_config.label, job.seed]
+            crowned += _register(plan, job, learned, logged, run_id)
+        if crowned:
+            break
+    return crowned
+
+
+def _best_seed(results: Results, tuner: str, workload: str) -> int:
+    k, w = results.tuners.index(tuner), results.workloads.index(workload)
+    regret, trials = results.regret[k, w, :, -1], results.trials_to_goal[k, w]
+    return results.seeds[int(np.lexsort((trials, regret))[0])]
+
+
+def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModels]:
+    """A run's models by role, by running it again."""
+    workload = dict(plan.test_bed.workloads)[job.workload]
+    explorer = job.tuner_config.explorer
+    session = Session(setting_of(plan.test_bed.open(job.workload), workload, explorer, job.seed))
+    while (left := plan.trials - len(session.history)) > 0:
+        if session.advance(min(plan.batch, left)) is None:
+            break
+    problem, state, history = session.setting.problem, session.state, session.history
+    asked = explorer.model_inputs(problem, state, history, trials_of(problem, history))
+    return {
+        role: LearnedModels(state.models[role], each.features)
+        for role, each in asked.items()
+        if role in CHAMPION_ROLES and len(each.features)
+    }
+
+
+def _register(
+    plan: ComparisonPlan,
+    job: ComparisonJob,
+    learned: dict[str, LearnedModels],
+    logged: LoggedComparison,
+    run_id: str,
+) -> list[RegisteredModel]:
+    client, test_bed = MlflowClient(), plan.test_bed
+    workload = dict(test_bed.workloads)[job.workload]
+    target = test_bed.open(job.workload)
+    about, tuner = _about(plan, job, workload), job.tuner_config.tuner
+    place = ModelPlace(target.name, test_bed.space, workload)
+    _dethrone(client, place)
+    crowned = []
+    for role, each in learned.items():
+        name = place.name(tuner, role)
+        metadata: dict[str, Json] = {ABOUT: about | {"role": role, **_kind(each.model)}}
+        model_id = _logged(client, logged, f"{role} {_plain(workload)}", run_id, each, metadata)
+        text = (
+            f"{CHAMPION_ROLES[role]}. Workload {title(job.workload, workload)} on {target.name}, "
+            f"space {test_bed.space}, learned by tuner {tuner}."
+        )
+        provide(client, name, text, place.tags | {"tuner": tuner, "role": role})
+        version = _new_version(client, name, model_id, run_id, _digest(model_id))
+        crowned.append(RegisteredModel(role, job.workload, name, version))
+    return crowned
+
+
+def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
+    """A workload has the champions of one tuner: earlier ones keep their versions only."""
+    for name in champions(place):
+        client.delete_registered_model_alias(name, ALIAS)
+
+
+def _plain(workload: Workload) -> str:
+    """A workload as part of a logged model's name, where some marks are not allowed."""
+    return str(workload).replace(":", " ")
+
+
+class _Entry(Model):
+    """A model to log. MLflow would load it once more from the temporary folder it is made in, to
+    predict its example: a place outside of the home, which is refused, with a page of warning."""
+
+    def get_serving_input(self, path: str) -> None:
+        """Nothing to try; the example itself is logged all the same."""
+
+
+def _logged(
+    client: MlflowClient,
+    logged: LoggedComparison,
+    name: str,
+    run_id: str,
+    learned: LearnedModels,
+    metadata: dict[str, Json],
+) -> str:
+    """The id of a model that is logged with the run it comes from."""
+    entry = client.create_logged_model(logged.experiment_id, name=name, source_run_id=run_id)
+    examples = learned.features.rows(np.arange(min(_EXAMPLES, len(learned.features))))
+    frame = pd.DataFrame(examples.matrix, columns=list(examples.names))
+    with tempfile.TemporaryDirectory() as folder:
+        what = flavoured(learned.model, Path(folder))
+        _Entry.log(
+            None, what.flavour, run_id=run_id, model_id=entry.model_id, name=entry.name,
+            input_example=frame,
+            signature=infer_signature(frame, learned.model.predict(examples)),
+            metadata=metadata, **what.arguments,
+        )  # fmt: skip
+    client.finalize_logged_model(entry.model_id, LoggedModelStatus.READY)
+    return str(entry.model_id)
+
+
+def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
+    """A registered model of this name, there or new."""
+    try:
+        client.create_registered_model(name, tags=tags, description=text)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+            raise
+
+
+def _digest(model_id: str) -> str:
+    """Of a model as it was logged."""
+    with tempfile.TemporaryDirectory() as folder:
+        uri = f"models:/{model_id}"
+        local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
+        return digest_of(*champion_file(Path(local)))
+
+
+def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
+    """Put a logged model into the registry, as the champion."""
+    source, tags = f"models:/{model_id}", {DIGEST: digest}
+    made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
+    client.set_registered_model_alias(name, ALIAS, made.version)
+    return str(made.version)
+
+
+def _about(plan: ComparisonPlan, job: ComparisonJob, workload: Workload) -> dict[str, Json]:
+    """What a model is for."""
+    target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
+    return {
+        "tuner": tuner_config.tuner,
+        "options": tuner_config.explorer.options.model_dump(mode="json"),
+        "workload": str(workload),
+        "target": target.name,
+        "target_fingerprint": target.fingerprint,
+        "features": features_of(target, problem_of(target, workload, 0)),
+    }
+
+
+def _kind(model: CostModel) -> dict[str, Json]:
+    """What a model is built from, before its file is read."""
+    return {
+        "kind": model.kind,
+        "classify": bool(getattr(model, "classify", False)),
+        "columns": list(model.columns),
+    }

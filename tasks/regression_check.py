@@ -1,0 +1,146 @@
+"""The regression watch: a run that has ended is held against the last one that answered the same
+question, and what comes out is told where machines and people look.
+
+It goes by MLflow, where the results of every run stay as they were: an output folder holds those of
+its last run only. Of the runs with the same network, target, space, epilogue and layers that ended
+well, the last with the same settings is taken, else the last of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment, flow_run
+
+from tilewright.evaluation.diff.load_runs import DiffError, read_side
+from tilewright.evaluation.diff.summary import NO_WORSE, WORSE, DiffVerdict, diff_runs
+from tilewright.reports.diff import diff_page, headline
+from tilewright.reports.markdown import plain
+from tilewright.reports.run_description import listed, network_title, paragraphs
+from tilewright.services.urls import flow_run_url
+from tilewright.tasks import tracking
+from tilewright.tasks.cached_task import step
+from tilewright.tasks.comparison_tags import QUESTION_TAG, SETTINGS_TAG
+from tilewright.tasks.load_past_run import side_of_run
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.regression_options import WatchOptions
+
+FIRST, NO_COMPARISON = "first", "cannot compare"
+WATCH_TAG, AGAINST_TAG = "tilewright.watch", "tilewright.compared_with"
+MORE = "change_since_last_run"
+"""The metric: by which share latency is more than that of the run before."""
+REGRESSION = "tilewright.regression"
+EVENTS = {
+    WORSE: REGRESSION,
+    NO_WORSE: "tilewright.no-regression",
+    FIRST: "tilewright.first-run",
+    NO_COMPARISON: "tilewright.no-comparison",
+}
+"""What Prefect's automations hear, by the verdict."""
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """What the watch says of a run: one of `EVENTS`, in a sentence, and why."""
+
+    word: str
+    sentence: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> bool:
+        """Whether this is a regression."""
+        return self.word == WORSE
+
+
+@step("regression watch")
+def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedRun:
+    """Hold the run in a folder, which has ended, against the last one like it, and tell Prefect and
+    MLflow."""
+    run_id = summary["mlflow_run_id"]
+    title = network_title(summary["network"], summary["target"], summary["tuner"])
+    found = tracking.tags_of(run_id)
+    baseline = tracking.last_like(
+        run_id, {QUESTION_TAG: found[QUESTION_TAG]}, {SETTINGS_TAG: found[SETTINGS_TAG]}
+    )
+    links = {"this run in MLflow (B)": tracking.run_url(run_id)}
+    if baseline is None:
+        text = "There is no earlier run of this network on this target to compare with."
+        return _told(summary, WatchedRun(FIRST, text), _short_page(title, FIRST, text, links))
+    links["the run before in MLflow (A)"] = tracking.run_url(baseline)
+    try:
+        before, now = side_of_run(baseline), read_side(folder)
+        verdict = diff_runs(before, now, options.tolerance_percent)
+    except DiffError as error:
+        text = str(error)
+        page = _short_page(title, NO_COMPARISON, plain(text), links)
+        return _told(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
+    watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
+    return _told(summary, watched, diff_page(title, verdict, links), baseline, verdict)
+
+
+def _short_page(title: str, word: str, text: str, links: Mapping[str, str]) -> str:
+    return paragraphs(f"# {plain(title)}: {word}", text, listed(links))
+
+
+def _told(
+    summary: Summary,
+    watched: WatchedRun,
+    page: str,
+    baseline: str | None = None,
+    verdict: DiffVerdict | None = None,
+) -> WatchedRun:
+    """The verdict as an artifact, a tag, lines of the log, and an event; in MLflow as tags and a
+    metric."""
+    create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
+    logger = get_run_logger()
+    (logger.warning if watched.worse else logger.info)(f"regression watch: {watched.sentence}")
+    for reason in watched.reasons:
+        logger.warning(f"worse: {reason}")
+    _tag_flow_run(f"watch: {watched.word}")
+    tags = {WATCH_TAG: watched.word} | ({} if baseline is None else {AGAINST_TAG: baseline})
+    tracking.tag_run(summary["mlflow_run_id"], tags)
+    if verdict is not None and verdict.total.more is not None:
+        tracking.log_results(summary["mlflow_run_id"], {MORE: verdict.total.more})
+    _emit(summary, watched, verdict)
+    return watched
+
+
+def _tag_flow_run(tag: str) -> None:
+    run_id = UUID(str(flow_run.id))
+    with get_client(sync_client=True) as client:
+        tags = {*client.read_flow_run(run_id).tags, tag}
+        client.update_flow_run(run_id, tags=sorted(tags))
+
+
+def _emit(summary: Summary, watched: WatchedRun, verdict: DiffVerdict | None) -> None:
+    """The event is about the network on the target; its flow run is related to it."""
+    flow_run_id = str(flow_run.id)
+    about = {name: str(summary[name]) for name in ("network", "target", "tuner")}
+    emit_event(
+        event=EVENTS[watched.word],
+        resource={
+            "prefect.resource.id": f"tilewright.tuning.{about['network']}.{about['target']}",
+            "prefect.resource.name": network_title(*about.values()),
+        } | about,
+        related=[
+            {"prefect.resource.id": f"prefect.{kind}.{id}", "prefect.resource.role": kind}
+            for kind, id in (("flow-run", flow_run_id), ("deployment", deployment.id))
+            if id
+        ],
+        payload={
+            "verdict": watched.word,
+            "sentence": watched.sentence,
+            "reasons": list(watched.reasons),
+            "changed": [each.what for each in verdict.changed] if verdict else [],
+            "flow_run": flow_run_url(flow_run_id),
+            "mlflow_run": tracking.run_url(summary["mlflow_run_id"]),
+        },
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""The stages of a tuning round as Prefect tasks, one to one those of `search.round_steps`.
+
+Tasks take and give manifests; what these point to lies in the store. Each may run in another
+process than the one before: its arguments are all it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import version
+
+from tilewright.core.files import Json, digest
+from tilewright.search import Batch, Candidates, ExplorerState, History, Known, round_steps
+from tilewright.targets.base import Configs, Measurements
+from tilewright.tasks import codecs
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage
+from tilewright.tuning.tuning_task import TuningTask
+
+LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
+
+
+@stage("round {round_index}: candidates")
+def generate_candidates(
+    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest, n: int
+) -> Result:
+    """What the explorer would try next, best first."""
+
+    def work() -> Made:
+        named = round_steps.generate_candidates(
+            study.explorer,
+            study.problem,
+            read_state(cache, state),
+            _history(cache, study, history),
+            n,
+        )
+        return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
+
+    inputs: dict[str, Json] = {
+        "study": study.describe(),
+        "state": state.key,
+        "history": history.key,
+        "n": n,
+    }
+    key = Key("generate_candidates", 2, study.target.fingerprint, inputs)
+    return reuse_or_do(cache, key, work)
+
+
+@stage("round {round_index}: filter")
+def filter_candidates(
+    cache: CacheUse,
+    study: TuningTask,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
+    named: Manifest,
+    n: int,
+) -> Result:
+    """Model V's veto."""
+
+    def work() -> Made:
+        kept = round_steps.filter_candidates(
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
+            read_candidates(cache, study, named), n,
+        )  # fmt: skip
+        return (
+            {"kept": len(kept), "vetoed": kept.vetoed},
+            {"candidates": _put_candidates(cache, kept)},
+        )
+
+    inputs: dict[str, Json] = {"study": study.describe(), "named": named.key, "n": n}
+    return reuse_or_do(cache, Key("filter_candidates", 2, study.target.fingerprint, inputs), work)
+
+
+@stage("round {round_index}: lower")
+def lower_candidates(
+    cache: CacheUse,
+    study: TuningTask,
+    round_index: int,
+    state: Manifest,
+    history: Manifest,
+    kept: Manifest,
+    n: int,
+) -> Result:
+    """Compile what is left and let Model A choose the batch."""
+
+    def work() -> Made:
+        lowered = round_steps.lower_candidates(
+            study.target, study.problem, read_candidates(cache, study, kept)
+        )
+        batch = round_steps.choose_candidates(
+            study.explorer, study.problem, read_state(cache, state),
+            _history(cache, study, history),
+            lowered, n,
+        )  # fmt: skip
+        return (
+            {
+                "lowered": batch.lowered,
+                "failed_compiles": len(batch.failed),
+                "configs": digest(batch.rows.configs.tobytes()),
+            },
+            {"batch": cache.store.put(batch, codecs.encode_batch, ".npz")},
+        )
+
+    inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
+    return reuse_or_do(cache, Key("lower_candidates", 2, study.target.fingerprint, inputs), work)
+
+
+@stage("round {round_index}: simulate")
+def simulate_batch(
+    cache: CacheUse, study: TuningTask, round_index: int, batch: Manifest, known: Known
+) -> Result:
+    """Measure the batch; `known` measurements are not repeated, and neither are those of a batch
+    of the same configs, unless its target gives other numbers each time."""
+
+    def work() -> Made:
+        rows = read_batch(cache, study, batch).rows
+        measured = round_steps.measure_batch(study.target, study.problem, rows, known)
+        return (
+            {"trials": len(measured), "valid": int(measured.valid.sum())},
+            {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
+        )
+
+    inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.values["configs"]}
+    key = Key("simulate_batch", 2, study.target.fingerprint, inputs)
+    refresh = cache.refresh or not study.target.deterministic
+    return reuse_or_do(replace(cache, refresh=refresh), key, work)
+
+
+@stage("round {round_index}: retrain")
+def retrain_models(
+    cache: CacheUse, study: TuningTask, round_index: int, state: Manifest, history: Manifest
+) -> Result:
+    """P, V and A after this round."""
+
+    def work() -> Made:
+        learned = round_steps.retrain(
+            study.explorer, study.problem, read_state(cache, state), _history(cache, study, history)
+        )
+        return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
+
+    return reuse_or_do(cache, retrained(study, state, history), work)
+
+
+def retrained(study: TuningTask, state: Manifest, history: Manifest) -> Key:
+    """What learned models depend on."""
+    inputs: dict[str, Json] = {
+        "study": study.describe(),
+        "state": state.key,
+        "history": history.key,
+        "learners": {name: version(name) for name in LEARNER_PACKAGES},
+    }
+    return Key("retrain_models", 2, study.target.fingerprint, inputs)
+
+
+# -- manifests that need no task ---------------------------------------------------------------
+
+
+def keep_state(cache: CacheUse, state: ExplorerState) -> Manifest:
+    """A state as a manifest; its key is the digest of its content."""
+    return _of_content("state", _put_state(cache, state))
+
+
+def keep_history(cache: CacheUse, history: History) -> Manifest:
+    """The same of a history."""
+    return _of_content("history", cache.store.put(history, codecs.encode_history, ".npz"))
+
+
+def read_candidates(cache: CacheUse, study: TuningTask, manifest: Manifest) -> Candidates:
+    """What `generate_candidates` and `filter_candidates` left. Raises `DamagedFile`."""
+
+    def decode(data: bytes) -> Candidates:
+        found = codecs.decode_candidates(data)
+        _check_configs(study, found.configs)
+        return found
+
+    return cache.store.get(manifest.files["candidates"], decode)
+
+
+def read_batch(cache: CacheUse, study: TuningTask, manifest: Manifest) -> Batch:
+    """What `lower_candidates` left. Raises `DamagedFile`."""
+
+    def decode(data: bytes) -> Batch:
+        found = codecs.decode_batch(data, study.workload)
+        _check_configs(study, found.rows.configs, found.failed)
+        return found
+
+    return cache.store.get(manifest.files["batch"], decode)
+
+
+def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
+    """What `simulate_batch` left. Raises `DamagedFile`."""
+    return cache.store.get(manifest.files["measurements"], codecs.decode_measurements)
+
+
+def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
+    """What `retrain_models` left. Raises `DamagedFile`."""
+    return cache.store.get(manifest.files["state"], codecs.decode_state)
+
+
+def _history(cache: CacheUse, study: TuningTask, manifest: Manifest) -> History:
+    def decode(data: bytes) -> History:
+        found = codecs.decode_history(data)
+        _check_configs(study, found.configs, found.failed)
+        return found
+
+    return cache.store.get(manifest.files["history"], decode)
+
+
+def _check_configs(study: TuningTask, *configs: Configs) -> None:
+    """Raises `ValueError` for configs that are not of the study's space."""
+    sizes = study.problem.space.cardinalities
+    if any(each.shape[1] != len(sizes) or (each >= sizes).any() for each in configs):
+        raise ValueError("configs of another space")
+
+
+def _put_candidates(cache: CacheUse, candidates: Candidates) -> str:
+    return cache.store.put(candidates, codecs.encode_candidates, ".npz")
+
+
+def _put_state(cache: CacheUse, state: ExplorerState) -> str:
+    return cache.store.put(state, codecs.encode_state, ".zip")
+
+
+def _of_content(role: str, name: str) -> Manifest:
+    return Manifest(role, name.partition(".")[0][:32], files={role: name})

@@ -1,0 +1,85 @@
+"""Runs whose process was killed or whose end was lost: the next run tells the server."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Crashed
+
+from tilewright.codesign.options import CodesignOptions
+from tilewright.core.errors import TilewrightError
+from tilewright.tuning.options import TuningOptions
+
+UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+Options = TuningOptions | CodesignOptions
+"""Of a run that has an output folder."""
+MESSAGE = "its process was killed; a later run on the same folder goes on from there"
+
+
+def retire_dead_runs(options: Options, current: str) -> int:
+    """Mark every unfinished run on this output folder as crashed, but the `current` one, and every
+    unfinished task. Whoever calls this holds the folder's ledger, so none of them can be alive.
+    Returns how many runs."""
+    unfinished = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))
+    )
+    with get_client(sync_client=True) as client:
+        dead = [
+            run.id
+            for run in client.read_flow_runs(flow_run_filter=unfinished)
+            if _on_folder(run, options, current) and not _about_to_start(run)
+        ]
+        for run_id in dead:
+            client.set_flow_run_state(run_id, _crashed(), force=True)
+        for task_id in _unfinished_tasks(client, options, current):
+            client.set_task_run_state(task_id, _crashed(), force=True)
+    return len(dead)
+
+
+def _unfinished_tasks(client: SyncPrefectClient, options: Options, current: str) -> list[UUID]:
+    """Of whichever run: tasks report their end through a queue of the server, where a full disk or
+    a killed server loses it, and the run may have ended well."""
+    state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
+    tasks = client.read_task_runs(task_run_filter=TaskRunFilter(state=state))
+    owners = {task.flow_run_id for task in tasks if task.flow_run_id is not None}
+    if not owners:
+        return []
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners)))
+    )
+    over = {run.id for run in runs if _on_folder(run, options, current)}
+    return [task.id for task in tasks if task.flow_run_id in over]
+
+
+def _about_to_start(run: FlowRun) -> bool:
+    """A deployment's run is pending before it has a process; a subflow is not for long."""
+    pending = run.state_type == StateType.PENDING
+    return pending and run.parent_task_run_id is None
+
+
+def _on_folder(run: FlowRun, options: Options, current: str) -> bool:
+    return str(run.id) != current and _same_folder(run.parameters, options)
+
+
+def _crashed() -> State[Any]:
+    return Crashed(message=MESSAGE)
+
+
+def _same_folder(parameters: dict[str, Any], options: Options) -> bool:
+    try:
+        theirs = type(options).model_validate(parameters.get("options"))
+    except (ValueError, TilewrightError):
+        return False
+    return theirs.folder.absolute() == options.folder.absolute()

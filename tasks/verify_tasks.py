@@ -1,0 +1,83 @@
+"""The two stages around the rounds of a workload: the schedule a user has without tuning, and the
+proof of the chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.core.files import Json, as_object
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage, step
+from tilewright.tuning import final_validation, verification
+from tilewright.tuning.results import (
+    Schedule,
+    Untuned,
+    latency_from_json,
+    latency_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+from tilewright.tuning.tuning_task import TuningTask
+
+
+@stage("untuned schedule")
+def measure_default(cache: CacheUse, study: TuningTask) -> Result:
+    """The untuned schedule and what the stock compiler does without a log, lowered and measured
+    like every other."""
+
+    def work() -> Made:
+        found = verification.untuned(study)
+        default, fallback = found.default, found.fallback
+        return {
+            "schedule": None if default is None else schedule_to_json(default),
+            "fallback": None if fallback is None else latency_to_json(fallback),
+        }, {}
+
+    key = Key("measure_default", 4, study.target.fingerprint, {"workload": study.workload.id})
+    return reuse_or_do(_repeatable(cache, study), key, work)
+
+
+@step("leaders, block {block}")
+def measure_afresh(
+    study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[ValidationMeasurement]:
+    """A block of the final choice, or its report (`tuning.final_validation`). Kept in the ledger
+    alone."""
+    return final_validation.measure_in_turns(study, block, contenders, turns)
+
+
+@stage("verify")
+def verify_schedule(cache: CacheUse, study: TuningTask, chosen: Schedule) -> Result:
+    """Run the schedule's program on random tensors. Raises `WrongSchedule` if a bit differs from
+    the integer reference."""
+
+    def work() -> Made:
+        return {"mismatches": verification.verify(study, chosen)}, {}
+
+    inputs: dict[str, Json] = {
+        "workload": study.workload.id,
+        "space": chosen.space,
+        "config": list(chosen.config),
+    }
+    key = Key("verify_schedule", 1, study.target.fingerprint, inputs)
+    return reuse_or_do(_repeatable(cache, study), key, work)
+
+
+def read_default(manifest: Manifest) -> Untuned:
+    """What `measure_default` found. Raises `DamagedFile`."""
+
+    def decode(found: dict[str, Json]) -> Untuned:
+        default, fallback = found["schedule"], found["fallback"]
+        return Untuned(
+            None if default is None else schedule_from_json(as_object(default)),
+            None if fallback is None else latency_from_json(as_object(fallback)),
+        )
+
+    return manifest.read(decode)
+
+
+def _repeatable(cache: CacheUse, study: TuningTask) -> CacheUse:
+    """What a target does that does otherwise each time is not taken from an earlier run."""
+    return replace(cache, refresh=cache.refresh or not study.target.deterministic)

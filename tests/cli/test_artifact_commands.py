@@ -1,0 +1,197 @@
+"""`tilewright build`, `run` and `verify` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Place
+from tests.sharing import made_once
+from tilewright.core.files import unpack_arrays
+from tilewright.networks.zoo.digits import held_out
+
+pytestmark = pytest.mark.slow(seconds=3)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The digits network in `art`, an image in `x.npz`, what the command said in `said`."""
+
+    def make(folder: Path) -> None:
+        place = Place(folder)
+        done = place.run("build", "digits_cnn", "--trials", "0", "--out", "art", "--bare")
+        assert done.returncode == 0, done.stderr
+        (folder / "said").write_text(done.stdout)
+        np.savez(folder / "x.npz", input=held_out()[0][:1])
+
+    return Place(made_once(tmp_path_factory, "artifact", make))
+
+
+@pytest.fixture
+def copy(built: Place, tmp_path: Path) -> Place:
+    """A folder of a test's own."""
+    shutil.copytree(built.folder / "art", tmp_path / "art")
+    shutil.copy(built.folder / "x.npz", tmp_path / "x.npz")
+    return Place(tmp_path)
+
+
+def test_build_says_what_it_made(built: Place) -> None:
+    said = (built.folder / "said").read_text()
+    manifest = built.json("art/manifest.json")
+    assert said.startswith("digits_cnn on vta-pynq → art\n")
+    assert f"{manifest['cycles']['stream']:,} cycles" in said
+    assert f"{manifest['cycles']['sum_of_layers']:,} cycles is the sum of the layers" in said
+    assert "100\N{NO-BREAK SPACE}% of" in said
+    for buffer in manifest["memory"]["buffers"]:
+        assert f"{buffer['bytes']:,} bytes" in said
+    assert "make -C art/runtime DRIVER=" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert manifest["macs"]["total"] == manifest["macs"]["accelerator"] > 0
+    assert manifest["quantisation"]["method"]
+
+
+def test_run_gives_outputs_and_json(copy: Place) -> None:
+    done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert {"cycles", "milliseconds", "cpu_milliseconds", "layers"} <= said.keys()
+    manifest = copy.json("art/manifest.json")
+    assert said["cycles"] == manifest["cycles"]["stream"]
+    assert said["milliseconds"] == pytest.approx(said["cycles"] / 1e5)
+    assert sum(layer["cycles"] for layer in said["layers"]) == said["cycles"]
+    outputs = unpack_arrays((copy.folder / "y.npz").read_bytes())
+    (name,) = outputs
+    assert outputs[name].shape == (1, 10)
+    assert outputs[name].argmax() == held_out()[1][0]
+
+
+def test_a_profile_is_a_table_and_a_picture(copy: Place) -> None:
+    done = copy.run("run", "art", "--input", "x.npz", "--output", "y.npz", "--profile",
+                    "--timeline", "t.png")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (copy.folder / "t.png").read_bytes().startswith(b"\x89PNG")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["layer", "operator", "MMAC", "cycles", "ms", "share", "roofline"]
+    manifest = copy.json("art/manifest.json")
+    rows = lines[2 : 2 + len(manifest["layers"])]
+    for row, layer in zip(rows, manifest["layers"], strict=True):
+        assert row.startswith(layer["name"][:12])
+        assert f"{layer['stream_cycles']:,}" in row
+    assert f"{manifest['cycles']['stream']:,} cycles" in lines[-1]
+
+
+def test_verify_finds_every_layer_right(copy: Place) -> None:
+    done = copy.run("verify", "art", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["right"] is True
+    assert len(said["layers"]) == len(copy.json("art/manifest.json")["layers"])
+    assert not any(layer["wrong"] for layer in said["layers"])
+
+
+RUN = ("run", "art", "--input", "x.npz", "--output", "y.npz")
+MISTAKES = {
+    "no artifact": (("run", "none", *RUN[2:]), "no such folder"),
+    "another folder": (("run", ".", *RUN[2:]), "it has no manifest.json"),
+    "no input": (("run", "art", "--input", "none.npz", "--output", "y.npz"), "no file none.npz"),
+    "no NPZ": (("run", "art", "--input", "art/uops.bin", "--output", "y.npz"), "is no NPZ file"),
+    "other names": (("run", "art", "--input", "name.npz", "--output", "y.npz"), "no input 'x'"),
+    "shapes": (("run", "art", "--input", "shape.npz", "--output", "y.npz"), "instead of 1×1×8×8"),
+    "types": (("run", "art", "--input", "type.npz", "--output", "y.npz"), "is float64 instead of"),
+    "output": (("run", "art", "--input", "x.npz", "--output", "y.csv"), "written as .npz"),
+    "picture": ((*RUN, "--timeline", "t.gif"), ".png or .html"),
+    "verify": (("verify", "x.npz"), "no artifact"),
+    "out": (("build", "digits_cnn", "--out", "."), "is not written to: it holds other files"),
+    "model": (("build", "digits", "--out", "new"), "did you mean digits_cnn"),
+    "target": (("build", "digits_cnn", "--target", "vta-pink", "--out", "new"), "vta-pynq"),
+    "schedules": (("build", "digits_cnn", "--schedules", "none", "--out", "new"), "no folder none"),
+    "no schedules": (("build", "digits_cnn", "--schedules", "art", "--out", "new"), "art"),
+    "calibration": (("build", "digits_cnn", "--calibration", "c", "--out", "new"), "samples c"),
+    "both": (
+        ("build", "digits_cnn", "--schedules", "art", "--trials", "3", "--out", "new"), "either"
+    ),
+    "layer": (("build", "digits_cnn", "--keep-float", "conv9", "--out", "new"), "conv9"),
+    "bare": (
+        ("build", "digits_cnn", "--keep-float", "conv2", "--bare", "--trials", "0", "--out", "new"),
+        "the CPU would have to compute",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_message(name: str, copy: Place) -> None:
+    arguments, said = MISTAKES[name]
+    image = np.zeros((1, 1, 8, 8), np.float32)
+    np.savez(copy.folder / "name.npz", x=image)
+    np.savez(copy.folder / "shape.npz", input=image[:, :, 1:])
+    np.savez(copy.folder / "type.npz", input=image.astype(np.float64))
+    done = copy.run(*arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (copy.folder / "new").exists()
+    assert not (copy.folder / "y.npz").exists()
+
+
+def test_a_damaged_artifact_is_refused(copy: Place) -> None:
+    path = copy.folder / "art" / "constants.bin"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for command in (RUN, ("verify", "art")):
+        done = copy.run(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "constants.bin has other bytes than when it was built" in done.stderr
+
+
+def tuned_folder(place: Place, name: str, **changes: object) -> Path:
+    """A folder as `tilewright tune` leaves it, with the schedules the artifact was built of."""
+    manifest = place.json("art/manifest.json")
+    rows = [
+        {
+            "workload": layer["workload"], "epilogue": layer["epilogue"], "space": layer["space"],
+            "config": layer["config"], "names": layer["names"],
+        }
+        for layer in manifest["layers"]
+    ]  # fmt: skip
+    spec = manifest["specification"]["keys"]
+    target = {"name": "vta-pynq", "kind": "vta", "fingerprint": "", "spec": spec}
+    whole = {"version": 1, "network": "digits_cnn", "target": target, "schedules": rows} | changes
+    folder = place.folder / name
+    folder.mkdir()
+    (folder / "schedules.json").write_text(json.dumps(whole))
+    return folder
+
+
+def test_tuned_schedules_are_taken(copy: Place) -> None:
+    tuned_folder(copy, "tuned")
+    before = copy.json("art/manifest.json")
+    done = copy.run("build", "digits_cnn", "--schedules", "tuned", "--out", "art")
+    assert done.returncode == 0, done.stderr
+    after = copy.json("art/manifest.json")
+    assert after["layers"] == before["layers"]
+    assert after["files"] == before["files"]
+
+
+def test_schedules_of_another_network_or_machine_are_refused(copy: Place) -> None:
+    manifest = copy.json("art/manifest.json")
+    keys = manifest["specification"]["keys"] | {"LOG_INP_BUFF_SIZE": 14}
+    tuned_folder(copy, "small", target={"name": "my-vta", "spec": keys})
+    tuned_folder(copy, "some", network="resnet18", schedules=[])
+    tuned_folder(copy, "old", version=0)
+    for name, said in (
+        ("small", "schedules for my-vta, which is another machine than vta-pynq"),
+        ("some", "is of resnet18 and lacks 5 of the 5 workloads"),
+        ("old", "is of version 0; tune again"),
+    ):
+        done = copy.run("build", "digits_cnn", "--schedules", name, "--out", "new")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert not (copy.folder / "new").exists()

@@ -1,0 +1,1 @@
+"""Finds the fastest tile schedules of a neural network with few measurements."""

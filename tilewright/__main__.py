@@ -1,0 +1,6 @@
+"""`python -m tilewright`."""
+
+from tilewright.cli import command
+
+if __name__ == "__main__":
+    command()

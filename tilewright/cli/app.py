@@ -1,0 +1,144 @@
+"""Puts the commands together and turns typed errors into one message and exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+
+from tilewright.cli.commands import (
+    artifact,
+    board,
+    codesign,
+    compare,
+    dataset,
+    diff,
+    enumerate,
+    explain,
+    export,
+    model,
+    networks,
+    servers,
+    set_up,
+    targets,
+    trials,
+    tune,
+    vta,
+)
+from tilewright.cli.signals import INTERRUPTED, sentence, was_stopped
+from tilewright.cli.stdio import check_words, prepare_streams
+from tilewright.core.errors import TilewrightError
+from tilewright.core.gc_tuning import collect_seldom
+from tilewright.core.sanitize import printable
+
+USAGE_ERROR = 2
+LINE_END = "\n"
+NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
+LEAST_MEMORY = 1 << 30
+"""Bytes of address space. Below, libraries cannot be loaded, and say so in words of their own."""
+
+app = typer.Typer(
+    name="tilewright",
+    help="Find the fastest tile schedules of a neural network on a tensor accelerator.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {version('tilewright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+for _group in (
+    tune, artifact, codesign, compare, diff, explain, trials, export, networks, targets, servers,
+    set_up, vta, enumerate, dataset, model, board,
+):  # fmt: skip
+    _group.register(app)
+
+
+def run() -> NoReturn:
+    """`main`, and the end of the process. All there is to keep is on disk then, and taking an
+    interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
+    collect_seldom()
+    code: int | str | None = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def main() -> None:
+    """Run a command. Exit code 2 for a mistake in the input and for whatever kept the command from
+    going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
+    logging.raiseExceptions = False  # a log that cannot be written is no news of its own
+    prepare_streams()
+    try:
+        check_words(sys.argv[1:])
+        _call()
+    except KeyboardInterrupt:
+        _fail(sentence(), INTERRUPTED)
+    except Exception as error:
+        if was_stopped():
+            _fail(sentence(), INTERRUPTED)
+        _explain(error)
+
+
+def _explain(error: Exception) -> NoReturn:
+    """End with a message; raises what is a defect of this code."""
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()
+        sys.exit(1)
+    known = isinstance(error, TilewrightError)
+    if isinstance(error, MemoryError) or (_starved() and not known):
+        _fail(NO_MEMORY, USAGE_ERROR)
+    from tilewright.cli.error_messages import explained
+
+    message = explained(error)
+    if message is None and not known:
+        raise error
+    _fail(message or str(error), USAGE_ERROR)
+
+
+def _starved() -> bool:
+    """Whether the shell has set a limit on memory that the libraries do not fit into."""
+    return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
+
+
+def _call() -> None:
+    """Run a command. Raises `KeyboardInterrupt` also where Typer makes an exit status of it."""
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED or (was_stopped() and end.code):
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"error: {printable(message, keep=LINE_END)}", err=True)
+    sys.exit(code)

@@ -1,0 +1,68 @@
+"""Options that more than one command takes; `tuning.options.DEFAULTS` has their defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.core.errors import TilewrightError
+
+Model = Annotated[
+    str,
+    typer.Argument(help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'."),
+]
+Target = Annotated[
+    str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
+]
+Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
+Trials = Annotated[int, typer.Option(help="Measurements a workload.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same schedules.")]
+Space = Annotated[
+    str, typer.Option(help="A schedule space of the target.  [default: its usual one]")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: tuned/<model>]")]
+Batch = Annotated[int, typer.Option(help="Measurements a round.")]
+InputShape = Annotated[
+    list[str] | None,
+    typer.Option("--input-shape", help="Fix an input's shape, NAME=1x3x224x224."),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="Samples for a float model: an NPZ file, or a folder of them."),
+]
+
+MaxWaste = Annotated[
+    float,
+    typer.Option(help="Offload a layer if at most this share of its multiplications is by zeros."),
+]
+
+
+def say_remarks(target: str) -> None:
+    """What a person should know of a target, on standard error. Raises as
+    `targets.registry.check_target`."""
+    from tilewright.targets.registry import target_remarks
+
+    for remark in target_remarks(target):
+        typer.echo(f"note: {remark}", err=True)
+
+
+def read_input_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Values of `--input-shape`. Raises `TilewrightError`."""
+    shapes = {}
+    for text in texts or []:
+        name, sizes = read_pair(text, "--input-shape")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x"))
+        except ValueError:
+            raise TilewrightError(f"--input-shape {text}: write NAME=1x3x224x224") from None
+    return shapes
+
+
+def read_pair(text: str, flag: str) -> tuple[str, str]:
+    """NAME and VALUE of what was given to an option. Raises `TilewrightError`."""
+    name, _, value = text.rpartition("=")
+    if not (name and value):
+        raise TilewrightError(f"{flag} {text}: write NAME=VALUE")
+    return name, value

@@ -1,0 +1,238 @@
+"""`tilewright build`, `run` and `verify`: a tuned network as one folder, and what it computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import Calibration, InputShape, Model, Target, read_input_shapes
+from tilewright.core.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.networks.artifact import Artifact, CompiledArtifact
+    from tilewright.networks.artifact.run import Array
+
+Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TRIALS = 16
+MOST_INPUT_BYTES = 1 << 30
+
+
+def register(app: typer.Typer) -> None:
+    app.command("build", short_help="Make one folder of a network that a target can run.")(build)
+    app.command("run", short_help="Run an artifact: on the simulated accelerator, or here.")(run)
+    app.command("verify", short_help="Hold an artifact against plain arithmetic.")(verify)
+
+
+def build(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder for the artifact.")],
+    target: Target = "vta-pynq",
+    schedules: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder that 'tilewright tune' wrote."),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="Tune here and now, with so many measurements a workload; 0 takes what is "
+            "estimated best.  [default: 16, without --schedules]",
+            min=0, max=100_000,
+        ),
+    ] = None,
+    calibration: Calibration = None,
+    keep_float: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Operators to leave to the CPU, in float."),
+    ] = None,
+    per_channel: Annotated[
+        bool,
+        typer.Option(
+            "--per-channel", help="Give a float model's weights scales by output channel where it "
+            "pays; more accurate, and a cycle more for every 16 values.",
+        ),
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest relative error of the outputs against onnxruntime on the source model.  "
+            "[default: 0.1 for a quantised model, 0.5 for a float one]",
+            min=0,
+        ),
+    ] = None,
+    one_pass: Annotated[
+        bool,
+        typer.Option(
+            "--one-pass", help="Round the weights of a quantised model anew instead of computing "
+            "its scales exactly in two passes a layer: faster, less accurate.",
+        ),
+    ] = False,
+    shape: InputShape = None,
+    bare: Annotated[
+        bool,
+        typer.Option("--bare", help="Refuse what ART/runtime cannot run by itself."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Make one folder of a network and its schedules: programs, weights and sources for a board;
+    or, for the target cpu, a library of the float network."""
+    from tilewright.cli.views.artifact import show_built
+    from tilewright.cli.views.building import Building
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.tuning.build_options import BuildOptions
+
+    if schedules is not None and trials is not None:
+        raise TilewrightError("give either --schedules or --trials: both say what is built")
+    names = tuple(name.strip() for name in (keep_float or "").split(",") if name.strip())
+    options = BuildOptions(
+        model=model, out=out, target=target, schedules=schedules,
+        trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
+        per_channel=per_channel, input_shapes=read_input_shapes(shape), bare=bare,
+        exact=not one_pass, tolerance=tolerance,
+    )  # fmt: skip
+    console = Terminal()
+    with Building(Terminal(stderr=True)) as shown:
+        made = build_artifact(options, shown.stage, shown.progress)
+    for warning in made.warnings:
+        typer.echo(f"note: {warning}", err=True)
+    if as_json:
+        typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
+    else:
+        show_built(made.manifest, out, console)
+
+
+def run(
+    folder: Folder,
+    inputs: Annotated[
+        Path, typer.Option("--input", metavar="FILE.npz", help="An array by input's name.")
+    ],
+    output: Annotated[
+        Path, typer.Option(metavar="FILE.npz", help="Where the outputs go, by name.")
+    ],
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time goes, layer by layer.")
+    ] = False,
+    as_json: AsJson = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Picture of the units' work: .png or .html."),
+    ] = None,
+) -> None:
+    """One inference: on the simulated accelerator, bit by bit and cycle by cycle as in hardware; or
+    of a library, on this machine. That runs code of the folder: run none of strangers."""
+    from tilewright.cli.signals import interruptible
+    from tilewright.cli.views.artifact import profile_json, show_profile, show_run
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.core.files import pack_arrays, write_atomically
+    from tilewright.networks.artifact import CompiledArtifact, load
+
+    if timeline is not None and timeline.suffix not in (".png", ".html"):
+        raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
+    if output.suffix != ".npz":
+        raise TilewrightError(f"--output {output}: outputs are written as .npz")
+    artifact = load(folder)
+    arrays = _arrays(inputs, artifact)
+    if isinstance(artifact, CompiledArtifact):
+        if timeline is not None:
+            raise TilewrightError("--timeline draws an accelerator's units; leave it out for a cpu")
+        _run_library(artifact, arrays, output, profile=profile, as_json=as_json)
+        return
+    outputs, spent = interruptible(lambda: artifact.run(arrays))
+    write_atomically(output, pack_arrays(outputs))
+    if timeline is not None:
+        from tilewright.reports.timeline.concat_timeline import write_joined
+
+        reports = [each.report for each in artifact.times]
+        write_joined(timeline, reports, f"{artifact.name} on {artifact.target}",
+                     artifact.clock_hz / 1e6)  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(profile_json(spent), indent=2, ensure_ascii=False))
+    elif profile:
+        show_profile(artifact, spent, Terminal())
+    else:
+        show_run(artifact, spent, output, Terminal())
+
+
+def _run_library(
+    artifact: CompiledArtifact, arrays: dict[str, Array], output: Path, *, profile: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """One inference on this machine, and its figures."""
+    from tilewright.cli.views.library import (
+        library_profile_json,
+        show_library_profile,
+        show_library_run,
+    )
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.core.files import pack_arrays, write_atomically
+
+    outputs, spent = artifact.run(arrays, layers=profile or as_json)
+    write_atomically(output, pack_arrays(outputs))
+    if as_json:
+        typer.echo(json.dumps(library_profile_json(spent), indent=2, ensure_ascii=False))
+    elif profile:
+        show_library_profile(artifact, spent, Terminal())
+    else:
+        show_library_run(artifact, spent, output, Terminal())
+
+
+def verify(folder: Folder, as_json: AsJson = False) -> None:
+    """Compare the whole network with its source model on stored samples, and every layer with plain
+    arithmetic on random data."""
+    from tilewright.cli.signals import interruptible
+    from tilewright.cli.views.artifact import checks_json, show_accuracy, show_checks
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.networks.artifact import CompiledArtifact, load
+
+    artifact = load(folder)
+    if isinstance(artifact, CompiledArtifact):
+        _verify_library(artifact, as_json=as_json)
+        return
+    checks, whole = interruptible(lambda: (list(artifact.verify()), artifact.accuracy()))
+    found = checks_json(artifact, checks, whole)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        show_checks(artifact, checks, Terminal())
+        show_accuracy(artifact, whole, Terminal())
+    if not found["right"]:
+        raise typer.Exit(1)
+
+
+def _verify_library(artifact: CompiledArtifact, *, as_json: bool) -> None:
+    from tilewright.cli.views.library import errors_json, show_errors
+    from tilewright.cli.views.terminal import Terminal
+
+    errors, whole = list(artifact.verify()), artifact.output_error()
+    found = errors_json(artifact, errors, whole)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        show_errors(artifact, errors, whole, Terminal())
+    if not found["right"]:
+        raise typer.Exit(1)
+
+
+def _arrays(path: Path, artifact: Artifact | CompiledArtifact) -> dict[str, Array]:
+    """The inputs of an NPZ file. Raises `TilewrightError`."""
+    from tilewright.core.files import unpack_arrays
+    from tilewright.core.safe_files import read_plain
+    from tilewright.networks.artifact.run import checked
+
+    try:
+        arrays = unpack_arrays(read_plain(path, limit=MOST_INPUT_BYTES))
+    except FileNotFoundError:
+        raise TilewrightError(
+            f"there is no file {path}; name an NPZ file with the inputs"
+        ) from None
+    except OSError as error:
+        raise TilewrightError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise TilewrightError(
+            f"{path} is no NPZ file ({error}); write one with numpy.savez"
+        ) from None
+    return checked(artifact.inputs, arrays)

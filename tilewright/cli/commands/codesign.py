@@ -1,0 +1,171 @@
+"""`tilewright codesign`: which accelerator, and which schedules on it, serve some networks best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import Seed, read_pair
+from tilewright.core.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.codesign.options import CodesignOptions
+    from tilewright.codesign.outputs import CodesignOutcome
+    from tilewright.codesign.progress import Listener
+
+
+def register(app: typer.Typer) -> None:
+    app.command("codesign")(codesign)
+
+
+def codesign(
+    networks: Annotated[
+        str,
+        typer.Option(
+            help="What one accelerator is to serve: names from 'tilewright zoo' or model files, "
+            "with commas between.",
+            metavar="NAME,…",
+        ),
+    ],
+    budget: Annotated[
+        float,
+        typer.Option(help="The largest area; the default machine takes 1.", metavar="AREA"),
+    ],
+    trials: Annotated[int, typer.Option(help="Measurements of all machines together.")] = 1000,
+    method: Annotated[
+        str,
+        typer.Option(help="Who searches: ours, dcoc, autotvm, chameleon, nsga2, tpe or random."),
+    ] = "ours",
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.  [default: codesigned/<networks>]")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="The machine whose knobs are turned: a preset or a file.")
+    ] = "vta-pynq",
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
+            help="Lowest and highest value of a hardware knob, may be given again: "
+            "log_block_in=4:5.",
+            metavar="KNOB=LOW:HIGH",
+        ),
+    ] = None,
+    clock: Annotated[
+        str,
+        typer.Option(
+            help="'fixed': all machines run at the base machine's clock; 'tree': slower, the more "
+            "levels their adder trees have.",
+            metavar="fixed|tree",
+        ),
+    ] = "fixed",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="An option of the method, NAME=VALUE.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Write the results only: no Prefect, no MLflow.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print summary and front as JSON.")
+    ] = False,
+) -> None:
+    """Search accelerators and their schedules together.
+
+    The result is a front of area against latency. Repeating the command resumes a run that was
+    stopped."""
+    from tilewright.codesign.options import parse_codesign
+
+    options = parse_codesign(
+        networks=tuple(each.strip() for each in networks.split(",")), budget=budget,
+        trials=trials, method=method, seed=seed, out="" if out is None else str(out),
+        target=target, bounds=_bounds(bound or []), clock=clock, fresh=fresh,
+        method_options=dict(read_pair(text, "--option") for text in option or []),
+    )  # fmt: skip
+    _run(options, bare, as_json)
+
+
+def _bounds(texts: list[str]) -> dict[str, tuple[int, int]]:
+    """Values of `--bound`. Raises `TilewrightError`."""
+    found: dict[str, tuple[int, int]] = {}
+    for text in texts:
+        knob, limits = read_pair(text, "--bound")
+        low, _, high = limits.partition(":")
+        try:
+            pair = int(low), int(high or low)
+        except ValueError:
+            raise TilewrightError(f"--bound {text}: write KNOB=LOW:HIGH, whole numbers") from None
+        if found.get(knob, pair) != pair:
+            raise TilewrightError(f"--bound {knob} is given twice, as {found[knob]} and {pair}")
+        found[knob] = pair
+    return found
+
+
+def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
+    """Progress while it runs, results after it."""
+    from tilewright.codesign.run import check
+
+    check(options)
+    from tilewright.cli.signals import keep_count
+    from tilewright.cli.views.codesign import searching, show_front
+    from tilewright.cli.views.terminal import Terminal
+
+    keep_count("trial", lambda: _kept(options))
+    with searching(Terminal(stderr=as_json)) as listen:
+        outcome = _bare(options, listen) if bare else _tracked(options, listen)
+    if as_json:
+        typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
+        return
+    show_front(options, outcome, {} if bare else _links(outcome), Terminal())
+
+
+def _kept(options: CodesignOptions) -> int:
+    """The trials in the ledger."""
+    from tilewright.codesign.folder import LEDGER
+    from tilewright.search import read
+
+    return len(read(options.folder / LEDGER).frame())
+
+
+def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+    from tilewright.codesign.run import run
+    from tilewright.reports.codesign.page import front_page
+
+    return run(options, listen, page=front_page)
+
+
+def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
+    from tilewright.codesign.run import problem_of
+    from tilewright.services.local_services import embedded
+    from tilewright.tuning.events import StageBegan
+
+    listen(StageBegan("read_networks"))
+    problem = problem_of(options)  # what nobody can offload starts no server
+    listen(StageBegan("start_servers"))
+    with embedded(_prepare):
+        from tilewright.flows.codesign import codesign_flow
+
+        return codesign_flow(listen, problem)(options)
+
+
+def _links(outcome: CodesignOutcome) -> dict[str, str]:
+    """The run's pages, by whose they are."""
+    from tilewright.services.urls import flow_run_url
+    from tilewright.tasks.tracking import run_url
+
+    return {
+        "MLflow": run_url(outcome.summary["mlflow_run_id"]),
+        "Prefect": flow_run_url(outcome.summary["prefect_flow_run_id"]),
+    }
+
+
+def _prepare() -> None:
+    """While the server starts."""
+    import tilewright.flows.codesign  # noqa: F401
+    from tilewright.tasks import tracking
+
+    tracking.connect()

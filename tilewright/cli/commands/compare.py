@@ -1,0 +1,163 @@
+"""`tilewright compare`: tuners against each other and against the enumerated optimum."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import MaxWaste, Space, Target, say_remarks
+from tilewright.core.errors import TilewrightError
+from tilewright.tuning.options import DEFAULTS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilewright.evaluation.compare.benchmark_suite import TestBed
+    from tilewright.evaluation.compare.comparison import Comparison
+
+BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
+ORACLES = "oracle"
+"""Folder of enumerated spaces, below the home."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare", short_help="Hold several tuners against the enumerated optimum.")(
+        compare
+    )
+
+
+def compare(
+    tuners: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
+        ),
+    ] = TUNERS,
+    network: Annotated[
+        str | None, typer.Option(help="A model file or a built-in network to take layers from.")
+    ] = None,
+    replay: Annotated[
+        list[str] | None,
+        typer.Option(help="Tables of a real stack instead; reference.json lies beside them."),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="More tables to replay.")
+    ] = None,
+    workloads: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which of them: places like 1,3-5, names like C4, or whole texts like "
+            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option)."
+        ),
+    ] = None,
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
+    trials: Annotated[int, typer.Option(help="Measurements a run.")] = TRIALS,
+    seeds: Annotated[str, typer.Option(help="0-19 or 0,3,7: a run for each.")] = SEEDS,
+    batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("compared"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time.  [default: all cores]", min=1)
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Tune on the target itself, so that seconds include it."),
+    ] = False,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow/--no-mlflow", help="Log runs and register the champion.")
+    ] = True,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
+    ] = False,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
+) -> None:
+    """Run several tuners with many seeds and hold them against the enumerated optimum."""
+    from tilewright.cli.signals import keep_count
+    from tilewright.cli.views.comparison import comparing, show
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.compare.comparison import run_comparison
+    from tilewright.evaluation.compare.plan import (
+        check_budget,
+        parse_seeds,
+        parse_tuner_configs,
+        plan,
+    )
+    from tilewright.evaluation.compare.process_pool import all_cores
+    from tilewright.evaluation.compare.workload_selection import recorded
+    from tilewright.reports.compare.report import write_report
+    from tilewright.tuning.output_dir import check_folder
+
+    check_budget(trials, batch)
+    numbers = parse_seeds(seeds)
+    check_folder(out)
+    tuner_configs = parse_tuner_configs(tuners)
+    files = [*(replay or []), *(more or [])]
+    if network is not None and files:
+        raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
+    console = Terminal()
+    if files:
+        test_bed: TestBed = recorded(files, workloads or [])
+    else:
+        test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
+    what = plan(test_bed, tuner_configs, numbers, trials, batch)
+    keep_count("run", lambda: _kept(out))
+    with comparing(console) as progress:
+        compared = run_comparison(
+            what, out, processes=jobs or all_cores(), fresh=fresh, progress=progress
+        )
+    write_report(compared, out)
+    show(compared, out, console)
+    if mlflow:
+        _record(compared, out, console)
+
+
+def _kept(folder: Path) -> int:
+    """The finished runs of a comparison."""
+    from tilewright.evaluation.compare.run_cache import RUNS
+
+    path = folder / RUNS
+    return len(path.read_bytes().splitlines()) if path.is_file() else 0
+
+
+def _enumerated(
+    network: str | None,
+    workloads: list[str],
+    target: str,
+    space: str,
+    live: bool,
+    max_waste: float,
+    console: Console,
+) -> TestBed:
+    """Says which workloads are left out. What was enumerated once is kept below the home."""
+    from tilewright.cli.views.comparison import show_left_out
+    from tilewright.evaluation.compare.workload_selection import enumerated
+    from tilewright.services.workspace import use_home
+
+    say_remarks(target)
+    oracles = use_home().root / ORACLES
+    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, oracles)
+    show_left_out(left_out, console)
+    return test_bed
+
+
+def _record(compared: Comparison, folder: Path, console: Console) -> None:
+    """Log a comparison to MLflow and register its champion. MLflow reads its home when imported."""
+    from tilewright.services.mlflow_server import mlflow_login
+    from tilewright.services.workspace import use_home
+
+    os.environ |= mlflow_login(use_home())
+    from tilewright.cli.views.comparison import recording, show_recorded
+    from tilewright.evaluation.compare.comparison import COMPARISON
+    from tilewright.reports.compare.report import REPORT
+    from tilewright.tasks.log_comparison import log_comparison
+    from tilewright.tasks.register_champion import register_champion
+
+    plan, results = compared.plan, compared.results
+    with recording(plan, console) as (logging, crowning):
+        files = [folder / REPORT, folder / COMPARISON]
+        logged = log_comparison(plan, results, compared.runs, files, logging)
+        crowned = register_champion(plan, results, compared.standings, logged, crowning)
+    show_recorded(logged.name, len(crowned), console)

@@ -1,0 +1,121 @@
+"""`tilewright zoo` and `inspect`: what there is to tune, before any tuning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import (
+    Calibration,
+    InputShape,
+    MaxWaste,
+    Model,
+    Target,
+    read_input_shapes,
+    say_remarks,
+)
+from tilewright.tuning.options import DEFAULTS, TuningOptions
+
+if TYPE_CHECKING:
+    from tilewright.targets.base import Target as Hardware
+    from tilewright.tuning.fusion_interface import FusionSummary
+
+
+def register(app: typer.Typer) -> None:
+    app.command("inspect", short_help="Show what becomes of every operator of a network.")(inspect)
+    app.command("zoo")(zoo)
+
+
+def inspect(
+    model: Model,
+    target: Target = DEFAULTS.target,
+    shape: InputShape = None,
+    calibration: Calibration = None,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
+    epilogue: Annotated[
+        str, typer.Option(help="'network', 'per-channel' or 'plain', as 'tilewright tune'.")
+    ] = DEFAULTS.epilogue,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="Leave out operators that only follow another.")
+    ] = False,
+    fusion: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw here, as a page, which operators would run together, with schedules "
+            "that are estimated best, and what each decision saves."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what becomes of every operator: offloaded, left to the CPU, or unsupported; and what it
+    takes at least on the accelerator, and on the CPU beside it by an estimate."""
+    from tilewright.networks import load
+    from tilewright.networks.accelerator import Accelerator
+    from tilewright.targets import make_target
+    from tilewright.tuning.options import parse_options
+    from tilewright.tuning.preflight import check_source
+
+    options = parse_options(
+        model=model, target=target, epilogue=epilogue, max_waste=max_waste,
+        input_shapes=read_input_shapes(shape),
+        calibration="" if calibration is None else str(calibration),
+    )  # fmt: skip
+    check_source(model)
+    hardware = make_target(target)
+    say_remarks(target)
+    network = load(model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration)
+    accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
+    report = network.report_on(accelerator)
+    drawn = None if fusion is None else _draw_fusion(fusion, hardware, network.name, options)
+    if as_json:
+        said = report.to_dict() | ({} if drawn is None else {"fusion": drawn})
+        typer.echo(json.dumps(said, indent=2))
+        return
+    from tilewright.cli.views.operators import show_report
+    from tilewright.cli.views.terminal import Terminal
+
+    host = not accelerator.computes_floats
+    show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)
+    if drawn is not None:
+        Terminal().print(_said(fusion, drawn))
+
+
+def _draw_fusion(
+    page: Path, hardware: Hardware, name: str, options: TuningOptions
+) -> FusionSummary:
+    """Write the page; what is drawn there."""
+    from tilewright.core.files import write_atomically
+    from tilewright.fusion.preview import preview
+    from tilewright.reports.fusion import with_page
+
+    drawn = with_page(preview(options, hardware, name), name, hardware.name)
+    write_atomically(page, drawn.page)
+    return drawn.summary
+
+
+def _said(page: Path | None, said: FusionSummary) -> str:
+    """What to say of the page."""
+    fused = sum(each["fused"] for each in said["decisions"])
+    return (
+        f"{page}: {fused} of {len(said['decisions'])} decisions fused by estimates, "
+        f"{said['cycles']['greedy']:,} cycles; {said['cycles']['none']:,} with nothing fused"
+    )
+
+
+def zoo(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
+) -> None:
+    """List the built-in networks."""
+    from tilewright.networks import zoo_names
+
+    if as_json:
+        typer.echo(json.dumps(list(zoo_names())))
+        return
+    from tilewright.cli.views.networks import show_zoo
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.networks.zoo.model_stats import facts
+
+    show_zoo([facts(name) for name in zoo_names()], Terminal())

@@ -1,0 +1,121 @@
+"""`tilewright ui` and `tilewright serve`: the pages of past runs, and runs on a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
+from tilewright.services.server_process import LOOPBACK
+from tilewright.tuning.options import DEFAULTS
+
+PrefectPort = Annotated[
+    int | None,
+    typer.Option(help="Port of Prefect's pages.  [default: as last time, at first 4200]"),
+]
+MlflowPort = Annotated[
+    int | None,
+    typer.Option(help="Port of MLflow's pages.  [default: as last time, at first 5000]"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ui")(ui)
+    app.command("serve", short_help="Run the tuning flow on a schedule.")(serve)
+
+
+def ui(
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
+    ] = LOOPBACK,
+) -> None:
+    """Show runs in Prefect's and MLflow's web pages until Ctrl-C."""
+    from tilewright.services.addresses import MLFLOW, PREFECT, port_or_last
+    from tilewright.services.ports import check_ports
+    from tilewright.services.web_ui import show_pages
+
+    prefect = port_or_last(prefect_port, PREFECT)
+    mlflow = port_or_last(mlflow_port, MLFLOW)
+    check_ports({"--prefect-port": prefect, "--mlflow-port": mlflow})
+    _warn_if_open(host)
+    with show_pages(host, prefect, mlflow) as addresses:
+        for name, address in addresses.items():
+            typer.echo(f"{name:8} {address}")
+        typer.echo("Ctrl-C stops both.")
+        addresses.wait()
+
+
+def serve(
+    model: Model = DEFAULTS.model,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
+    out: Out = None,
+    batch: Batch = DEFAULTS.batch,
+    cron: Annotated[
+        str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
+    ] = "0 2 * * *",
+    every: Annotated[
+        float | None, typer.Option(help="Run every so many seconds instead.", min=1)
+    ] = None,
+    root: Annotated[
+        Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
+    ] = Path(),
+    when_worse: Annotated[
+        str,
+        typer.Option(
+            help="A run that is worse than the last one like it: 'flag' it, 'fail' it, or do not "
+            "look ('off').",
+            metavar="flag|fail|off",
+        ),
+    ] = "flag",
+    tolerance: Annotated[
+        float,
+        typer.Option(metavar="PERCENT", help="By how much a run may be worse (tilewright diff)."),
+    ] = 0.0,
+    prefect_port: PrefectPort = None,
+) -> None:
+    """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
+    from tilewright.services.addresses import PREFECT, port_or_last
+    from tilewright.services.ports import check_ports
+    from tilewright.tuning.options import parse_options
+    from tilewright.tuning.output_dir import below_root
+    from tilewright.tuning.preflight import check
+    from tilewright.tuning.regression_options import parse_watch
+
+    prefect = port_or_last(prefect_port, PREFECT)
+    check_ports({"--prefect-port": prefect})
+    options = parse_options(
+        model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        out="" if out is None else str(out), batch=batch,
+    )  # fmt: skip
+    watch = parse_watch(when_worse, tolerance)
+    check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
+    from tilewright.flows.serve import check_cron, serve_tuning
+
+    if every is None:
+        check_cron(cron)
+    serve_tuning(
+        options,
+        watch,
+        root=root.resolve(),
+        cron=cron,
+        every_seconds=every,
+        port=prefect,
+        emit=typer.echo,
+    )
+
+
+def _warn_if_open(host: str) -> None:
+    if host not in (LOOPBACK, "localhost", "::1"):
+        typer.echo(
+            f"warning: everyone who has one of the links below, and reaches {host}, can read and "
+            "change these runs; nothing is encrypted on the way there",
+            err=True,
+        )

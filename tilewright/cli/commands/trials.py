@@ -1,0 +1,60 @@
+"""`tilewright trials`: what a ledger holds, of a run that is finished, still going, or dead."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.core.errors import TilewrightError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("trials", short_help="List the trials of a run, the best first.")(trials)
+
+
+def trials(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output folder of a run.")],
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv", help="Print CSV, with the columns of trials.parquet: configs as knob indices."
+        ),
+    ] = False,
+    best: Annotated[
+        int | None, typer.Option(help="Show the best so many of each layer only.", min=1)
+    ] = None,
+) -> None:
+    """List the trials a run has recorded, the best first, also while it goes or after it died."""
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.trials import show_trials
+    from tilewright.search import read
+    from tilewright.tuning.output_dir import LEDGER
+    from tilewright.tuning.output_dir import at_work as who_is_at_work
+    from tilewright.tuning.run_metadata import is_complete, read_run
+
+    path = folder / LEDGER
+    if not os.path.lexists(path):
+        raise TilewrightError(
+            f"there is no {LEDGER} in {folder}; give the folder named with --out, or tuned/<model>"
+        )
+    at_work = who_is_at_work(
+        folder
+    )  # asked before reading: what it adds meanwhile may be cut short
+    contents = read(path)
+    for problem in contents.problems:
+        if not (at_work and "torn" in problem):
+            typer.echo(f"note: {problem}", err=True)
+    frame = contents.frame()
+    if csv:
+        sys.stdout.write(frame.to_csv(index=False, lineterminator="\n"))
+        return
+    run = read_run(folder)
+    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+    show_trials(frame, names, best, Terminal())
+    ended = "the run is complete" if is_complete(folder) else "the run was stopped"
+    state = f"{at_work} is adding to it" if at_work else ended
+    typer.echo(f"{len(frame)} trials of {frame['workload'].nunique()} workloads; {state}")

@@ -1,0 +1,244 @@
+"""`tilewright tune`: the whole way from a network to tuned, verified schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.arguments import (
+    Batch,
+    Calibration,
+    InputShape,
+    MaxWaste,
+    Out,
+    Seed,
+    Space,
+    Target,
+    Trials,
+    Tuner,
+    read_input_shapes,
+    read_pair,
+)
+from tilewright.core.errors import TilewrightError
+from tilewright.tuning.options import DEFAULTS
+
+if TYPE_CHECKING:
+    from tilewright.cli.views.tuning_progress import Heard
+    from tilewright.tuning.options import TuningOptions
+    from tilewright.tuning.outputs import Summary
+
+
+def register(app: typer.Typer) -> None:
+    app.command("tune")(tune)
+    app.command("tuners")(tuners)
+
+
+def tune(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
+        ),
+    ] = None,
+    target: Target = DEFAULTS.target,
+    tuner: Tuner = DEFAULTS.tuner,
+    trials: Trials = DEFAULTS.trials,
+    stop_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Deal the trials of all workloads, --trials times their number at most, to those "
+            "whose next round is expected to save the most; stop where none is expected to save "
+            "more than this share of the network's latency: 0.001, say.",
+            metavar="SHARE",
+        ),
+    ] = DEFAULTS.stop_gain,
+    seed: Seed = DEFAULTS.seed,
+    space: Space = DEFAULTS.space,
+    out: Out = None,
+    batch: Batch = DEFAULTS.batch,
+    leaders: Annotated[
+        int,
+        typer.Option(
+            help="Trials that are measured afresh at the end, on targets that give other numbers "
+            "each time."
+        ),
+    ] = DEFAULTS.leaders,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="An option of the tuner, NAME=VALUE.")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Tune these layers only, NAME,NAME,…; 'tilewright inspect' names them.",
+            metavar="NAME,…",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Tune one workload instead of a MODEL: dense:n=1,c=512,o=1000"),
+    ] = None,
+    epilogue: Annotated[
+        str,
+        typer.Option(
+            help="'network': what the network needs; 'per-channel': the same for 'tilewright build "
+            "--per-channel'; 'plain': '>> 8, min 127, max 0', as published "
+            "tuners report and stock schedules were made for. Of a --workload its steps: '>> N', "
+            "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
+            metavar="network|per-channel|plain|STEPS",
+        ),
+    ] = DEFAULTS.epilogue,
+    shape: InputShape = None,
+    calibration: Calibration = None,
+    max_waste: MaxWaste = DEFAULTS.max_waste,
+    warm_start: Annotated[
+        str,
+        typer.Option(
+            help="Start from what a model learned on other hardware: its folder, from 'tilewright "
+            "model train'. 'champion': from the best models of 'tilewright compare'.",
+            metavar="MODEL|champion",
+        ),
+    ] = "",
+    fusion: Annotated[
+        str,
+        typer.Option(
+            help="Which operators run together on the accelerator, for 'tilewright build': 'none', "
+            "'all' that may, 'greedy', where estimates say so, or 'learned', searched for by what "
+            "whole networks take.",
+            metavar="none|all|greedy|learned",
+        ),
+    ] = DEFAULTS.fusion,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
+    isolate: Annotated[
+        float,
+        typer.Option(help="Compile and measure in a process of its own, SECONDS a batch.", min=0),
+    ] = DEFAULTS.isolate,
+    jobs: Annotated[int, typer.Option(help="Workloads at a time.")] = DEFAULTS.jobs,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that share every workload's trials, for targets that are slow to "
+            "measure. Which trials they make depends on who is faster: no run repeats another."
+        ),
+    ] = DEFAULTS.workers,
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="Who lowers and measures: this machine, or the workers of a Dask cluster, which "
+            "--cluster implies.",
+            metavar="local|dask",
+        ),
+    ] = DEFAULTS.runner,
+    cluster: Annotated[
+        str, typer.Option(help="The scheduler of a Dask cluster.", metavar="tcp://HOST:PORT")
+    ] = DEFAULTS.cluster,
+    bare: Annotated[
+        bool,
+        typer.Option("--bare", help="Write ledger and results only: no Prefect, no MLflow."),
+    ] = False,
+) -> None:
+    """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
+    from tilewright.tuning.options import parse_options
+
+    if model is None and workload is None:
+        raise TilewrightError(
+            "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
+        )
+    options = parse_options(
+        model=model or "", workload=workload or "", epilogue=epilogue,
+        layers=_names(layers), target=target, tuner=tuner, trials=trials, seed=seed, space=space,
+        leaders=leaders, stop_gain=stop_gain,
+        out="" if out is None else str(out), batch=batch, fresh=fresh,
+        tuner_options=dict(read_pair(text, "--option") for text in option or []),
+        input_shapes=read_input_shapes(shape), max_waste=max_waste,
+        calibration="" if calibration is None else str(calibration),
+        warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
+        runner="dask" if cluster else runner, cluster=cluster,
+    )  # fmt: skip
+    _run(options, bare)
+
+
+def tuners() -> None:
+    """List the search strategies and their options."""
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.tuners import show_tuners
+    from tilewright.search import tuners as registered
+
+    show_tuners(list(registered().values()), Terminal())
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _run(options: TuningOptions, bare: bool) -> None:
+    """Progress while it runs, results after it."""
+    from tilewright.tuning.preflight import check
+
+    check(options)
+    from tilewright.cli.signals import keep_count
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.tuning_progress import Heard, make_display
+    from tilewright.cli.views.tuning_results import show_results
+
+    keep_count("trial", lambda: _kept(options))
+    console = Terminal()
+    heard = Heard(make_display(console, options.trials))
+    summary = _bare(options, heard) if bare else _tracked(options, heard)
+    links = {} if bare else _links(summary)
+    show_results(summary, options.folder, heard.reused_stages, links, console)
+
+
+def _kept(options: TuningOptions) -> int:
+    """The trials in the ledger."""
+    from tilewright.search import read
+    from tilewright.tuning.output_dir import LEDGER
+
+    return len(read(options.folder / LEDGER).frame())
+
+
+def _tracked(options: TuningOptions, heard: Heard) -> Summary:
+    """With servers around the flow. Heavy imports wait until the server is on its way: both take
+    seconds."""
+    from tilewright.services.local_services import embedded
+
+    with heard.display, embedded(lambda: _prepare(options)):
+        from tilewright.flows.tuning import network_flow
+
+        return network_flow(heard)(options)
+
+
+def _links(summary: Summary) -> dict[str, str]:
+    """The run's pages, by whose they are."""
+    from tilewright.services.urls import flow_run_url
+    from tilewright.tasks.tracking import run_url
+
+    return {
+        "MLflow": run_url(summary["mlflow_run_id"]),
+        "Prefect": flow_run_url(summary["prefect_flow_run_id"]),
+    }
+
+
+def _bare(options: TuningOptions, heard: Heard) -> Summary:
+    with heard.display:
+        from tilewright.reports.convergence import network_convergence
+        from tilewright.tuning import tune_network
+
+        if not options.fusion:
+            return tune_network(options, heard, network_convergence)
+        from tilewright.fusion.run import decide
+        from tilewright.reports.fusion import with_page
+
+        return tune_network(
+            options, heard, network_convergence,
+            lambda asked: with_page(decide(asked), asked.network, asked.target.name),
+        )  # fmt: skip
+
+
+def _prepare(options: TuningOptions) -> None:
+    import tilewright.flows.tuning
+    import tilewright.networks.network  # noqa: F401
+    from tilewright.tasks import tracking
+
+    tracking.connect()

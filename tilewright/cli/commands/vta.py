@@ -1,0 +1,215 @@
+"""`tilewright vta`: time, run, check, read and write instruction streams, whoever made them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.core.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.targets.vta.spec import VtaSpec
+
+Insns = Annotated[
+    Path, typer.Option("--insns", help="Raw little-endian stream, 16 bytes an instruction.")
+]
+Spec = Annotated[str, typer.Option("--spec", help="A preset, or a JSON file (vta_config.json).")]
+Dram = Annotated[Path, typer.Option("--dram", help="Raw image of the memory before.")]
+DramBase = Annotated[str, typer.Option("--dram-base", help="Address of the image's first byte.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FIRST_ADDRESS = "0x1000"
+MOST_BYTES = 1 << 30
+"""Of a file that is read: no device that never ends."""
+
+commands = typer.Typer(help="Time, run and read VTA instruction streams.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="vta")
+
+
+@commands.command("cycles")
+def cycles(
+    insns: Insns,
+    spec: Spec,
+    as_json: AsJson = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Start and end of each instruction: .parquet or .json.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture of the overlap of the units: .png or .html.")
+    ] = None,
+    insn_base: Annotated[str, typer.Option(help="Address of the first instruction.")] = "0",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps a simulation may take: bursts read, rows written.  [default: 2^30]", min=1
+        ),
+    ] = None,
+) -> None:
+    """Cycles from launch to FINISH, and what each unit did in them."""
+    from tilewright.cli.signals import interruptible
+    from tilewright.cli.views.cycles import cycles_text
+    from tilewright.reports.timeline.activities import activities, write_timeline
+    from tilewright.reports.timeline.plot import write_plot
+    from tilewright.targets.vta.program import words_of
+    from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
+
+    hardware, words, base = _spec(spec), words_of(_read(insns)), _address(insn_base)
+    try:
+        report = interruptible(
+            lambda: simulate_program(words, hardware, base, work_limit=limit or WORK_LIMIT)
+        )
+    except CycleLimitExceeded as error:
+        raise TilewrightError(f"{error} (--limit)") from None
+    if timeline is not None:
+        write_timeline(timeline, report)
+    if plot is not None:
+        write_plot(plot, report, f"{insns.name} on {hardware.name}", hardware.clock_mhz)
+    typer.echo(
+        json.dumps(activities(report), indent=2)
+        if as_json
+        else cycles_text(report, hardware.clock_mhz)
+    )
+
+
+@commands.command("run")
+def run(
+    insns: Insns,
+    dram: Dram,
+    spec: Spec,
+    out: Annotated[Path, typer.Option(help="Where to write the memory after.")],
+    dram_base: DramBase = FIRST_ADDRESS,
+    semantics: Annotated[
+        str, typer.Option(help="Where implementations differ: 'functional' or 'chisel'.")
+    ] = "functional",
+    as_json: AsJson = False,
+) -> None:
+    """The memory after a program, bit for bit, and what it moved and computed."""
+    from tilewright.cli.signals import interruptible
+    from tilewright.core.errors import UnknownName
+    from tilewright.targets.vta.functional import SEMANTICS, simulate
+    from tilewright.targets.vta.program import Program
+
+    if semantics not in SEMANTICS:
+        raise UnknownName("semantics", semantics, list(SEMANTICS))
+    program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
+    hardware = _spec(spec)
+    done = interruptible(lambda: simulate(program, hardware, SEMANTICS[semantics]))
+    _write(out, done.dram.tobytes())
+    left = {name: count for name, count in done.tokens_left.items() if count}
+    if as_json:
+        document = {"out": str(out), "counters": done.counters, "tokens_left": left}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for name, value in done.counters.items():
+        typer.echo(f"{name:24}{value:>16,}")
+    if left:
+        typer.echo(f"tokens left: {', '.join(f'{k} {v}' for k, v in left.items())}")
+
+
+@commands.command("lint")
+def lint(
+    insns: Insns,
+    dram: Dram,
+    spec: Spec,
+    dram_base: DramBase = FIRST_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """What is invalid in a program, or not the same on every implementation. Exit code 1 if any."""
+    from dataclasses import asdict
+
+    from tilewright.cli.signals import interruptible
+    from tilewright.targets.vta.lint import lint as findings_of
+    from tilewright.targets.vta.program import Program
+
+    program = Program.from_bytes(_read(insns), _read(dram), _address(dram_base))
+    hardware = _spec(spec)
+    findings = interruptible(lambda: findings_of(program, hardware))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.severity:8} {finding.name}: {finding.text}")
+        if not findings:
+            typer.echo("clean: the same on every implementation")
+    raise typer.Exit(1 if findings else 0)
+
+
+@commands.command("disasm")
+def disasm(
+    insns: Insns,
+    spec: Spec,
+    out: Annotated[Path | None, typer.Option(help="Write the listing here.")] = None,
+) -> None:
+    """A readable listing that `asm` turns back into the same bytes."""
+    from tilewright.targets.vta.disassembler import disassemble
+    from tilewright.targets.vta.program import words_of
+
+    text = disassemble(words_of(_read(insns)), _spec(spec))
+    if out is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+    else:
+        _write(out, text.encode())
+
+
+@commands.command("asm")
+def asm(
+    listing: Annotated[Path, typer.Option(help="A listing as `disasm` writes it.")],
+    spec: Spec,
+    out: Annotated[Path, typer.Option(help="Where to write the stream.")],
+) -> None:
+    """A stream from a listing."""
+    from tilewright.targets.vta.disassembler import assemble
+
+    try:
+        text = _read(listing).decode()
+    except UnicodeDecodeError:
+        raise TilewrightError(f"{listing} is no text; give a listing that disasm wrote") from None
+    words = assemble(text, _spec(spec))
+    _write(out, words.astype("<u8").tobytes())
+
+
+def _spec(text: str) -> VtaSpec:
+    """The specification of that name; says on standard error what is assumed of it."""
+    from tilewright.cli.arguments import say_remarks
+    from tilewright.targets.vta.spec import VtaSpec
+
+    spec = VtaSpec.load(text)
+    say_remarks(text)
+    return spec
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as handle:
+            data = handle.read(MOST_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TilewrightError(f"cannot read {path}: {reason}") from None
+    if len(data) > MOST_BYTES:
+        raise TilewrightError(f"{path} has more than {MOST_BYTES:,} bytes; give a smaller file")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    from tilewright.core.files import write_atomically
+
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TilewrightError(f"cannot write {path}: {reason}; choose another place") from None
+
+
+def _address(text: str) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << 32:
+        raise TilewrightError(f"{text} is no address; write for example 4096 or 0x1000")
+    return value

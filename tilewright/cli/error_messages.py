@@ -1,0 +1,130 @@
+"""What stopped a command from outside, in one message: a disk, a locked database, a server gone.
+
+Libraries report these each in a way of its own, often as the error of a server that cannot write.
+So their error is only the occasion: what is wrong is found by looking at folders and databases.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.services.server_process import ServerError
+from tilewright.services.url_credentials import without_login
+from tilewright.services.workspace import current_home
+
+PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}
+FOREIGN = {
+    "httpcore", "httpx", "lightgbm", "mlflow", "prefect", "requests", "sqlalchemy", "sqlite3",
+    "urllib3", "xgboost",
+}  # fmt: skip
+LITTLE_SPACE = 8 << 20
+"""Bytes. A disk with less than this is taken for the cause of what a library could not do."""
+PATIENCE_SECONDS = 2.0
+_SHOWN = 120  # characters of a path
+
+
+def explained(error: BaseException) -> str | None:
+    """The cause and the next step, if `error` came from outside; None for a defect of this code,
+    and for errors that speak for themselves."""
+    if isinstance(error, TilewrightError) and not isinstance(error, ServerError):
+        return None
+    if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.strerror:
+        place = str(error.filename2 or error.filename or "a path")
+        return f"{error.strerror}: {_shortened(place)}; give another path"
+    chain = list(_chain(error))
+    found = _disk_error(chain)
+    if found is None and any(_foreign(one) for one in chain):
+        found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
+    if found is None:
+        return None
+    return f"{found}, then repeat the command: it goes on from here, nothing measured is lost"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _foreign(error: BaseException) -> bool:
+    return isinstance(error, ServerError) or _package(error) in FOREIGN
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def _disk_error(chain: Sequence[BaseException]) -> str | None:
+    for one in chain:
+        if isinstance(one, OSError) and one.errno in DISK_ERRORS and one.strerror:
+            return _disk_message(one, one.filename2 or one.filename or "a file of the run")
+    return None
+
+
+def _disk_message(problem: OSError, place: object) -> str:
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    step = "make room there" if full else "make it writable or choose another folder"
+    return f"{problem.strerror}: {place}; {step}"
+
+
+def _full_or_read_only() -> str | None:
+    for folder in (current_home().root, Path.cwd(), Path(tempfile.gettempdir())):
+        try:
+            there = next(each for each in (folder, *folder.parents) if each.exists())
+            state = os.statvfs(there)
+            if state.f_bavail * state.f_frsize < LITTLE_SPACE:
+                return _disk_message(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), folder)
+            with tempfile.TemporaryFile(dir=there) as probe:
+                probe.write(bytes(1 << 16))
+        except OSError as error:
+            return _disk_message(error, folder)
+    return None
+
+
+def _database_problem(chain: Sequence[BaseException]) -> str | None:
+    home = current_home()
+    kept = (home.prefect_database, home.mlflow_database)
+    for path in filter(Path.exists, kept):
+        try:
+            uri = f"{path.as_uri()}?mode=rw"
+            with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_SECONDS)) as database:
+                database.execute("begin immediate")
+                (verdict,) = database.execute("pragma quick_check(1)").fetchone()
+                if verdict != "ok":
+                    return _set_aside(path, verdict.strip().splitlines()[-1])
+        except sqlite3.DatabaseError as error:
+            if "locked" in str(error):
+                return f"another process keeps {path} locked; end it"
+            return _set_aside(path, str(error))
+    for one in chain:
+        if _package(one) == "sqlite3":
+            return f"the databases under {home.root} could not be used ({one}); look into that"
+    return None
+
+
+def _set_aside(path: Path, problem: str) -> str:
+    return f"{path} is damaged ({problem}); move it away, a new one is made"
+
+
+def _lost_server(chain: Sequence[BaseException]) -> str | None:
+    packages = {_package(one) for one in chain}
+    named = os.environ.get("PREFECT_API_URL")
+    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if packages & {"httpx", "httpcore"}:
+        where = f"at {without_login(named)}" if named else "of this command"
+        return f"the Prefect server {where} does not answer; see {current_home().server_log}"
+    if packages & {"requests", "urllib3"} and tracking.startswith("http"):
+        return f"the MLflow server at {without_login(tracking)} does not answer; start it again"
+    return None

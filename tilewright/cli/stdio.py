@@ -1,0 +1,61 @@
+"""The three standard streams, made fit for what a command prints, and the words it was called with.
+
+A descriptor that is closed would be given to the next file that is opened, which then gets what is
+printed; an encoding without a letter for `×` would end a command in the middle.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.sanitize import printable
+
+
+class ArgumentError(TilewrightError):
+    """Words or places that no command can work with."""
+
+
+def prepare_streams() -> None:
+    """Open what is closed on nothing; print what the encoding lacks as a code."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
+    sys.stdout = _fit(sys.stdout, 1)
+    sys.stderr = _fit(sys.stderr, 2)
+
+
+def _fit(stream: TextIO | None, descriptor: int) -> TextIO:
+    if stream is None:
+        stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if reconfigure := getattr(stream, "reconfigure", None):
+        reconfigure(errors="backslashreplace")
+    return stream
+
+
+def check_words(words: list[str]) -> None:
+    """Raises `ArgumentError` for words, a present folder or a home that are no UTF-8: records could
+    not name them."""
+    for what, text in (
+        *(("the argument", word) for word in words),
+        ("the present folder", _folder()),
+        ("TILEWRIGHT_HOME", os.environ.get("TILEWRIGHT_HOME", "")),
+    ):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(
+                f"{what} '{printable(text)}' holds bytes that are no UTF-8; rename it, or set "
+                "LC_ALL=C.UTF-8 if it is written in UTF-8"
+            ) from None
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ArgumentError("the present folder is gone; change to one that is there") from None

@@ -1,0 +1,32 @@
+"""What `tilewright enumerate` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tilewright.cli.views.latency import latency_text
+from tilewright.cli.views.terminal import progress_bar, say
+from tilewright.evaluation.enumeration import EnumeratedSpace
+
+
+@contextmanager
+def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """Progress through a space of `size` configs, to be told how many more are done."""
+    with progress_bar(console) as bars:
+        bar = bars.add_task(text, total=size)
+        yield lambda configs: bars.advance(bar, configs)
+
+
+def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None:
+    """How many schedules there are, how many are valid, and the best."""
+    total = len(space.table)
+    best = "" if space.best is None else f"; best {latency_text(space.best)}"
+    say(
+        console,
+        f"{out}: {total:,} schedules, {space.valid:,} valid ({space.valid / total:.1%}){best}; "
+        f"{total / space.seconds:,.0f} a second",
+    )

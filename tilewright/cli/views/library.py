@@ -1,0 +1,100 @@
+"""What `tilewright build`, `run` and `verify` show of a network compiled into a library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.core.files import Json, as_text
+from tilewright.networks.artifact.compiled import TOLERANCE, CompiledArtifact, KernelError
+from tilewright.networks.artifact.compiled_profile import LibraryProfile
+from tilewright.reports.number_format import mega, milliseconds, percent, plural
+
+MEBI = 1 << 20
+
+
+def show_library_run(
+    artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
+) -> None:
+    """What an inference took."""
+    say(console, f"{_line(artifact, spent)} → {output}")
+
+
+def show_library_profile(
+    artifact: CompiledArtifact, spent: LibraryProfile, console: Console
+) -> None:
+    """Where the time goes: a row a layer, then what lies between them."""
+    table = ruled_table()
+    table.add_column("layer", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("operator", no_wrap=True)
+    for name in ("MMAC", "ms", "share", "GFLOP/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    whole = sum(layer.seconds for layer in spent.layers) + sum(s for _, s in spent.others)
+    for layer in spent.layers:
+        table.add_row(
+            layer.name, layer.operator, mega(layer.macs), milliseconds(layer.seconds),
+            percent(layer.seconds / whole), f"{layer.gflops:.0f}",
+        )  # fmt: skip
+    rest = sum(seconds for _, seconds in spent.others)
+    table.add_row("between the kernels", "", "", milliseconds(rest), percent(rest / whole), "")
+    console.print(table)
+    say(console, _line(artifact, spent))
+
+
+def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, "cycles": None, "milliseconds": 1e3 * layer.seconds,
+            "function": layer.function,
+        }
+        for layer in spent.layers
+    ]  # fmt: skip
+    return {
+        "cycles": None,
+        "milliseconds": spent.milliseconds,
+        "layers": layers,
+        "others": [{"name": name, "milliseconds": 1e3 * s} for name, s in spent.others],
+    }
+
+
+def show_errors(
+    artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
+) -> None:
+    """The layers that are wrong, how many are right, and how the whole compares."""
+    for each in errors:
+        if each.wrong:
+            name = as_text(artifact.rows[each.layer]["name"])
+            say(console, f"{name}: differs from the reference by {each.error:.1e}")
+    right, worst = sum(not each.wrong for each in errors), max(each.error for each in errors)
+    say(
+        console,
+        f"{right} of {len(errors)} {plural(len(errors), 'layer')} of {artifact.name} agree with "
+        f"the reference, within {worst:.1e} of the largest value",
+    )
+    agrees = "agrees" if whole <= TOLERANCE else "does not agree"
+    say(console, f"the whole network {agrees} with {as_text(artifact.manifest['reference'])}: "
+                 f"{whole:.1e}")  # fmt: skip
+
+
+def errors_json(
+    artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float
+) -> dict[str, Json]:
+    """The same for programs."""
+    layers: Sequence[Json] = [
+        {"name": artifact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
+        for each in errors
+    ]
+    right = whole <= TOLERANCE and not any(each.wrong for each in errors)
+    return {"right": right, "output_error": whole, "tolerance": TOLERANCE, "layers": layers}
+
+
+def _line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
+    return (
+        f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms an inference on "
+        "this machine"
+    )

@@ -1,0 +1,86 @@
+"""What `tilewright model` shows: how a training goes, and how well a model orders programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from tilewright.cli.views.terminal import ruled_table, say
+from tilewright.core.files import Json, as_list, as_number, as_object, as_text
+from tilewright.evaluation.datasets.training import BEFORE
+from tilewright.reports.number_format import duration, percent
+
+if TYPE_CHECKING:
+    from tilewright.tasks.training import Registered
+
+
+@contextmanager
+def training_shown(console: Console) -> Iterator[Callable[[str], None]]:
+    """How a training goes, on the last line of a terminal; nothing where there is none."""
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("reading rows") as status:
+        yield status.update
+
+
+def show_scores(found: Mapping[str, Json], console: Console) -> None:
+    """A line for compiled programs and one for programs before that; what was learned from."""
+    table = ruled_table()
+    for name in ("programs", "right pairs", "95 % interval", "best of 1", "best of 8"):
+        table.add_column(name, justify="left" if name == "programs" else "right", no_wrap=True)
+    for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
+        low, high = (as_number(each) for each in as_list(row["interval"]))
+        table.add_row(
+            title, _share(row["pairwise_accuracy"]), f"{_share(low)}–{_share(high)}",
+            f"+{percent(as_number(row['top1_regret']))}",
+            f"+{percent(as_number(row['top8_regret']))}",
+        )  # fmt: skip
+    console.print(table)
+    rows, seconds = as_number(found["rows"]), duration(as_number(found["seconds"]))
+    if "epochs" not in found:
+        say(console, f"{as_text(found['kind'])} on {rows:,} rows in {seconds}")
+        if found["seen"] is True:
+            say(console, "it was trained on part of this dataset: these are no unseen rows")
+        elif found["hardware_seen"] is not None:
+            told = (
+                f"{as_number(found[f'{of}_seen']):,} of {as_number(found[of]):,} {title}"
+                for of, title in (("hardware", "pieces of hardware"), ("workloads", "workloads"))
+            )
+            say(console, f"it has learned from other rows of {' and '.join(told)}")
+        return
+    text = (
+        f"{as_text(found['kind'])}, {as_text(found['split'])}: {rows:,} rows in {seconds}, "
+        f"{as_number(found['epochs']):,} epochs"
+    )
+    if found["stopped"] == "minutes":
+        text += f", stopped by time; all would take {_long(found['all_epochs_seconds'])}"
+    say(console, text)
+    if BEFORE in found:
+        before = found[BEFORE], as_object(found["visible"])[BEFORE]
+        say(
+            console,
+            f"right pairs before fine-tuning: {_share(before[0])}, of programs that are not "
+            f"compiled {_share(before[1])}",
+        )
+
+
+def show_registered(found: Registered, console: Console) -> None:
+    """Where a model is in MLflow's registry, and the run's pages."""
+    from tilewright.services.urls import flow_run_url
+    from tilewright.tasks.tracking import run_url
+
+    say(console, f"MLflow: {found.name} version {found.version} ({', '.join(found.aliases)})")
+    say(console, f"MLflow: {run_url(found.run_id)}")
+    say(console, f"Prefect: {flow_run_url(found.flow_run_id)}")
+
+
+def _share(value: Json) -> str:
+    return f"{as_number(value):.4f}"
+
+
+def _long(value: Json) -> str:
+    return duration(as_number(value))

@@ -1,0 +1,62 @@
+"""How this program looks in a terminal: tables, progress, and plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.segment import Segment
+from rich.table import Table
+
+from tilewright.core.sanitize import printable
+
+Padding = int | tuple[int, int, int, int]
+
+
+class Terminal(Console):
+    """A console that takes text as it is: no markup in brackets, no words for pictures, and what
+    would move the cursor or change colours is shown as a code."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As `Console.render`."""
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text, keep="\n")
+            yield segment if shown is segment.text else Segment(shown, segment.style)
+
+
+def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
+    """A table with a line below its head. `padding` of a cell: top, right, bottom, left."""
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
+
+
+def bare_table(*, head: bool = True) -> Table:
+    """A table without lines."""
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
+
+
+def progress_bar(console: Console) -> Progress:
+    """Bars that vanish when they are done; nothing where there is no terminal."""
+    return Progress(
+        BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

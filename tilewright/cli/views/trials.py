@@ -1,0 +1,71 @@
+"""What `tilewright trials` shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright.cli.views.latency import cycles_text, time_text
+from tilewright.cli.views.terminal import ruled_table
+from tilewright.core.sanitize import printable
+from tilewright.targets.capabilities import Latency
+from tilewright.tuning.run_metadata import WorkloadNames
+
+
+def show_trials(
+    frame: pd.DataFrame, names: Mapping[str, WorkloadNames], best: int | None, console: Console
+) -> None:
+    """A table a layer: a line a trial, the fastest first, with its knobs, or the reason where it is
+    not valid; of each layer the `best` of them, or all. `names` are known by workload id."""
+    for workload, trials in frame.groupby("workload", sort=False):
+        known = names.get(str(workload))
+        ordered = _fastest_first(trials)
+        shown = ordered if best is None else ordered.head(best)
+        console.print(_title(str(workload), known, trials), highlight=False)
+        console.print(_table(shown))
+        console.print()
+
+
+def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
+    """Valid ones by what they take, then the others as they were tried."""
+    valid = trials["status"] == "valid"
+    taken = trials["seconds"].where(trials["cycles"] < 0, trials["cycles"])
+    order = pd.DataFrame({"invalid": ~valid, "taken": taken.where(valid), "trial": trials["trial"]})
+    return trials.loc[order.sort_values(["invalid", "taken", "trial"], kind="stable").index]
+
+
+def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
+    valid = int((trials["status"] == "valid").sum())
+    counts = f"  {len(trials)} trials, {valid} valid"
+    if known is None:
+        return Text.assemble((printable(workload), "bold"), counts)
+    layers = ", ".join(known["names"]) or known["workload"]
+    text = f"\n{known['workload']}" if known["names"] else ""
+    return Text.assemble((printable(layers), "bold"), counts, (printable(text, keep="\n"), "dim"))
+
+
+def _table(trials: pd.DataFrame) -> Table:
+    table = ruled_table(padding=(0, 1, 0, 0))
+    counted = bool((trials["cycles"] > 0).any())
+    for name in ("trial", "round", *["cycles"] * counted, "ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("knobs, or why not", overflow="fold")
+    for row in trials.itertuples(index=False):
+        valid = row.status == "valid"
+        latency = Latency(float(str(row.seconds)), int(str(row.cycles))) if valid else None
+        last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
+        table.add_row(
+            str(row.trial), str(row.round), *[cycles_text(latency)] * counted, time_text(latency),
+            Text(printable(last)),
+        )  # fmt: skip
+    return table
+
+
+def _knobs(text: str) -> str:
+    """`tile_h=7 tile_w=14` of the JSON a ledger's table has."""
+    return " ".join(f"{name}={value}" for name, value in json.loads(text).items())

@@ -1,0 +1,224 @@
+"""Files that are either complete or absent, and whose bytes depend on nothing but their content."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.safe_files import check_own, create_beside, naming, open_own, opened_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+JsonScalar: TypeAlias = bool | int | float | str | None
+Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
+"""A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
+`as_object`, `as_list` and their like."""
+
+Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
+MAX_UNPACKED_BYTES = 1 << 30
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class FileChanged(TilewrightError):
+    """A file that somebody else wrote to meanwhile."""
+
+
+def read_json(text: str | bytes) -> Json:
+    """The value of a JSON text: objects are dicts, arrays lists. Raises `ValueError`."""
+    value: Json = json.loads(text)
+    return value
+
+
+def as_object(value: Json) -> dict[str, Json]:
+    """A value that must be an object. Raises `ValueError`, as all of these do."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.80} is no JSON object")
+    return value
+
+
+def as_list(value: Json) -> list[Json]:
+    """A value that must be an array."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.80} is no JSON array")
+    return value
+
+
+def as_text(value: Json) -> str:
+    """A value that must be a text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.80} is no text")
+    return value
+
+
+def as_int(value: Json) -> int:
+    """A value that must be a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is no whole number")
+    return value
+
+
+def as_number(value: Json) -> float:
+    """A value that must be a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is no number")
+    return value
+
+
+def canonical(value: Json) -> bytes:
+    """The one JSON text of a value: keys sorted, no spaces. NaN and foreign types are refused."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    ).encode()
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomically(
+    path: Path, data: bytes, *, sync: bool = True, within: Path | None = None
+) -> None:
+    """Write beside the file, sync, then rename over it; after a crash the old file or the new.
+    Without `sync` that holds for a killed process, not for a power failure. `within` is as in
+    `core.safe_files.opened_folder`. Raises `UnsafeFile` if something else than a plain file of
+    this user's is in its place, and `OSError`, which names the file also when the disk is full."""
+    with opened_folder(path.parent, within, make=True) as folder, naming(path):
+        check_own(path, folder)
+        handle, fresh = create_beside(path, folder)
+        try:
+            try:
+                _write(handle, data)
+                if sync:
+                    os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)
+            raise
+        if sync:
+            os.fsync(folder)
+
+
+@contextmanager
+def providing(path: Path) -> Iterator[Path]:
+    """A place to write to by whatever means, in a folder that nobody else can enter; on leaving,
+    what is there becomes the file, unless another process was faster: its file stays. After an
+    error nothing does. Raises `UnsafeFile` and `OSError`."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / path.name
+        yield fresh
+        with opened_folder(path.parent, make=True) as turn:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            if not check_own(path, turn):
+                write_atomically(path, fresh.read_bytes(), sync=False)
+
+
+def append(path: Path, data: bytes, *, length: int | None = None) -> int:
+    """Add to the end of a file, synced; returns its new length. After an error it has the old one.
+    `length` is the one it must have now. Raises `FileChanged` if it has another, `UnsafeFile`, and
+    `OSError`."""
+    handle = open_own(path, os.O_RDWR | os.O_APPEND)
+    try:
+        with naming(path):
+            before = os.fstat(handle).st_size
+            if length is not None and length != before:
+                raise FileChanged(f"{path} was changed by somebody else")
+            try:
+                _write(handle, data)
+                os.fsync(handle)
+            except BaseException:
+                os.ftruncate(handle, before)
+                raise
+    finally:
+        os.close(handle)
+    if before == 0:
+        sync_folder(path.parent)
+    return before + len(data)
+
+
+def remove(path: Path, *, within: Path | None = None) -> None:
+    """Remove a file; there may be none. `within` as above. Raises `UnsafeFile` for anything but a
+    plain file of this user's, and `OSError`."""
+    with suppress(FileNotFoundError), opened_folder(path.parent, within) as folder, naming(path):
+        if check_own(path, folder):
+            os.unlink(path.name, dir_fd=folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last. Raises `OSError`."""
+    with opened_folder(folder) as handle:
+        os.fsync(handle)
+
+
+def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
+    """A ZIP file with fixed time stamps, compressed from level 1 (fast) to 9."""
+    buffer = io.BytesIO()
+    kind = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], kind, level or None)
+    return buffer.getvalue()
+
+
+def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
+    """An NPZ file of arrays of any shape, but none of objects, with fixed time stamps; `level` as
+    in `pack_files`."""
+    return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
+
+
+def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
+    what is none, and for more than `MAX_UNPACKED_BYTES`."""
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            if sum(entry.file_size for entry in packed.infolist()) > MAX_UNPACKED_BYTES:
+                raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except Exception as error:  # ZIP, zlib and NPY each fail in ways of their own
+        raise ValueError(f"no arrays: {error}") from None
+    if not all(isinstance(array, np.ndarray) and _is_text(array) for array in arrays.values()):
+        raise ValueError("no arrays: other files, or text that is none")
+    return arrays
+
+
+def _is_text(array: NDArray[Any]) -> bool:
+    """Whether all characters of an array of text are some; other arrays have none."""
+    import numpy as np
+
+    if array.dtype.kind != "U" or not array.dtype.itemsize:
+        return True
+    codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    return bool(((codes < 0xD800) | ((codes > 0xDFFF) & (codes <= 0x10FFFF))).all())
+
+
+def _write(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _npy(array: NDArray[np.generic]) -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,116 @@
+"""A comparison from its plan to its standings, and the record of it that programs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.compare.benchmark_suite import OracleTestBed
+from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results, results_of, standings
+from tilewright.evaluation.compare.plan import ComparisonPlan
+from tilewright.evaluation.compare.process_pool import run_jobs
+from tilewright.evaluation.compare.run_cache import KeptRuns
+from tilewright.evaluation.compare.runs import TunerRun, ordered
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.workload import Workload
+
+COMPARISON = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison came to: its runs in the order of the plan, the same as arrays, and a
+    standing for each tuner, best first."""
+
+    plan: ComparisonPlan
+    runs: list[TunerRun]
+    results: Results
+    standings: list[LeaderboardRow]
+
+
+class ComparisonProgress:
+    """Hears how a comparison goes. Does nothing by itself: override what is to be shown."""
+
+    def enumerating(self, workload: Workload, size: int, place: int, spaces: int) -> None:
+        """The `place`-th of `spaces` unknown spaces, of `size` configs, is measured from now on."""
+
+    def enumerated(self, configs: int) -> None:
+        """So many more configs of that space are measured."""
+
+    def tuning(self, kept: int, runs: int) -> None:
+        """The runs begin; `kept` of them are there from an earlier call."""
+
+    def finished(self, run: TunerRun) -> None:
+        """One more run is done and on disk."""
+
+
+def run_comparison(
+    plan: ComparisonPlan,
+    folder: Path,
+    *,
+    processes: int,
+    fresh: bool = False,
+    progress: ComparisonProgress | None = None,
+) -> Comparison:
+    """Measure spaces that are unknown, run every tuner, and write `comparison.json`.
+
+    Runs are kept in `folder` as they finish, and those that are there already are not repeated
+    unless `fresh`. Raises `ComparisonError` if a process dies, `OSError` if the folder cannot be
+    written, and what targets and tuners raise.
+    """
+    progress = progress or ComparisonProgress()
+    if isinstance(plan.test_bed, OracleTestBed):
+        _enumerate(plan.test_bed, progress)
+    optimum = optimum_of(plan)
+    runs = _run(plan, KeptRuns(folder, plan, fresh), processes, progress)
+    write_comparison(folder / COMPARISON, plan, optimum, runs)
+    results = results_of(runs, {name: best.cost for name, best in optimum.items()}, plan.trials)
+    return Comparison(plan, runs, results, standings(results))
+
+
+def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
+    """What the best config of each workload's whole space takes, by the workload's name."""
+    test_bed = plan.test_bed
+    return {name: test_bed.table(name).optimum for name, _ in test_bed.workloads}
+
+
+def write_comparison(
+    path: Path, plan: ComparisonPlan, optimum: Mapping[str, Latency], runs: Sequence[TunerRun]
+) -> None:
+    """`comparison.json`; its keys are a contract. Cycles are null on a target that counts none.
+    Raises `OSError`."""
+    document = {
+        "target": plan.test_bed.target,
+        "space": plan.test_bed.space,
+        "trials": plan.trials,
+        "optimum": {
+            name: best.cycles if best.cycles > 0 else None for name, best in optimum.items()
+        },
+        "optimum_seconds": {name: best.seconds for name, best in optimum.items()},
+        "runs": [run.record() for run in runs],
+    }
+    write_atomically(path, json.dumps(document, ensure_ascii=False).encode())
+
+
+def _enumerate(test_bed: OracleTestBed, progress: ComparisonProgress) -> None:
+    missing = test_bed.missing()
+    for place, (workload, size) in enumerate(missing, 1):
+        progress.enumerating(workload, size, place, len(missing))
+        test_bed.enumerate(workload, progress.enumerated)
+
+
+def _run(
+    plan: ComparisonPlan, kept: KeptRuns, processes: int, progress: ComparisonProgress
+) -> list[TunerRun]:
+    found = [(job, kept.find(job)) for job in plan.jobs]
+    runs = [run for _, run in found if run is not None]
+    missing = [job for job, run in found if run is None]
+    progress.tuning(len(runs), len(found))
+    for run in run_jobs(plan, missing, processes):
+        kept.add(run)
+        runs.append(run)
+        progress.finished(run)
+    return ordered(plan, runs)

@@ -1,0 +1,161 @@
+"""A run of a comparison: one tuner on one workload with one seed.
+
+Every run is a function of (tuner, options, workload, table, seed, budget): neither the number of
+processes nor the order in which they finish changes a result, only the seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from tilewright.core.files import Json
+from tilewright.evaluation.compare.counting_target import Metered
+from tilewright.evaluation.compare.plan import GOAL, ComparisonJob, ComparisonPlan
+from tilewright.search import Round, tune
+
+
+@dataclass(frozen=True)
+class TunerRun:
+    """What a tuner found on a workload with a seed.
+
+    Lists have an entry a trial: its status, cycles and seconds of the best schedule after it (None
+    before the first valid one; no cycles on a target that counts none), and what had been spent
+    when its round was measured: seconds, models included; configs compiled, the trials among them;
+    seconds that the recorded stack took to compile and measure, if the table says. `lowered` counts
+    the configs compiled beyond the trials, `failed_compiles` those among them that have no program;
+    `model_errors` are means over rounds, by model.
+    """
+
+    tuner: str
+    workload: str
+    seed: int
+    statuses: list[str]
+    best_cycles: list[int | None]
+    lowered: int
+    failed_compiles: int
+    wall_seconds: float
+    elapsed_seconds: list[float]
+    compiled: list[int]
+    stack_seconds: list[float]
+    model_errors: dict[str, float] = field(default_factory=dict)
+    best_seconds: list[float | None] = field(default_factory=list)
+
+    @property
+    def best(self) -> list[float | None]:
+        """In cycles, or in seconds where none are counted."""
+        return [*self.best_cycles] or self.best_seconds
+
+    def record(self) -> dict[str, Json]:
+        """The entry of `comparison.json`."""
+        entry = asdict(self)
+        for curve in ("elapsed_seconds", "compiled", "stack_seconds", "model_errors"):
+            del entry[curve]
+        return entry | {"best_cycles": self.best_cycles or [None] * len(self.statuses)}
+
+
+def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
+    """Tune once. Ends early if the plan knows what is `enough`. Raises what a target or a tuner
+    raises."""
+    target = plan.test_bed.open(job.workload)
+    workload = dict(plan.test_bed.workloads)[job.workload]
+    explorer = job.tuner_config.explorer
+    enough = _goal(plan, job)
+    target = Metered(target, plan.test_bed.table(job.workload))
+    notes = _Notes(target)
+    for done in tune(
+        target, workload, explorer, trials=plan.trials, batch=plan.batch, seed=job.seed
+    ):
+        notes.add(done)
+        if plan.enough is not None and len(notes.latency) >= plan.enough and notes.best <= enough:
+            break
+    return notes.run_of(job)
+
+
+def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
+    """By tuner as named, workload, seed: the same however the runs came in. Raises `KeyError` if
+    one of the plan is missing."""
+    found = {(run.tuner, run.workload, run.seed): run for run in runs}
+    return [
+        found[tuner_config.label, name, seed]
+        for tuner_config in plan.tuner_configs
+        for name, _ in plan.test_bed.workloads
+        for seed in plan.seeds
+    ]
+
+
+def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
+    if plan.enough is None:
+        return np.inf
+    return plan.test_bed.table(job.workload).optimum.cost * (1 + GOAL)
+
+
+@dataclass
+class _Notes:
+    """What is noted of the rounds of a run while it goes, timed from when this is made."""
+
+    meter: Metered
+    statuses: list[str] = field(default_factory=list)
+    latency: list[float] = field(default_factory=list)
+    cycles: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    elapsed: list[float] = field(default_factory=list)
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    compiled: list[int] = field(default_factory=list)
+    stack: list[float] = field(default_factory=list)
+    lowered: int = 0
+    failed: int = 0
+    start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def best(self) -> float:
+        return min(self.latency)
+
+    def add(self, done: Round) -> None:
+        self.statuses += done.measured.status.tolist()
+        self.latency += np.where(done.measured.valid, done.measured.latency, np.inf).tolist()
+        self.cycles += done.measured.cycles.tolist()
+        self.seconds += done.measured.seconds.tolist()
+        known = time.perf_counter() - self.start  # learning from it belongs to the next round
+        trials = len(done.measured)
+        self.elapsed += [round(known, 6)] * trials
+        self.compiled += [self.meter.compiled] * trials
+        self.stack += [round(self.meter.seconds, 6)] * trials
+        self.lowered += done.lowered
+        self.failed += done.failed_compiles
+        for name, error in done.model_errors.items():
+            self.errors.setdefault(name, []).append(error)
+
+    def run_of(self, job: ComparisonJob) -> TunerRun:
+        seconds = time.perf_counter() - self.start
+        best = _best_places(self.latency)
+        counted = any(place is not None and self.cycles[place] > 0 for place in best)
+        return TunerRun(
+            tuner=job.tuner_config.label,
+            workload=job.workload,
+            seed=job.seed,
+            statuses=self.statuses,
+            best_cycles=[p if p is None else self.cycles[p] for p in best] if counted else [],
+            lowered=self.lowered,
+            failed_compiles=self.failed,
+            wall_seconds=round(seconds, 6),
+            elapsed_seconds=self.elapsed,
+            compiled=self.compiled,
+            stack_seconds=self.stack,
+            model_errors={name: float(np.mean(each)) for name, each in self.errors.items()},
+            best_seconds=[p if p is None else self.seconds[p] for p in best],
+        )
+
+
+def _best_places(latency: Sequence[float]) -> list[int | None]:
+    """After each trial, the place of the first of the fastest so far; None before a valid one."""
+    places: list[int | None] = []
+    best, least = None, np.inf
+    for place, each in enumerate(latency):
+        if each < least:
+            best, least = place, each
+        places.append(best)
+    return places

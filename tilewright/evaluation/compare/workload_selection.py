@@ -1,0 +1,107 @@
+"""Which workloads a comparison is about: a network's, recorded tables', or given as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.compare.benchmark_suite import (
+    Named,
+    OracleTestBed,
+    RecordedTestBed,
+    named,
+    oracle_test_bed,
+    recorded_test_bed,
+)
+from tilewright.targets import Target, make_target
+from tilewright.targets.registry import kind_of
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.preflight import check_source
+
+
+class SelectionError(TilewrightError):
+    """A choice of workloads that makes no sense."""
+
+
+def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
+    """The tables in `files`, all of them or those that `wanted` picks (see `chosen`). Raises
+    `SelectionError`, or `TableError` for a file that is no table."""
+    test_bed = recorded_test_bed([Path(file) for file in files])
+    return replace(test_bed, workloads=chosen(test_bed.workloads, wanted))
+
+
+def enumerated(
+    network: str | None,
+    wanted: Sequence[str],
+    target: str,
+    space: str,
+    live: bool,
+    max_waste: float,
+    oracles: Path,
+) -> tuple[OracleTestBed, dict[str, str]]:
+    """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
+    spaces lie in the folder `oracles`; and those that this space does not offer, with the reason.
+
+    `max_waste` is the share of multiplications by zeros up to which a layer is offloaded. Raises
+    `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
+    reading the network or the target's specification raises.
+    """
+    name = kind_of(target)[0].space_named(space)
+    workloads = _workloads(network, wanted, make_target(target, name), max_waste)
+    return oracle_test_bed(target, name, workloads, oracles, live)
+
+
+def chosen(known: Named, wanted: Sequence[str]) -> Named:
+    """Those that `1,3-5`, names or ids pick, in the order of `known`; all if nothing is wanted.
+    Raises `SelectionError`."""
+    parts = [part.strip() for text in wanted for part in text.split(",") if part.strip()]
+    if not parts:
+        return known
+    picked = {place for part in parts for place in _places(part, known)}
+    return tuple(known[place] for place in sorted(picked))
+
+
+def _places(part: str, known: Named) -> range:
+    first, dash, last = part.partition("-")
+    if first.isdecimal() and (last.isdecimal() or not dash):
+        begin, end = int(first), int(last or first)
+        if 1 <= begin <= end <= len(known):
+            return range(begin - 1, end)
+    for place, (name, workload) in enumerate(known):
+        if part in (name, workload.id):
+            return range(place, place + 1)
+    names = ", ".join(f"{place}: {name}" for place, (name, _) in enumerate(known, 1))
+    raise SelectionError(f"--workloads: there is no '{part}'; choose by place or name: {names}")
+
+
+def _workloads(
+    network: str | None, wanted: Sequence[str], target: Target, max_waste: float
+) -> list[Workload]:
+    """Each once: those of the network that are wanted, then those written out."""
+    texts = [text for text in wanted if ":" in text]
+    picks = [text for text in wanted if ":" not in text]
+    known: Named = ()
+    if network is not None and (picks or not texts):
+        known = chosen(named(_layers(network, target, max_waste)), picks)
+    elif picks or not texts:
+        raise SelectionError(
+            "compare on what? give --network NAME, --replay TABLE, or --workloads "
+            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1'"
+        )
+    workloads = [workload for _, workload in known] + [parse_workload(text) for text in texts]
+    return list(dict.fromkeys(workloads))
+
+
+def _layers(network: str, target: Target, max_waste: float) -> list[Workload]:
+    check_source(network)
+    from tilewright.networks import load
+    from tilewright.networks.accelerator import Accelerator
+
+    found = load(network).workloads_on(Accelerator.of(target, max_waste=max_waste))
+    if not found:
+        raise SelectionError(
+            f"{network} has no layer for {target.name}; 'tilewright inspect {network}' shows why"
+        )
+    return [workload for workload, _, _ in found]

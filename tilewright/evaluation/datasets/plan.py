@@ -1,0 +1,269 @@
+"""What a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
+
+A plan depends on its options and this program alone, but for what is measured of a processor; it is
+made once and kept, so that a build that was stopped goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import Json, as_object, canonical, digest, read_json
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.hardware import (
+    MEASURED,
+    SIMULATED,
+    DatasetHardware,
+    Found,
+    check_targets,
+    drawn,
+    named,
+)
+from tilewright.networks import zoo
+from tilewright.networks.accelerator import MAX_WASTE
+from tilewright.networks.extract import for_blocks
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import blocks_of, dtypes_of
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+from tilewright.tuning.network import extract_subgraphs, import_model
+from tilewright.tuning.options import DEFAULTS
+
+ROWS, CPU_ROWS, SPECS, WORKLOADS, CPU_WORKLOADS = 2_000_000, 256, 48, 128, 8
+LEAST_ROWS = 16
+"""Of a cell, where there are fewer rows than cells need: pairs within a task are what is judged."""
+PART_ROWS = 8192
+"""About so many rows are made, written and lost at a time; of a processor a 128th."""
+MOST_ROWS = 1 << 30
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """How many `rows` of accelerators that are simulated and of the processor that this runs on;
+    how many of `specs` and `workloads` they are spread over, at most. If `targets` are named, the
+    hardware is these, whatever `specs` says."""
+
+    rows: int = ROWS
+    cpu_rows: int = CPU_ROWS
+    seed: int = 0
+    specs: int = SPECS
+    workloads: int = WORKLOADS
+    targets: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises `DatasetError` for options that make no dataset, and what is wrong with a named
+        target as `evaluation.datasets.hardware.check_targets` does."""
+        if min(self.rows, self.cpu_rows) < 0 or not 1 <= self.rows + self.cpu_rows <= MOST_ROWS:
+            raise DatasetError(
+                f"a dataset of {self.rows} rows and {self.cpu_rows} of the processor cannot be "
+                f"built; ask for 1 to {MOST_ROWS} rows"
+            )
+        if self.specs < 1 or self.workloads < 1 or self.seed < 0:
+            raise DatasetError("specs and workloads are at least 1, and a seed is at least 0")
+        check_targets(self.targets, {SIMULATED: self.rows, MEASURED: self.cpu_rows})
+
+    def to_json(self) -> dict[str, Json]:
+        """As they are written down; without targets as before there were any, so that a build that
+        was begun then goes on."""
+        written = asdict(self)
+        return written if self.targets else {k: v for k, v in written.items() if k != "targets"}
+
+
+@dataclass(frozen=True)
+class PlanCell:
+    """So many rows of a workload, by its place in the plan."""
+
+    workload: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """Cells of one piece of hardware that are made and kept together, as the file `path`."""
+
+    hardware: int
+    number: int
+    cells: tuple[PlanCell, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all its cells."""
+        return sum(cell.rows for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class DatasetPlan:
+    """All there is to make."""
+
+    options: DatasetOptions
+    tilewright: str
+    hardware: tuple[DatasetHardware, ...]
+    workloads: tuple[dict[str, Any], ...]
+    parts: tuple[PlanPart, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash: equal plans make equal datasets, but for what is measured."""
+        return digest(self.to_json())[:32]
+
+    def workload(self, place: int) -> Workload:
+        """As the network has it, for the usual accelerator."""
+        return Workload.from_json(self.workloads[place])
+
+    def path(self, part: PlanPart) -> str:
+        """Of a part's file, from the dataset's folder."""
+        return f"rows/hardware={self.hardware[part.hardware].id}/part-{part.number:04d}.parquet"
+
+    def to_json(self) -> bytes:
+        """What `from_json` reads."""
+        return canonical(asdict(self) | {"options": self.options.to_json()})
+
+    @staticmethod
+    def from_json(data: bytes) -> DatasetPlan:
+        """Raises `ValueError` for what `to_json` did not write."""
+        try:
+            plan = _plans().validate_python(as_object(read_json(data)))
+            for part in plan.parts:
+                _ = plan.hardware[part.hardware], [plan.workloads[c.workload] for c in part.cells]
+            for place in range(len(plan.workloads)):
+                plan.workload(place)
+        except (ValidationError, LookupError, TypeError, WorkloadError, RecursionError) as error:
+            raise ValueError(f"no plan of a dataset: {error}") from None
+        return plan
+
+
+@cache
+def _plans() -> TypeAdapter[DatasetPlan]:
+    return TypeAdapter(DatasetPlan)
+
+
+def make_plan(options: DatasetOptions) -> DatasetPlan:
+    """Draw hardware, unless it is named, workloads and cells. Raises `DatasetError`, and what
+    `DatasetOptions.check` does."""
+    options.check()
+    rng = np.random.default_rng([options.seed, 1])
+    vta = _hardware(options, SIMULATED)
+    cpu = _hardware(options, MEASURED) if options.cpu_rows else []
+    shapes = _shapes_of(make_target(DEFAULTS.target)) if vta else []
+    simulated = _drawn(shapes, options.workloads, rng)
+    measured = _drawn(_shapes_of(cpu[0][1]), CPU_WORKLOADS, rng) if cpu else []
+    workloads = [*simulated, *measured]
+    cells = _cells(vta, list(enumerate(simulated)), options.rows, rng)
+    own = list(enumerate(measured, len(simulated)))
+    cells |= {
+        (len(vta) + h, w): rows for (h, w), rows in _cells(cpu, own, options.cpu_rows, rng).items()
+    }
+    hardware = [each for each, _ in (*vta, *cpu)]
+    parts = tuple(_parts(cells, hardware))
+    wanted = options.rows if vta else 1
+    if sum(part.rows for part in parts) < wanted:
+        raise DatasetError(
+            f"{len(hardware)} pieces of hardware and {options.workloads} workloads have no "
+            f"{wanted:,} different schedules; ask for fewer rows, or for more of these"
+        )
+    return DatasetPlan(
+        options, version("tilewright"), tuple(hardware),
+        tuple(each.to_json() for each in workloads), parts,
+    )  # fmt: skip
+
+
+def fitted(workload: Workload, target: Target) -> Workload:
+    """The workload as the target gets it: padded to its blocks, if it has any."""
+    return workload if "float32" in dtypes_of(target) else for_blocks(workload, blocks_of(target))
+
+
+def shape_of(workload: Workload) -> Workload:
+    """What workloads have in common that differ in what is done to their sums, or in the numbers
+    they compute with: who knows one knows most of the others."""
+    return replace(workload, epilogue=(), dtype="int8")
+
+
+# -- drawing -----------------------------------------------------------------------------------
+
+
+def _hardware(options: DatasetOptions, kind: str) -> Found:
+    """What is named of a kind, or drawn."""
+    if options.targets:
+        return named(options.targets, kind)
+    return drawn(kind, options.specs, options.seed)
+
+
+def _shapes_of(target: Target) -> list[Workload]:
+    """The workloads that built-in networks have on a target by default, one a shape, in the order
+    of their text."""
+    found: dict[Workload, Workload] = {}
+    for name in zoo.names():
+        extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
+        for each in extracted.subgraphs:
+            found.setdefault(shape_of(each.workload), each.workload)
+    return sorted(found.values(), key=lambda workload: (str(workload), workload.id))
+
+
+def _drawn(found: Sequence[Workload], count: int, rng: np.random.Generator) -> list[Workload]:
+    kept = rng.permutation(len(found))[:count]
+    return [found[place] for place in sorted(kept.tolist())]
+
+
+def _cells(
+    hardware: Sequence[tuple[DatasetHardware, Target]],
+    workloads: Sequence[tuple[int, Workload]],
+    rows: int,
+    rng: np.random.Generator,
+) -> dict[tuple[int, int], int]:
+    """Rows by place of hardware and of workload: as even as the sizes of the spaces allow."""
+    pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
+    wanted, known = max(1, rows // LEAST_ROWS), 0
+    sizes: dict[tuple[int, int], int] = {}
+    for place in rng.permutation(len(pairs)).tolist():
+        h, w = pairs[place]
+        if len(sizes) >= wanted and known >= rows:
+            break
+        target, (number, workload) = hardware[h][1], workloads[w]
+        try:
+            sizes[h, number] = target.space(fitted(workload, target)).size
+        except WorkloadError:  # it cannot run there
+            continue
+        known += sizes[h, number]
+    return dict(_shared_out(sizes, rows))
+
+
+def _shared_out(
+    sizes: Mapping[tuple[int, int], int], rows: int
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Equal shares, small spaces whole and the rest to the larger ones; in the order of places."""
+    share: dict[tuple[int, int], int] = {}
+    left, cells = rows, len(sizes)
+    for place, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+        share[place] = min(size, -(-left // cells))
+        left, cells = left - share[place], cells - 1
+    yield from ((place, count) for place, count in sorted(share.items()) if count)
+
+
+def _parts(
+    cells: Mapping[tuple[int, int], int], hardware: Sequence[DatasetHardware]
+) -> Iterator[PlanPart]:
+    for h, each in enumerate(hardware):
+        limit = PART_ROWS if each.kind == SIMULATED else PART_ROWS // 128
+        number, held = 0, list[PlanCell]()
+        for (place, workload), rows in cells.items():
+            if place != h:
+                continue
+            held.append(PlanCell(workload, rows))
+            if sum(cell.rows for cell in held) >= limit:
+                yield PlanPart(h, number, tuple(held))
+                number, held = number + 1, []
+        if held:
+            yield PlanPart(h, number, tuple(held))

@@ -1,0 +1,268 @@
+"""Training a model on part of a dataset, or going on with one, and judging it on the rest; judging
+a trained one on rows it has not seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from tilewright.core.errors import UnknownName
+from tilewright.core.files import Json, canonical, write_atomically
+from tilewright.evaluation.datasets.errors import DatasetError
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.metadata import DatasetMetadata, read_about
+from tilewright.evaluation.datasets.metrics import Scores, score
+from tilewright.evaluation.datasets.splits import KINDS, Kind, split
+from tilewright.models.transfer.contract import Training, TransferError
+from tilewright.models.transfer.files import identity_of, read_index
+from tilewright.models.transfer.model import Transferred
+from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
+from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+METRICS = "metrics.json"
+START = "start"
+"""A model's fact: `models.transfer.files.identity_of` the one that it goes on with."""
+BEFORE = "before_fine_tuning"
+"""A figure: the pairwise accuracy of that one on the same rows."""
+_EARLIER = "earlier_datasets"
+_KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
+"""Facts: short ids of what a model has rows of, separated by spaces."""
+_SHORT = 12  # characters of a fingerprint or a workload's id
+Say = Callable[[str], None]
+
+
+class TrainingOptions(BaseModel):
+    """Everything that decides how a model is trained and judged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str = Field(min_length=1, description="folder of a dataset")
+    out: str = Field(min_length=1, description="folder for the model")
+    kind: str = Field(
+        default="xgboost",
+        description="kind of model",
+        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](kinds())),
+    )
+    split: str = Field(
+        default="by_target",
+        description="what the rows judged on are new in",
+        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](KINDS)),
+    )
+    seed: int = Field(default=0, ge=0, description="same seed, same split")
+    minutes: float = Field(
+        default=30.0, gt=0, allow_inf_nan=False, description="training ends after so long at most"
+    )
+    rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
+    threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
+    start: str = Field(default="", description="folder of a model that is gone on with")
+    held_out: float = Field(default=0.2, gt=0, lt=1, description="share that is judged on")
+    options: dict[str, int | float | str | bool] = Field(
+        default_factory=dict, description="options of the kind, by name"
+    )
+
+    def started(self) -> Transferred | None:
+        """The model that is gone on with, if there is one. Raises `TransferError`."""
+        if not self.start:
+            return None
+        found = load_model(Path(self.start))
+        if found.kind != self.kind:
+            raise TransferError(
+                f"{self.start} is a model of kind {found.kind}, which cannot become one of kind "
+                f"{self.kind}; leave --kind out, or train anew without --start"
+            )
+        if Path(self.start).resolve() == Path(self.out).resolve():
+            raise TransferError(
+                f"{self.start} would be written over; name another folder with --out"
+            )
+        return found
+
+    def model(self, start: Transferred | None) -> Transferred:
+        """The model to train, which goes on where `start` is. Raises `UnknownName` and
+        `TransferError`."""
+        given = {"minutes": self.minutes, "threads": self.threads} | dict(self.options)
+        if start is not None:
+            return refined(start, self.seed, given)
+        return make_model(self.kind, self.seed, given)
+
+
+def parse_training(**given: object) -> TrainingOptions:
+    """The options of a training, checked without reading data; what is None counts as not given. A
+    model that is gone on with says of which kind it is, and is judged within tasks unless another
+    split is given: its rows are often of one target. Raises `UnknownName`, `DatasetError` for a
+    value that makes no sense, and `TransferError` for one of a kind's, or no model to start
+    from."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if start := given.get("start"):
+        usual = {"kind": read_index(Path(str(start))).kind, "split": "within_task"}
+        given = usual | given
+    try:
+        options = TrainingOptions.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "--" + str(first["loc"][0]).replace("_", "-")
+        raise DatasetError(f"{name}: {first['msg']}") from None
+    if options.split not in KINDS:
+        raise UnknownName("split", options.split, list(KINDS))
+    if options.kind not in kinds():
+        raise UnknownName("kind of model", options.kind, kinds())
+    options.model(options.started())
+    return options
+
+
+@dataclass(frozen=True)
+class FittedCostModel:
+    """A trained model, how the training went, the rows it is judged on, and the model that was gone
+    on with."""
+
+    model: Transferred
+    training: Training
+    test: TrainingTable
+    start: Transferred | None = None
+
+
+def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
+    """The rows of a dataset, and the digest of all of it. Raises `DatasetError`."""
+    folder = Path(options.dataset)
+    return read_table(folder, rows=options.rows, seed=options.seed), digest_of(folder)
+
+
+def fit(
+    options: TrainingOptions, table: TrainingTable, say: Say = lambda text: None
+) -> FittedCostModel:
+    """Train on the part of a table that the split leaves. Raises `DatasetError` if the table cannot
+    be split so, `TransferError` if there is nothing to learn from, and `UnsafeFile`."""
+    kind: Kind = next(each for each in KINDS if each == options.split)
+    train, test = split(table, kind, options.seed, options.held_out)
+    start = options.started()
+    model = options.model(start)
+    training = model.fit(table.rows(train), say=say, start=start)
+    if start is not None:
+        model.facts.update(_descent(options, start))
+    about = read_about(Path(options.dataset))
+    model.facts.update(_knows(about, table.rows(train), start))
+    model.save(Path(options.out))  # it took minutes: it is kept, whatever comes
+    return FittedCostModel(model, training, table.rows(test), start)
+
+
+def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
+    """Which model another comes from, and the digests of all that was learned from before."""
+    before = (str(start.facts.get(name, "")) for name in (_EARLIER, "dataset"))
+    return {START: identity_of(Path(options.start)), _EARLIER: " ".join(filter(None, before))}
+
+
+def _knows(
+    about: DatasetMetadata, table: TrainingTable, start: Transferred | None
+) -> dict[str, str]:
+    """Which hardware and workloads a model has rows of, those it started from among them."""
+    found = {}
+    for of, ids in _ids(about, table).items():
+        before = "" if start is None else str(start.facts.get(_KNOWN[of], ""))
+        found[_KNOWN[of]] = " ".join(sorted({*before.split(), *ids}))
+    return found
+
+
+def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
+    """Short ids of the hardware and the workloads that a table of this dataset has rows of."""
+    hardware = {about.hardware[k].fingerprint[:_SHORT] for k in np.unique(table.hardware)}
+    workloads = {
+        Workload.from_json(about.workloads[k]).id[:_SHORT] for k in np.unique(table.workload)
+    }
+    return {"hardware": hardware, "workloads": workloads}
+
+
+def judge(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
+    """What `metrics.json` holds: figures of programs that were compiled, below `visible` those of
+    the same before they are, and how the training went. Raises `DatasetError`."""
+    trained = fitted.training
+    found = figures(fitted.model, fitted.test, fitted.start) | {
+        "rows": trained.rows,
+        "seconds": round(trained.seconds, 3),
+        "kind": options.kind,
+        "split": options.split,
+        "seed": options.seed,
+        "epochs": trained.epochs,
+        "stopped": trained.stopped,
+        "all_epochs_seconds": round(trained.full_seconds, 1),
+        "dataset": digest,
+    }
+    if fitted.start is not None:
+        found[START] = fitted.model.facts[START]
+    fitted.model.facts.update(
+        {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+    )
+    return found
+
+
+def keep(options: TrainingOptions, fitted: FittedCostModel, metrics: Mapping[str, Json]) -> Path:
+    """Write model and `metrics.json`; returns the folder. Raises `OSError` and `UnsafeFile`."""
+    folder = Path(options.out)
+    fitted.model.save(folder)
+    write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
+    return folder
+
+
+def judge_elsewhere(
+    folder: Path, dataset: Path, rows: int | None = None, seed: int = 0
+) -> dict[str, Json]:
+    """Figures of the model in `folder` on a dataset, all of its rows or some drawn by `seed`.
+    Raises `TransferError` and `DatasetError`."""
+    model = load_model(folder)
+    table = read_table(dataset, rows=rows, seed=seed)
+    begun, digest = time.monotonic(), digest_of(dataset)
+    found = figures(model, table)
+    learned = f"{model.facts.get('dataset', '')} {model.facts.get(_EARLIER, '')}"
+    return found | {
+        "rows": len(table), "seconds": round(time.monotonic() - begun, 3), "kind": model.kind,
+        "dataset": digest, "seen": digest in learned.split(),
+        **_seen(model, _ids(read_about(dataset), table)),
+    }  # fmt: skip
+
+
+def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
+    """How many pieces of hardware and workloads are judged on, and of how many the model has
+    learned rows; null where it does not say."""
+    found: dict[str, Json] = {}
+    for of, these in ids.items():
+        known = model.facts.get(_KNOWN[of])
+        seen = None if known is None else len(these & set(str(known).split()))
+        found |= {of: len(these), f"{of}_seen": seen}
+    return found
+
+
+def figures(
+    model: Transferred, table: TrainingTable, start: Transferred | None = None
+) -> dict[str, Json]:
+    """How well a model orders the rows of a table, compiled and before that; beside it how well the
+    one does that was gone on with. Raises `DatasetError`."""
+    seen = visible(table.features)
+    after = score(table, model.predict(table.features).log_latency)
+    compiled, early = _row(after), _row(score(table, model.predict(seen).log_latency))
+    if start is not None:
+        for row, features in ((compiled, table.features), (early, seen)):
+            row[BEFORE] = score(table, start.predict(features).log_latency).pairwise_accuracy
+    return {**compiled, "tasks": after.tasks, "tested": after.rows, "visible": early}
+
+
+def visible(features: Features) -> Features:
+    """The columns that are known before a program is compiled."""
+    names = [not name.startswith("program ") for name in features.names]
+    kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
+    columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
+    return Features(features.matrix[:, kept], columns)
+
+
+def _row(scores: Scores) -> dict[str, Json]:
+    return {
+        "pairwise_accuracy": scores.pairwise_accuracy,
+        "interval": list(scores.interval),
+        "top1_regret": scores.top1_regret,
+        "top8_regret": scores.top8_regret,
+    }

@@ -1,0 +1,250 @@
+"""Whether a run is no worse than another one of the same network on the same target, and why.
+
+Latency counts by cycles where the target counts them. Where measuring does not repeat, a run takes
+longer if its whole 95 % interval lies above the other's. What rests on few trials, their validity
+and the errors of models, is worse only beyond what chance explains (`_validity`, `_models`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+
+from tilewright.core.files import Json
+from tilewright.evaluation.diff.load_runs import DiffError, RunLatency, RunLayer, Side
+
+VERSION = 1
+WORSE, NO_WORSE = "worse", "no worse"
+CHANCE = 2.0
+"""Standard errors that a difference may have by chance."""
+LEAST_ERROR = {"P_rmse": 0.05, "A_rmse": 0.05, "V_brier": 0.02}
+"""Smaller differences between a model's errors say nothing: log2 of a latency, and the mean square
+of a chance."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A latency in both runs, `unit` being `cycles` or `seconds`; `more` is the share by which the
+    second is larger; None where one run found nothing valid."""
+
+    what: str
+    unit: str
+    a: float | None
+    b: float | None
+    more: float | None
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure of both runs; None where a run does not have it."""
+
+    what: str
+    a: float | None
+    b: float | None
+    worse: bool
+
+
+@dataclass(frozen=True)
+class DifferentSetting:
+    """What the runs do not have in common: an option, a version, a fingerprint."""
+
+    what: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class DiffVerdict:
+    """What `diff_runs` found. `reasons` say why the second run is worse, none where it is not;
+    `changed` is what lowers, measures and learns, `settings` what was asked for."""
+
+    a: str
+    b: str
+    network: str
+    target: str
+    space: str
+    tolerance_percent: float
+    total: Change
+    workloads: tuple[Change, ...]
+    validity: Pair
+    models: tuple[Pair, ...]
+    changed: tuple[DifferentSetting, ...]
+    settings: tuple[DifferentSetting, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Whether there is any reason."""
+        return bool(self.reasons)
+
+    @property
+    def word(self) -> str:
+        """`worse` or `no worse`."""
+        return WORSE if self.worse else NO_WORSE
+
+    def to_json(self) -> dict[str, Json]:
+        """What `tilewright diff --json` prints (docs/operating.md)."""
+        written: dict[str, Json] = {"version": VERSION, "verdict": self.word}
+        return written | asdict(self)
+
+
+def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
+    """Whether run `b` is no worse than `a`, where latencies may be larger, and the share of valid
+    trials smaller, by `tolerance_percent`. Raises `DiffError` if the two are no answers to one
+    question."""
+    if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
+        raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
+    _check_comparable(a, b)
+    others = {each.id: each for each in b.layers}
+    total = _change("the tuned layers of the network", a.total, b.total, tolerance_percent)
+    layers = tuple(
+        _change(each.name, each.latency, others[each.id].latency, tolerance_percent)
+        for each in a.layers
+    )
+    validity = _validity(a, b, tolerance_percent)
+    models = tuple(_models(a.layers, [others[each.id] for each in a.layers]))
+    return DiffVerdict(
+        a=a.place, b=b.place, network=a.network, target=a.target, space=a.space,
+        tolerance_percent=tolerance_percent, total=total, workloads=layers, validity=validity,
+        models=models, changed=_changed(a, b), settings=_differing(a.settings, b.settings),
+        reasons=(
+            *(_slower(each) for each in (total, *layers) if each.worse),
+            *([_less_valid(validity)] if validity.worse else []),
+            *(_less_right(each) for each in models if each.worse),
+        ),
+    )  # fmt: skip
+
+
+def _check_comparable(a: Side, b: Side) -> None:
+    for what, of_a, of_b in (
+        ("network", a.network, b.network),
+        ("target", a.target, b.target),
+        ("kind of target", a.kind, b.kind),
+        ("space", a.space, b.space),
+    ):
+        if of_a != of_b:
+            raise DiffError(
+                f"{a.place} and {b.place} cannot be compared: another {what}, {of_a} and {of_b}"
+            )
+    if a.spec != b.spec:
+        names = sorted(n for n in a.spec.keys() | b.spec.keys() if a.spec.get(n) != b.spec.get(n))
+        raise DiffError(
+            f"{a.place} and {b.place} cannot be compared: two targets are called {a.target}, which "
+            f"differ in {', '.join(names)}"
+        )
+    if {each.id for each in a.layers} == {each.id for each in b.layers}:
+        return
+    plain = ({each.text for each in side.layers} for side in (a, b))
+    if next(plain) == next(plain):
+        theirs = {each.id: each for each in b.layers}
+        mine = next(each for each in a.layers if each.id not in theirs)
+        other = next(each for each in b.layers if each.text == mine.text)
+        raise DiffError(
+            f"{a.place} and {b.place} cannot be compared: another epilogue, {mine.name} with "
+            f"'{mine.epilogue}' and with '{other.epilogue}'"
+        )
+    raise DiffError(
+        f"{a.place} and {b.place} cannot be compared: other layers. {_only(a, b)}{_only(b, a)}"
+        "Tune both with the same --layers"
+    )
+
+
+def _only(side: Side, other: Side) -> str:
+    known = {each.id for each in other.layers}
+    missing = [each.name for each in side.layers if each.id not in known]
+    return f"Only {side.place} has {', '.join(missing)}. " if missing else ""
+
+
+def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -> Change:
+    unit = "cycles" if a.cycles is not None and b.cycles is not None else "seconds"
+    before, after = (getattr(each, unit) for each in (a, b))
+    if not a.known or not b.known or not before:
+        return Change(what, unit, before, after, None, a.known and not b.known)
+    allowed = 1 + tolerance_percent / 100
+    if unit == "seconds" and a.interval is not None and b.interval is not None:
+        worse = b.interval.low > a.interval.high * allowed
+    else:
+        worse = after > before * allowed
+    return Change(what, unit, before, after, after / before - 1, worse)
+
+
+def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
+    """The shares of valid trials. A share of few trials is uncertain: it is worse if it is smaller
+    by more than `CHANCE` standard errors of the difference of two proportions, and the tolerance in
+    percentage points."""
+    if not a.trials or not b.trials:
+        return Pair("valid trials", None, None, False)
+    one, other = (1 - side.invalid / side.trials for side in (a, b))
+    pooled = 1 - (a.invalid + b.invalid) / (a.trials + b.trials)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / a.trials + 1 / b.trials))
+    lost = one - other
+    return Pair("valid trials", one, other, lost > max(CHANCE * error, tolerance_percent / 100))
+
+
+def _models(a: Sequence[RunLayer], b: Sequence[RunLayer]) -> Iterable[Pair]:
+    """The mean errors of each model over the layers where both runs have it. Worse if the layers'
+    differences have a mean of more than `CHANCE` standard errors, and of more than `LEAST_ERROR`;
+    with one layer the latter alone."""
+    names = sorted({name for each in (*a, *b) for name in each.errors})
+    for name in names:
+        both = [
+            (x.errors[name], y.errors[name])
+            for x, y in zip(a, b, strict=True)
+            if name in x.errors and name in y.errors
+        ]
+        if not both:
+            one, other = (_mean(each.errors[name] for each in s if name in each.errors)
+                          for s in (a, b))  # fmt: skip
+            yield Pair(name, one, other, False)
+            continue
+        differences = [y - x for x, y in both]
+        error = stdev(differences) / math.sqrt(len(both)) if len(both) > 1 else 0.0
+        worse = fmean(differences) > max(CHANCE * error, LEAST_ERROR.get(name, 0.0))
+        yield Pair(name, fmean(x for x, _ in both), fmean(y for _, y in both), worse)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return fmean(known) if known else None
+
+
+def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
+    """What stands between a schedule and its latency: the target's fingerprint covers its lowering,
+    simulator and compiler, and the specification is the same."""
+    prints = _differing(
+        {"target fingerprint": a.fingerprint}, {"target fingerprint": b.fingerprint}
+    )
+    known = a.versions.keys() & b.versions.keys()
+    return prints + _differing(
+        {name: a.versions[name] for name in known}, {name: b.versions[name] for name in known}
+    )
+
+
+def _differing(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[DifferentSetting, ...]:
+    names = dict.fromkeys([*sorted(a), *sorted(b)])
+    return tuple(
+        DifferentSetting(name, str(a.get(name, "")), str(b.get(name, "")))
+        for name in names
+        if a.get(name) != b.get(name)
+    )
+
+
+def _slower(change: Change) -> str:
+    if change.more is None:
+        return f"{change.what}: nothing that was tried is valid any more"
+    return f"{change.what}: {100 * change.more:+.2g} % {change.unit}"
+
+
+def _less_valid(pair: Pair) -> str:
+    assert pair.a is not None
+    assert pair.b is not None
+    return f"valid trials: {100 * pair.a:.1f} % became {100 * pair.b:.1f} %"
+
+
+def _less_right(pair: Pair) -> str:
+    assert pair.a is not None
+    assert pair.b is not None
+    return f"{pair.what}: {pair.a:.3g} became {pair.b:.3g}, the model is further off"

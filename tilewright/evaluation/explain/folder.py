@@ -1,0 +1,149 @@
+"""A finished run's folder, read back: on what, by whom, and every trial in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, JsonValue
+
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.compare.plan import TunerConfig
+from tilewright.search import Contents, FinishedRound, read, run_id
+from tilewright.targets import Target
+from tilewright.targets.registry import rebuild
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.output_dir import LEDGER, SCHEDULES, SUMMARY
+from tilewright.tuning.read_run import foreign, read_written
+
+
+class FolderError(TilewrightError):
+    """A folder that does not hold a finished run."""
+
+
+@dataclass(frozen=True)
+class TunedFolder:
+    """What `tilewright tune` left. `kind` is the target's, `recorded_on` its fingerprint at that
+    time."""
+
+    path: Path
+    network: str
+    target: Target
+    kind: str
+    space: str
+    recorded_on: str
+    workloads: tuple[Workload, ...]
+    tuner_config: TunerConfig
+    seed: int
+    batch: int
+    counts: Mapping[str, int]
+    """Calls of each workload an inference, by its id."""
+    problems: list[str] = field(default_factory=list)
+    """What of the ledger could not be used, as far as it was looked at."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether lowering or simulator are not those of the run any more."""
+        return self.target.fingerprint != self.recorded_on
+
+    def rounds(self, workload: Workload) -> list[FinishedRound]:
+        """The run's rounds on a workload. Raises `FolderError` if the ledger has none, and
+        `WorkloadError` if the target has no schedule for it."""
+        contents = self._fitting(workload)
+        cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
+        others = {
+            record["run"]
+            for record in contents.records
+            if (record["workload"], record["target"]) == (workload.id, self.recorded_on)
+        }
+        # A run that did not start cold has a name of its own.
+        for name in (cold, *sorted(others - {cold})):
+            found = list(contents.run((workload.id, self.recorded_on, name)).finished())
+            if found:
+                return found
+        raise FolderError(f"{self.path / LEDGER} has no trial of {workload}; tune again")
+
+    def _fitting(self, workload: Workload) -> Contents:
+        """The ledger without what cannot be of the workload's space."""
+        space = self.target.space(workload)
+        unfit = self._contents.run((workload.id, self.recorded_on, "")).unfit(space)
+        said = f"{LEDGER}: {len(unfit)} records of {workload} left out: {unfit and unfit[0][1]}"
+        if unfit and said not in self.problems:
+            self.problems.append(said)
+        left_out = {id(record) for record, _ in unfit}
+        return Contents([each for each in self._contents.records if id(each) not in left_out])
+
+    @cached_property
+    def _contents(self) -> Contents:
+        contents = read(self.path / LEDGER)
+        self.problems.extend(contents.problems)
+        return contents
+
+
+class _WrittenTarget(BaseModel):
+    """The target in `schedules.json`."""
+
+    kind: str
+    fingerprint: str
+    spec: dict[str, JsonValue]
+
+
+class _WrittenSchedule(BaseModel):
+    """What of a schedule says which workload it is for."""
+
+    workload: str
+    epilogue: str
+
+
+class _Schedules(BaseModel):
+    """What is read of `schedules.json`."""
+
+    target: _WrittenTarget
+    schedules: list[_WrittenSchedule]
+
+
+class _WrittenWorkload(BaseModel):
+    """How often a workload is called."""
+
+    id: str
+    count: int
+
+
+class _Summary(BaseModel):
+    """What is read of `summary.json`."""
+
+    network: str
+    tuner: str
+    tuner_options: dict[str, str | int | float | bool]
+    space: str
+    seed: int
+    batch: int
+    workloads: list[_WrittenWorkload]
+
+
+def read_folder(path: Path) -> TunedFolder:
+    """The run in a folder. Raises `FolderError`, and `UnsafeFile` for anything but files."""
+    summary = read_written(_Summary, path, SUMMARY, FolderError)
+    schedules = read_written(_Schedules, path, SCHEDULES, FolderError)
+    options = {name: str(value) for name, value in summary.tuner_options.items()}
+    written = schedules.target
+    try:
+        return TunedFolder(
+            path=path,
+            network=summary.network,
+            target=rebuild(written.kind, written.spec, summary.space),
+            kind=written.kind,
+            space=summary.space,
+            recorded_on=written.fingerprint,
+            workloads=tuple(
+                parse_workload(entry.workload, entry.epilogue) for entry in schedules.schedules
+            ),
+            tuner_config=TunerConfig(summary.tuner, summary.tuner, tuple(sorted(options.items()))),
+            seed=summary.seed,
+            batch=summary.batch,
+            counts={each.id: each.count for each in summary.workloads},
+        )
+    except (ValueError, TilewrightError) as error:
+        raise FolderError(foreign(path, error)) from None

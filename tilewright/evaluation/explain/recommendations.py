@@ -1,0 +1,180 @@
+"""What to do after a run, by what its figures show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.explain.folder import TunedFolder
+from tilewright.evaluation.explain.summary import FASTEST, vetoed_shares
+from tilewright.evaluation.explain.workloads import Explained, pooled
+from tilewright.targets.display_names import shape
+from tilewright.targets.registry import kind_of
+
+_GAIN = 0.005  # an improvement worth more trials
+_FAR = 1.25  # times its bound: a layer that is far from it
+_HEAVY = 0.05  # share of an inference from which a layer is worth a word
+_FAILING = 0.3  # share of trials, from which failures are
+_SURE, _MISSED = 0.1, 0.05  # error of V's chances, and share of the fast that it costs
+_NAMED = 3  # layers in a sentence
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a run's figures show, and what follows: a sentence each."""
+
+    finding: str
+    action: str
+
+
+def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advice]:
+    """The most telling first; empty if nothing stands out."""
+    rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
+        _without_valid, _failing, _far, _unfinished, _veto, _too_long,
+    ]  # fmt: skip
+    found = [rule(folder, explained) for rule in rules]
+    return [each for each in found if each is not None]
+
+
+def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    without = [each for each in explained if not each.course.last_improvement]
+    if not without:
+        return None
+    return Advice(
+        f"No trial of {_named(without)} is valid.",
+        f"Give them more trials: --trials {2 * _most(explained)}; 'tilewright trials "
+        f"{folder.path}' says why each failed.",
+    )
+
+
+def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    """Failures dominate: the space is wrong, or V has not learned."""
+    failures, reasons, trials = Counter[str](), Counter[str](), 0
+    for each in explained:
+        failures += each.course.failures
+        reasons += each.course.reasons
+        trials += each.course.trials
+    lost = failures.total()
+    if lost < _FAILING * trials:
+        return None
+    status, count = failures.most_common(1)[0]
+    kind = {
+        "compile_error": "do not compile", "run_error": "fail when they run",
+        "timeout": "run out of time", "wrong_result": "compute wrong numbers",
+    }.get(status, status)  # fmt: skip
+    reason, _ = reasons.most_common(1)[0]
+    usual = _usual_space(folder)
+    other = f"tune in the space whose schedules mostly run: --space {usual}" if usual else (
+        "let a veto learn them: --tuner default"
+        if folder.tuner_config.tuner != "default"
+        else f"give V more to learn from: --trials {2 * _most(explained)}"
+    )  # fmt: skip
+    return Advice(
+        f"{lost} of {trials} trials are not valid; {count} {kind}, most often: {reason}.",
+        f"{other[0].upper()}{other[1:]}.",
+    )
+
+
+def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    """Layers that cost much and are far from what no schedule beats."""
+    total = float(np.nansum([each.course.cost for each in explained]))
+    far = [
+        each for each in explained if each.course.above > _FAR and each.course.cost > _HEAVY * total
+    ]
+    if not far:
+        return None
+    far.sort(key=lambda each: each.course.cost * (1 - 1 / each.course.above), reverse=True)
+    first = far[0].course
+    finding = (
+        f"{_named(far)} {'is' if len(far) == 1 else 'are'} more than {_FAR - 1:.0%} above the "
+        f"bound; {shape(far[0].workload)} takes {first.above:.2f}× its bound and "
+        f"{first.cost / total:.0%} of an inference."
+    )
+    usual = _usual_space(folder)
+    if usual:
+        return Advice(finding, f"Tune in the larger space: --space {usual}.")
+    if max(each.course.late_gain for each in far) > _GAIN:
+        return Advice(finding, f"They still improve: --trials {2 * _most(explained)}.")
+    return Advice(
+        finding,
+        "More trials find little here: what is left is in the space of schedules or in the "
+        "machine; 'tilewright vta cycles --plot' shows what a program waits for."
+        if folder.kind == "vta"
+        else "More trials find little here: what is left is in the space of schedules or in the "
+        "machine.",
+    )
+
+
+def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    late = [each for each in explained if each.course.late_gain > _GAIN]
+    if not late:
+        return None
+    late.sort(key=lambda each: each.course.late_gain * each.course.cost, reverse=True)
+    gain = late[0].course.late_gain
+    by = "found its first valid schedule" if np.isinf(gain) else f"by {gain:.1%}"
+    return Advice(
+        f"{_named(late)} still improved in the last quarter of the trials "
+        f"({shape(late[0].workload)}: {by}).",
+        f"Go on with the same command and --trials {2 * _most(explained)}: what is measured is "
+        "kept.",
+    )
+
+
+def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    """V's chances are off, or its veto costs good schedules."""
+    pair = pooled([each.unseen for each in explained], "V")
+    if not pair.shape[1] or np.ptp(pair[1]) == 0:
+        return None
+    missed = vetoed_shares(explained).fast
+    off = float(np.mean(pair[0]) - np.mean(pair[1]))
+    if missed > _MISSED:
+        options = folder.tuner_config.explorer.options.model_dump()
+        lower = f" or a lower --option veto={options['veto'] / 2:g}" if "veto" in options else ""
+        return Advice(
+            f"V's veto would cost {missed:.0%} of the fastest {FASTEST:.0%} of the schedules that "
+            "run.",
+            f"It has seen too few failures: --trials {2 * _most(explained)}{lower}.",
+        )
+    if abs(off) < _SURE:
+        return None
+    much = "much" if off > 0 else "little"
+    return Advice(
+        f"V expects too {much} to run: {np.mean(pair[0]):.0%} of random configs, and "
+        f"{np.mean(pair[1]):.0%} do.",
+        f"Do not read V's chances as such; --trials {2 * _most(explained)} would correct them.",
+    )
+
+
+def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
+    """Every layer had stopped improving long before the end."""
+    last = max(each.course.last_improvement for each in explained)
+    whole = -(-last // folder.batch) * folder.batch
+    if not last or 2 * whole > _most(explained):
+        return None
+    return Advice(
+        f"No layer improved after trial {last} of {_most(explained)}.",
+        f"For a run like this --trials {whole} is enough.",
+    )
+
+
+def _most(explained: Sequence[Explained]) -> int:
+    return max(each.course.trials for each in explained)
+
+
+def _usual_space(folder: TunedFolder) -> str:
+    """The target's usual space, if the run was in another one."""
+    try:
+        usual = kind_of(folder.kind)[0].space_named("")
+    except TilewrightError:
+        return ""
+    return "" if usual == folder.space else usual
+
+
+def _named(explained: Sequence[Explained]) -> str:
+    names = [shape(each.workload) for each in explained[:_NAMED]]
+    others = len(explained) - len(names)
+    return ", ".join(names) + (f" and {others} more" if others else "")

@@ -1,0 +1,111 @@
+"""What labelled networks take, exactly: all their streams in the cycle simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.core.errors import TilewrightError
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.fusion.schedules import FusionSchedules
+from tilewright.networks.artifact.build import layer_graph
+from tilewright.targets.artifact_types import LayerCost, Pick
+from tilewright.targets.capabilities import TimesStreams, capability
+from tilewright.targets.workload import Workload
+
+
+class FusionError(TilewrightError):
+    """Fusion cannot be decided."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A labelled network: cycles of its streams and bytes that they move from and to memory, and of
+    each layer by itself its workload, schedule and cost."""
+
+    labels: Labelling
+    cycles: int
+    dram_bytes: int
+    workloads: tuple[Workload, ...]
+    picks: tuple[Pick, ...]
+    layers: tuple[LayerCost, ...]
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """By which labellings are compared: cycles, of equal ones the bytes moved."""
+        return self.cycles, self.dram_bytes
+
+
+Heard = Callable[[Evaluation, int], None]
+"""Hears of each labelled network that is simulated, with how many there were."""
+
+
+class Evaluator:
+    """Times labelled networks, each distinct graph once. `count` of them were simulated; `heard` is
+    told of each, with how many there were. `alone` are the workloads seen so far, each with its
+    schedule and what it takes. Raises `FusionError` for a target that runs no programs of ours."""
+
+    def __init__(
+        self, problem: FusionProblem, schedules: FusionSchedules, heard: Heard | None = None
+    ) -> None:
+        times = capability(problem.target, TimesStreams)
+        if times is None:
+            raise FusionError(
+                f"{problem.target.name} runs no programs of ours, so there is nothing to decide "
+                "about fusion; choose a VTA, or leave out --fusion"
+            )
+        self.problem = problem
+        self.schedules = schedules
+        self.heard = heard
+        self.count = 0
+        self.alone: dict[Workload, tuple[Pick, LayerCost]] = {}
+        self._timer = times.stream_timer()
+        self._known: dict[Labelling, Evaluation] = {}
+        self._same: dict[tuple[object, ...], Evaluation] = {}
+
+    def __call__(self, labels: Labelling) -> Evaluation:
+        """Of one labelling, whose workloads are tuned if they are not. Raises `WorkloadError` for
+        what no board could load, and what tuning raises."""
+        found = self._known.get(labels)
+        layers = self._layers(labels) if found is None else ()
+        if found is None and layers in self._same:
+            found = self._known[labels] = replace(self._same[layers], labels=labels)
+        if found is None:
+            found = self.again(labels)
+            self.count += 1
+            self._known[labels] = self._same[layers] = found
+            each = zip(found.workloads, found.picks, found.layers, strict=True)
+            self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
+            if self.heard is not None:
+                self.heard(found, self.count)
+        return found
+
+    def _layers(self, labels: Labelling) -> tuple[object, ...]:
+        """What tells one labelled graph from another: one of siblings alone makes no other."""
+        return tuple(
+            (layer.names, layer.data, layer.output, layer.workload)
+            for layer in self.problem.labelled(labels).layers
+        )
+
+    def again(self, labels: Labelling) -> Evaluation:
+        """The same, simulated whether it was before or not. Raises as to call it."""
+        workloads = self.problem.workloads(labels)
+        picks = self.schedules.of(workloads)
+        cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
+        return Evaluation(
+            labels, cost.cycles, cost.dram_bytes, tuple(workloads), tuple(picks), cost.layers
+        )
+
+    def missing(self, labels: Labelling) -> list[Workload]:
+        """The workloads that would have to be tuned for it."""
+        if labels in self._known:
+            return []
+        return self.schedules.missing(self.problem.workloads(labels))
+
+    def seen(self, labels: Labelling) -> Evaluation | None:
+        """Of a labelling that was evaluated, else None."""
+        return self._known.get(labels)
+
+    def known(self) -> list[Evaluation]:
+        """All so far, in order."""
+        return list(self._known.values())

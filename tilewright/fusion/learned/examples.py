@@ -1,0 +1,77 @@
+"""What models learn from: labelled graphs of a network that were simulated, and which of its
+decisions were better fused; kept as NPZ files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import write_atomically
+from tilewright.core.safe_files import read_plain
+from tilewright.fusion.graph_tensors import GraphTable
+from tilewright.fusion.learned.contract import ModelError
+from tilewright.targets.features import Features
+
+_ARRAYS = ("nodes", "prior", "edges", "links", "stream")
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Of one network on one target: labelled graphs, and units of decisions, a row each, with
+    whether each was `better` fused, (rows,)."""
+
+    graphs: tuple[GraphTable, ...]
+    units: Features
+    better: NDArray[np.bool_]
+
+
+def write_examples(path: Path, found: Examples) -> None:
+    """Write one file. Raises `OSError`."""
+    graphs = found.graphs
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(graph, name) for graph in graphs]) for name in _ARRAYS
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        columns=np.array(graphs[0].columns),
+        layers=np.array([len(graph.prior) for graph in graphs]),
+        links_of=np.array([len(graph.edges) for graph in graphs]),
+        units=found.units.matrix,
+        unit_columns=np.array(found.units.names),
+        better=found.better,
+        **arrays,
+    )
+    write_atomically(path, buffer.getvalue())
+
+
+def read_examples(path: Path) -> Examples:
+    """Read it again. Raises `ModelError` for a file that holds none, and `OSError`."""
+    try:
+        with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as held:
+            columns = tuple(map(str, held["columns"]))
+            ends = np.cumsum(held["layers"])[:-1], np.cumsum(held["links_of"])[:-1]
+            parts = [np.split(held[name], ends[name in ("edges", "links")]) for name in _ARRAYS]
+            graphs = [GraphTable(columns, *each) for each in zip(*parts, strict=True)]
+            units = Features.of(held["units"], tuple(map(str, held["unit_columns"])))
+            return Examples(tuple(graphs), units, held["better"].astype(np.bool_))
+    except (ValueError, KeyError, BadZipFile) as error:
+        raise ModelError(f"{path} holds no examples ({error}); make them again") from None
+
+
+def graphs_of(several: Sequence[Examples]) -> list[GraphTable]:
+    """All labelled graphs."""
+    return [graph for each in several for graph in each.graphs]
+
+
+def units_of_all(several: Sequence[Examples]) -> tuple[Features, NDArray[np.bool_]]:
+    """All units, and which were better fused, (rows,)."""
+    x = Features(np.concatenate([each.units.matrix for each in several]), several[0].units.columns)
+    return x, np.concatenate([each.better for each in several])

@@ -1,0 +1,161 @@
+"""The learned search: a policy says where to begin, a search asks a model of labelled graphs, exact
+simulation confirms the best of what it found. Of that both learn: the model is corrected, the
+policy by the units whose gain was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.fusion.decision_groups import DecisionGroup, units_of, with_unit
+from tilewright.fusion.evaluator import Evaluation, Evaluator
+from tilewright.fusion.graph_tensors import Tables
+from tilewright.fusion.layer_features import Figures
+from tilewright.fusion.learned.contract import GraphModel
+from tilewright.fusion.learned.policy import Policy, labelled
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.fusion.registry import Objective, search
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """How long it searches: rounds at most, those without a gain that end it, labelled graphs that
+    are simulated a round, labellings that the model is asked about a round, and by which method."""
+
+    rounds: int = 12
+    patience: int = 2
+    confirmed: int = 2
+    asked: int = 4096
+    drawn: int = 4
+    method: str = "descent"
+
+
+_LOOKED_AT = 32
+"""Labellings a round that may turn out to make graphs which were simulated before."""
+
+
+class FusionSurrogate:
+    """What a model says of labellings: of one labelling as it is, and of others what each segment
+    changes in it. So a segment's labels are priced once."""
+
+    def __init__(
+        self, problem: FusionProblem, tables: Tables, model: GraphModel, base: Labelling
+    ) -> None:
+        self.problem = problem
+        self.tables = tables
+        self.model = model
+        self.base = base
+        self._whole = float(model.predict([tables.of(base)])[0])
+        self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
+
+    def __call__(self, several: Sequence[Labelling]) -> list[float]:
+        """Cycles of each labelling."""
+        parts = [self._parts(labels) for labels in several]
+        self._price([key for some in parts for key in some])
+        return [self._whole + sum(self._changes[key] for key in some) for some in parts]
+
+    def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
+        """The segments that differ from the base, with their labels."""
+        found = []
+        for number, places in enumerate(self.problem.segments):
+            own = tuple(labels[place] for place in places)
+            if own != tuple(self.base[place] for place in places):
+                found.append((number, own))
+        return found
+
+    def _price(self, keys: Sequence[tuple[int, tuple[bool, ...]]]) -> None:
+        new = [key for key in dict.fromkeys(keys) if key not in self._changes]
+        if not new:
+            return
+        tables = []
+        for number, own in new:
+            labels = list(self.base)
+            for place, label in zip(self.problem.segments[number], own, strict=True):
+                labels[place] = label
+            tables.append(self.tables.of(tuple(labels)))
+        cycles = self.model.predict(tables)
+        self._changes.update(
+            {key: float(each) - self._whole for key, each in zip(new, cycles, strict=True)}
+        )
+
+
+def learned_search(
+    problem: FusionProblem,
+    evaluator: Evaluator,
+    model: GraphModel,
+    policy: Policy,
+    starts: Sequence[Labelling],
+    rng: np.random.Generator,
+    plan: SearchPlan | None = None,
+) -> Labelling:
+    """The labelling that takes the fewest cycles of all that were simulated, `starts` among them.
+    Raises what tuning raises."""
+    plan = plan or SearchPlan()
+    figures = Figures(problem, evaluator)
+    tables = Tables(problem, figures)
+    best = min(starts, key=lambda labels: evaluator(labels).cost)
+    if not len(problem):
+        return best
+    model.freeze()
+    idle = 0
+    for turn in range(plan.rounds):
+        seen = seen_units(problem, evaluator)
+        chances = policy.chances(problem, figures, best, seen)
+        first = _tried(evaluator, policy.labels(problem, chances)) if turn == 0 else None
+        if first is not None and first.cost < evaluator(best).cost:
+            best = first.labels
+        model.fit([tables.of(each.labels) for each in evaluator.known()])
+        begin = [best, *starts, *_drawn(problem, chances, plan.drawn, rng)]
+        said = FusionSurrogate(problem, tables, model, best)
+        objective = Objective(said, plan.asked, problem.segments, problem.groups)
+        search(plan.method, objective, list(dict.fromkeys(begin)), rng)
+        new = [each for each in sorted(objective.asked, key=objective.asked.__getitem__)
+               if evaluator.seen(each) is None]  # fmt: skip
+        before = evaluator(best).cost
+        simulated = evaluator.count
+        for labels in new[:_LOOKED_AT]:
+            if evaluator.count - simulated >= plan.confirmed:
+                break
+            found = _tried(evaluator, labels)
+            if found is not None and found.cost < evaluator(best).cost:
+                best = labels
+        idle = 0 if evaluator(best).cost < before else idle + 1
+        if idle >= plan.patience or not new:
+            break
+    return best
+
+
+def seen_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
+    """The units of which two labellings were evaluated that differ in nothing else, and whether the
+    one that has it fused took fewer cycles; the latest counts."""
+    known = {each.labels: each.cycles for each in evaluator.known()}
+    found: dict[DecisionGroup, bool] = {}
+    units = units_of(problem)
+    for labels, cycles in known.items():
+        for unit in units:
+            if not all(labels[place] for place in unit.places):
+                continue
+            other = known.get(with_unit(labels, unit, False))
+            if other is not None and other != cycles:
+                found[unit] = cycles < other
+    return found
+
+
+def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
+    """A labelling, simulated; None where no board could load it or no schedule runs."""
+    try:
+        return evaluator(labels)
+    except WorkloadError:
+        return None
+
+
+def _drawn(
+    problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
+) -> list[Labelling]:
+    """Labellings drawn by chances (units,), of which none is quite certain."""
+    chances = np.clip(chances, 0.05, 0.95)
+    return [labelled(problem, rng.random(len(chances)) < chances) for _ in range(count)]

@@ -1,0 +1,1 @@
+"""Searches for labels, a file each behind `fusion.registry.FusionMethod`."""

@@ -1,0 +1,136 @@
+"""What the networks' side knows of an accelerator: its blocks, the numbers it computes with, how
+workloads are written for it, and what layers take there and on the CPU beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from tilewright.core.errors import WorkloadError
+from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import (
+    Blocks,
+    Bound,
+    Estimates,
+    HasHost,
+    Latency,
+    PoolsSums,
+    Roofline,
+    blocks_of,
+    capability,
+    dtypes_of,
+)
+from tilewright.targets.workload import Workload
+
+EpilogueMode = Literal["full", "per-channel", "plain"]
+
+MAX_WASTE = 1.0
+SAMPLED = 1 << 16
+"""Schedules of a larger space that an estimate is asked about."""
+
+
+def _anything(_: Workload) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """Blocks in elements; `epilogue` as in `networks.int8`; a layer is offloaded where at most
+    `max_waste` of its multiplications are by zeros. `bound` is what a workload takes at least, None
+    where nobody knows, and raises `WorkloadError` for one that cannot run; `slowdown` is that of
+    the CPU beside it (`networks.cpu_costs`).
+
+    One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
+    is packed or padded for it, and `check`, which raises `WorkloadError` for what it has no kernel
+    of, is all there is to decide; what is quantised it runs if it `computes_int8`, too."""
+
+    blocks: Blocks
+    epilogue: EpilogueMode = "full"
+    max_waste: float = MAX_WASTE
+    bound: Callable[[Workload], Latency] | None = None
+    slowdown: float = SLOWDOWN
+    estimate: Callable[[Workload], float] | None = None
+    """What the schedule of a workload takes that its target's estimate thinks best, where the
+    target pools sums."""
+    computes_floats: bool = False
+    computes_int8: bool = False
+    check: Callable[[Workload], object] = _anything
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        epilogue: EpilogueMode = "full",
+        max_waste: float = MAX_WASTE,
+        sampled: int = SAMPLED,
+    ) -> Accelerator:
+        """A target as accelerator; estimates are asked about `sampled` schedules of a workload."""
+        if "float32" in dtypes_of(target):
+            return cls(
+                Blocks(), epilogue, max_waste, computes_floats=True,
+                computes_int8="int8" in dtypes_of(target), check=target.space,
+            )  # fmt: skip
+        bound, roofline = capability(target, Bound), capability(target, Roofline)
+        host, pools = capability(target, HasHost), capability(target, PoolsSums)
+        least = None if roofline is None else roofline.roofline
+        return cls(
+            blocks_of(target),
+            epilogue,
+            max_waste,
+            least if bound is None else bound.bound,
+            SLOWDOWN if host is None else host.host_slowdown,
+            _estimate_of(target, sampled) if pools is not None and pools.pools_sums else None,
+        )
+
+    def seconds(self, workload: Workload) -> float | None:
+        """What a call takes at least, unless nobody knows. Raises `WorkloadError` where it cannot
+        run."""
+        return None if self.bound is None else self.bound(workload).seconds
+
+    def estimated(self, workload: Workload) -> float | None:
+        """What a call takes by the target's estimate, in the target's unit; None where nobody
+        knows. Raises `WorkloadError` where it cannot run."""
+        return None if self.estimate is None else self.estimate(workload)
+
+    def image_seconds(self, elements: int) -> float:
+        """Packing an image into blocks on the CPU, or unpacking it. Quantising and going back is
+        part of the loops of the operators beside it, which have its values at hand."""
+        return self.slowdown * SECONDS["pack"] * elements
+
+    def unfold_seconds(self, elements: int, unfolded_bytes: int) -> float:
+        """Quantising an image of so many elements and rearranging it on the CPU."""
+        quantising = SECONDS["elementwise"] * elements
+        return self.slowdown * (quantising + SECONDS["unfold"] * unfolded_bytes)
+
+    def seconds_or_never(self, workload: Workload) -> float:
+        """What a call takes at least; infinite where it cannot run, 0 where nobody knows."""
+        try:
+            return self.seconds(workload) or 0.0
+        except WorkloadError:
+            return math.inf
+
+
+def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
+    """The least estimate of the schedules of a workload that fit, of some in a large space."""
+
+    @cache
+    def least(workload: Workload) -> float:
+        estimates, space = capability(target, Estimates), target.space(workload)
+        if estimates is None or space.listed is not None:
+            raise WorkloadError(f"{target.name} estimates nothing of {workload}; measure it")
+        flat = np.arange(space.size)
+        if space.size > sampled:
+            flat = np.random.default_rng(0).integers(0, space.size, sampled)
+        table = estimates.estimate(workload, space.unravel(flat))
+        fits = table.of_meaning("share").max(axis=1, initial=0.0) <= 1
+        if not fits.any():
+            raise WorkloadError(f"{workload}: no schedule fits {target.name}, by its estimate")
+        return float(table.total("latency")[fits].min())
+
+    return least

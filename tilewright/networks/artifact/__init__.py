@@ -1,0 +1,36 @@
+"""A network in one folder: built from layers and schedules, loaded without its model, run, checked.
+
+from tilewright.networks.artifact import build, load
+
+build(graph, schedules, target, Path("art"))       # networks.integer makes the graph
+artifact = load(Path("art"))
+outputs, profile = artifact.run({"image": array})
+"""
+
+from tilewright.networks.artifact.accuracy import Check, NetworkAccuracy, check_of
+from tilewright.networks.artifact.build import (
+    build,
+    canonical_workloads,
+    check_possible,
+    in_the_way,
+)
+from tilewright.networks.artifact.compiled import CompiledArtifact
+from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.load import Artifact, load
+from tilewright.networks.artifact.run import LayerTime, Profile
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "Check",
+    "CompiledArtifact",
+    "LayerTime",
+    "NetworkAccuracy",
+    "Profile",
+    "build",
+    "canonical_workloads",
+    "check_of",
+    "check_possible",
+    "in_the_way",
+    "load",
+]  # fmt: skip

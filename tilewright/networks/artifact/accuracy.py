@@ -1,0 +1,173 @@
+"""The whole network against its source model: samples with the outputs that onnxruntime gives for
+the model as it came, kept in the artifact, and how far the artifact's own are from them.
+
+Nothing here packs, lowers or rescales: whatever goes wrong between the model and the accelerator
+shows in this number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json, pack_arrays, unpack_arrays
+from tilewright.networks.artifact.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = NDArray[Any]
+Feed = Mapping[str, Array]
+
+CHECK_FILE = "check.npz"
+SAMPLES = 4
+MOST_BYTES = 1 << 26
+"""Of all samples with their outputs; the first stays in any case."""
+OF_QUANTISED, OF_FLOAT = 0.1, 0.5
+"""The default bounds on the relative error: of a model that is quantised already, whose numbers the
+accelerator has to give, and of a float one, which int8 changes itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Inputs of a network, arrays by name, and the outputs its source model gives for each."""
+
+    inputs: Sequence[Feed]
+    outputs: Sequence[Feed]
+    reference: str
+
+    def packed(self) -> bytes:
+        """As the artifact keeps it."""
+        arrays: dict[str, Array] = {"reference": np.array(self.reference)}
+        for role, feeds in (("input", self.inputs), ("output", self.outputs)):
+            for number, feed in enumerate(feeds):
+                arrays |= {f"{role} {number} {name}": array for name, array in feed.items()}
+        return pack_arrays(arrays)
+
+
+def unpacked(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Check:
+    """What `Check.packed` packed, for a network with these inputs and outputs. Raises `ValueError`
+    and `KeyError` for anything else."""
+    arrays = unpack_arrays(content)
+    count = sum(name.startswith("output ") for name in arrays) // max(1, len(outputs))
+    if count < 1:
+        raise ValueError(f"{CHECK_FILE} holds no samples")
+    found = [
+        [{name: arrays[f"{role} {number} {name}"] for name in names} for number in range(count)]
+        for role, names in (("input", inputs), ("output", outputs))
+    ]
+    return Check(found[0], found[1], str(arrays["reference"]))
+
+
+@dataclass(frozen=True)
+class OutputAccuracy:
+    """How far one output is off over all samples: `relative`, the norm of the difference over that
+    of the reference (of integers without a scale, the share that differs); `largest`, the largest
+    difference of a value; `same_top`, the share of samples with the same largest value in their
+    last axis, None where that has one value alone."""
+
+    name: str
+    relative: float
+    largest: float
+    same_top: float | None
+
+
+@dataclass(frozen=True)
+class NetworkAccuracy:
+    """An artifact against its source model."""
+
+    reference: str
+    samples: int
+    tolerance: float
+    outputs: tuple[OutputAccuracy, ...]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of an output."""
+        return max((output.relative for output in self.outputs), default=0.0)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether that is within the tolerance."""
+        return self.error <= self.tolerance
+
+    def to_json(self) -> dict[str, Json]:
+        """As the manifest states it."""
+        return {
+            "reference": self.reference, "samples": self.samples, "tolerance": self.tolerance,
+            "error": self.error, "outputs": [vars(output) for output in self.outputs],
+        }  # fmt: skip
+
+
+def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
+    """Up to `SAMPLES` of these samples, arrays in the shapes of the inputs, and what onnxruntime
+    gives for them, the model run as it stands. Raises `InputError` where it does not run on a
+    sample."""
+    from tilewright.networks.quantise.session import runs
+
+    names = [output.name for output in model.graph.output]
+    inputs: list[Feed] = []
+    outputs: list[Feed] = []
+    size = 0
+    for feed, found in zip(samples, runs(model, names, samples[:SAMPLES]), strict=False):
+        size += sum(array.nbytes for each in (feed, found) for array in each.values())
+        if inputs and size > MOST_BYTES:
+            break
+        inputs.append(dict(feed))
+        outputs.append(found)
+    return Check(inputs, outputs, "onnxruntime")
+
+
+def accuracy(
+    check: Check, infer: Callable[[Feed], Feed], tolerance: float, zeros: Mapping[str, int]
+) -> NetworkAccuracy:
+    """How far what `infer` makes of a check's inputs is from its outputs, of the same shapes;
+    `zeros` has the zero point of each output that is of integers with a scale."""
+    found = [infer(feed) for feed in check.inputs]
+    return NetworkAccuracy(
+        check.reference, len(check.inputs), tolerance,
+        tuple(
+            _error(name, [each[name] for each in check.outputs], [each[name] for each in found],
+                   zeros.get(name))
+            for name in check.outputs[0]
+        ),
+    )  # fmt: skip
+
+
+def refuse(found: NetworkAccuracy, network: str) -> None:
+    """Raises `ArtifactError` for one beyond its tolerance."""
+    if not found.is_right:
+        worst = max(found.outputs, key=lambda output: output.relative)
+        raise ArtifactError(
+            f"output '{worst.name}' of {network} is off by {worst.relative:.2g} of its size on "
+            f"{found.samples} samples, compared with {found.reference} on the source model, and "
+            f"the bound is {found.tolerance:g}; calibrate with real samples (--calibration), keep "
+            "the layers that lose most in float (--keep-float), or raise --tolerance"
+        )
+
+
+def _error(
+    name: str, expected: Sequence[Array], found: Sequence[Array], zero: int | None
+) -> OutputAccuracy:
+    wanted, got = (np.stack([np.asarray(each) for each in arrays]) for arrays in (expected, found))
+    if wanted.shape != got.shape:
+        return OutputAccuracy(name, float("inf"), float("inf"), None)
+    top = None
+    if wanted.ndim > 1 and wanted.shape[-1] > 1:
+        top = float((wanted.argmax(axis=-1) == got.argmax(axis=-1)).mean())
+    if wanted.dtype.kind != "f" and zero is None:
+        unequal = float((wanted != got).mean()) if wanted.size else 0.0
+        return OutputAccuracy(name, unequal, unequal, top)
+    real, ours = (each.astype(np.float64) - (zero or 0) for each in (wanted, got))
+    same = (real == ours) | (np.isnan(real) & np.isnan(ours))
+    off = np.where(same, 0.0, np.abs(real - ours))
+    if not np.isfinite(off).all():
+        return OutputAccuracy(name, float("inf"), float("inf"), top)
+    size = float(np.linalg.norm(np.where(np.isfinite(real), real, 0.0)))
+    error = float(np.linalg.norm(off))
+    relative = error / size if size > 0 else (0.0 if error == 0 else float("inf"))
+    return OutputAccuracy(name, relative, float(off.max(initial=0.0)), top)

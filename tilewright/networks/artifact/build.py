@@ -1,0 +1,224 @@
+"""An integer graph and a schedule a layer → a folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.core.files import Json, as_list, as_object
+from tilewright.networks.artifact.accuracy import CHECK_FILE, OF_FLOAT, Check, accuracy, refuse
+from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.folder import in_the_way, write_folder
+from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
+from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Builds, HasSpecification, capability
+from tilewright.targets.layer import Layer, Value
+from tilewright.targets.workload import Workload, canonical
+
+if TYPE_CHECKING:
+    from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+
+
+def build(
+    graph: IntegerGraph,
+    schedules: Sequence[Pick],
+    target: Target,
+    target_kind: str,
+    out: Path,
+    *,
+    notes: Mapping[str, Json] | None = None,
+    bare: bool = False,
+    check: Check | None = None,
+    tolerance: float = OF_FLOAT,
+) -> Mapping[str, Json]:
+    """Write an artifact to `out` and return its manifest; `schedules` has one for each of
+    `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
+    `notes` are further entries of the manifest, such as how the model was quantised. The artifact
+    is run on the inputs of `check` before it is written.
+
+    Raises `ArtifactError` for a target that builds nothing, a folder with other files, outputs
+    further from those of `check` than `tolerance` (of their size), and, if it is to be `bare`, work
+    left to the CPU; `WorkloadError` for what no board could load.
+    """
+    builds = check_possible(graph, target, out, bare=bare)
+    made = builds.build(layer_graph(graph), schedules)
+    if bare and made.why_not_bare:
+        raise ArtifactError(f"--bare: {made.why_not_bare}; leave out --bare")
+    files = dict(made.files)
+    if graph.islands:
+        files[CPU_LIBRARY] = _library(graph)
+    manifest = _manifest(graph, made, target, target_kind, notes or {})
+    if check is not None:
+        layers = [as_object(row) for row in as_list(manifest["layers"])]
+        library = files.get(CPU_LIBRARY)
+        artifact = Artifact(manifest, builds.open(files, layers), library)
+        found = accuracy(check, artifact.infer, tolerance, artifact.zero_points)
+        refuse(found, graph.name)
+        files[CHECK_FILE] = check.packed()
+        manifest["accuracy"] = found.to_json()
+    write_folder(out, files, manifest)
+    return manifest
+
+
+def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
+    """Who builds it. Raises `ArtifactError` as `build` does, before any schedule is needed."""
+    problem = in_the_way(out)
+    if problem:
+        raise ArtifactError(f"{out} is not written to: {problem}; choose another folder with --out")
+    builds = capability(target, Builds)
+    if builds is None:
+        raise ArtifactError(
+            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
+        )
+    if not graph.layers:
+        raise ArtifactError(
+            f"no layer of {graph.name} runs on {target.name}, there is nothing to build; "
+            "'tilewright inspect' says why"
+        )
+    if bare and graph.islands:
+        raise ArtifactError(
+            f"--bare: the CPU would have to compute {_named(graph.islands)}; leave out --bare, or "
+            "cut the model there"
+        )
+    return builds
+
+
+def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
+    """What is tuned for each layer, in order: schedules do not depend on immediates."""
+    return [canonical(layer.workload) for layer in graph.layers]
+
+
+def layer_graph(graph: IntegerGraph) -> LayerGraph:
+    """What a target builds of it. An int8 tensor that the host makes of a float input, or makes a
+    float output of and nothing else, crosses the border as that."""
+    steps: list[Layer | HostStep] = []
+    by_islands: set[str] = set()
+    for step in graph.steps:
+        if isinstance(step, Layer):
+            steps.append(step)
+        else:
+            steps.append(HostStep(_named([step]), step.inputs, step.outputs))
+            by_islands.update(step.inputs)
+    inputs = {value.name: value for value in graph.inputs}
+    loaded = {
+        name: inputs[source] for name, source in graph.quantised.items() if name not in by_islands
+    }
+    outputs = {value.name: value for value in graph.outputs}
+    results = list(graph.results.values())
+    stored = {
+        value: outputs[name]
+        for name, value in graph.results.items()
+        if results.count(value) == 1 and value not in by_islands and _is_int8(graph, value)
+    }
+    by_host = tuple(
+        f"{name} from {value}"
+        for name, value in graph.results.items()
+        if value not in stored and _is_int8(graph, value) and name != value
+    )
+    return LayerGraph(
+        tuple(steps), graph.values, tuple(dict.fromkeys(results)), loaded, stored, by_host,
+        graph.slices, graph.inputs, graph.outputs,
+    )  # fmt: skip
+
+
+def _is_int8(graph: IntegerGraph, name: str) -> bool:
+    return graph.values[name].dtype == "int8"
+
+
+def _named(islands: Sequence[CpuIsland]) -> str:
+    """The operators of islands by kind, each with the first of its nodes."""
+    kinds: dict[str, list[str]] = {}
+    for island in islands:
+        if not island.nodes:  # between two layers that read a tensor in different forms
+            kinds.setdefault("a change of layout", []).extend(island.outputs)
+        for node, kind in island.nodes:
+            kinds.setdefault(kind or "?", []).append(node)
+    return ", ".join(
+        f"{kind} ({nodes[0]}{f' and {len(nodes) - 1} more' if len(nodes) > 1 else ''})"
+        for kind, nodes in kinds.items()
+    )
+
+
+def _library(graph: IntegerGraph) -> bytes:
+    """The compiled islands. Imports TVM."""
+    from tilewright.networks.integer.library import write
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(CPU_LIBRARY).name
+        write(graph, path)
+        return path.read_bytes()
+
+
+def _manifest(
+    graph: IntegerGraph, made: Built, target: Target, kind: str, notes: Mapping[str, Json]
+) -> dict[str, Json]:
+    described = capability(target, HasSpecification)
+    rows: list[dict[str, Json]] = []
+    for layer, row in zip(graph.layers, made.layers, strict=True):
+        rows.append(
+            {
+                "name": layer.name,
+                "names": list(layer.names),
+                "operator": layer.operator,
+                "macs": layer.macs,
+                "data": layer.data,
+                "output": layer.output,
+                "residual": layer.residual,
+                "weight_from": layer.weight_from,
+                "shortcut": None if layer.shortcut is None else layer.shortcut.data,
+                **row,
+            }
+        )
+    alone = sum(int(str(row["cycles"])) for row in rows)
+    return {
+        "network": graph.name,
+        "target": target.name,
+        "inputs": [_tensor(value) for value in graph.inputs],
+        "outputs": [_tensor(value) for value in graph.outputs],
+        "cycles": {"sum_of_layers": alone, "stream": made.stream_cycles},
+        "macs": {"total": graph.macs, "accelerator": sum(layer.macs for layer in graph.layers)},
+        "dram_bytes": made.bytes,
+        "layers": rows,
+        "cpu": [
+            {
+                "name": island.name, "inputs": list(island.inputs),
+                "outputs": list(island.outputs),
+                "operators": [{"name": node, "operator": kind} for node, kind in island.nodes],
+            }
+            for island in graph.islands
+        ],
+        "steps": [
+            {
+                "kind": "segment", "number": number,
+                "loads": list(made.ports[number][0]), "stores": list(made.ports[number][1]),
+            }
+            if step == "segment" else {"kind": "cpu", "number": number}
+            for step, number in made.order
+        ],
+        "values": {name: _value(value) for name, value in graph.values.items()},
+        "quantised": dict(graph.quantised),
+        "results": dict(graph.results),
+        "memory": made.memory,
+        "specification": {
+            "kind": kind, "keys": {} if described is None else described.specification,
+            "fingerprint": target.fingerprint,
+        },
+        "bare": not made.why_not_bare,
+        "why_not_bare": made.why_not_bare,
+        **notes,
+    }  # fmt: skip
+
+
+def _tensor(value: Value) -> dict[str, Json]:
+    return {"name": value.name, **_value(value)}
+
+
+def _value(value: Value) -> dict[str, Json]:
+    step, zero = value.scale or (None, None)
+    return {"shape": list(value.shape), "dtype": value.dtype, "scale": step, "zero_point": zero}
+
+
+__all__ = ["build", "canonical_workloads", "check_possible", "in_the_way", "layer_graph"]

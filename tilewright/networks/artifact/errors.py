@@ -1,0 +1,9 @@
+"""What can be wrong with an artifact."""
+
+from __future__ import annotations
+
+from tilewright.core.errors import TilewrightError
+
+
+class ArtifactError(TilewrightError):
+    """A folder that is no artifact, is damaged or of another version, or cannot be made."""

@@ -1,0 +1,217 @@
+"""Reading an artifact, and what one does with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
+from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
+from tilewright.networks.artifact.compiled import CompiledArtifact
+from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.run import (
+    Array,
+    Island,
+    LayerTime,
+    Order,
+    Profile,
+    RunCpu,
+    infer,
+    layer_times,
+)
+from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
+from tilewright.targets.capabilities import Builds, capability
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.registry import rebuild
+
+CPU_LIBRARY = "cpu/islands.so"
+
+
+class Artifact:
+    """A network in memory, as it was built. `manifest` is what the folder says of it."""
+
+    def __init__(
+        self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None,
+        check: bytes | None = None,
+    ) -> None:  # fmt: skip
+        self.manifest = manifest
+        self.program = program
+        self._library = library
+        self._check = check
+        self._order = _order(manifest)
+        self.rows = tuple(_row(as_object(row)) for row in as_list(manifest["layers"]))
+        self.clock_hz = _clock(manifest)
+
+    @property
+    def name(self) -> str:
+        """Of the network."""
+        return as_text(self.manifest["network"])
+
+    @property
+    def target(self) -> str:
+        """The name of what it was built for."""
+        return as_text(self.manifest["target"])
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What `run` takes."""
+        return self._order.inputs
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What `run` gives."""
+        return self._order.outputs
+
+    @cached_property
+    def times(self) -> Sequence[StreamTimes]:
+        """Cycles of each segment and of its layers, by the cycle simulator."""
+        return self.program.times()
+
+    def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
+        """One inference, bit by bit as on the hardware: arrays of the shape of each of `inputs`, by
+        name, in; of each of `outputs` out, and where the time goes. Raises `InputError` for inputs
+        that do not fit."""
+        outputs, seconds = infer(self._order, self.program, self._cpu, inputs)
+        return outputs, self.profile(seconds)
+
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs alone, shapes as in `run`. Raises as `run`."""
+        return infer(self._order, self.program, self._cpu, inputs)[0]
+
+    def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
+        """Where the time goes; no inference is needed for it."""
+        return Profile(
+            layer_times(self.rows, self.times), tuple(each.total for each in self.times),
+            self.clock_hz, cpu_seconds or {},
+        )  # fmt: skip
+
+    @property
+    def zero_points(self) -> dict[str, int]:
+        """What stands for 0 in the outputs that are of integers with a scale, in their own type."""
+        outputs = [value for value in self.outputs if value.dtype in ("int8", "uint8")]
+        return {
+            value.name: value.scale.zero_point + (128 if value.dtype == "uint8" else 0)
+            for value in outputs
+            if value.scale is not None
+        }
+
+    def accuracy(self) -> NetworkAccuracy | None:
+        """The whole network on the samples it holds, against what its source model gives for them;
+        None where it holds none. Raises `ArtifactError` where they are damaged."""
+        if self._check is None:
+            return None
+        names = [[value.name for value in values] for values in (self.inputs, self.outputs)]
+        try:
+            tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
+            check = unpacked(self._check, *names)
+            return accuracy(check, self.infer, tolerance, self.zero_points)
+        except (KeyError, ValueError, TypeError) as error:
+            raise ArtifactError(
+                f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
+            ) from None
+
+    def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
+        """Every layer's program, as it stands in its stream, against plain integer arithmetic with
+        the weights that the artifact holds."""
+        return self.program.verify(seed)
+
+    @cached_property
+    def _cpu(self) -> RunCpu:
+        if self._library is None:
+            return _no_cpu
+        from tilewright.networks.relax.cpu_subgraphs import Library
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / Path(CPU_LIBRARY).name
+            path.write_bytes(self._library)
+            return Library.load(path)
+
+
+def load(folder: Path) -> Artifact | CompiledArtifact:
+    """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
+    work was left to the CPU and is run. Raises `ArtifactError`."""
+    manifest = read_manifest(folder)
+    try:
+        files = read_files(folder, manifest)
+        spec = as_object(manifest["specification"])
+        target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        if manifest.get("kind") == LIBRARY_KIND:
+            return CompiledArtifact(manifest, target, files)
+        builds = capability(target, Builds)
+        if builds is None:
+            raise ArtifactError(f"{folder} is for {target.name}, which runs no programs of ours")
+        layers = [as_object(row) for row in as_list(manifest["layers"])]
+        return Artifact(
+            manifest, builds.open(files, layers), files.get(CPU_LIBRARY), files.get(CHECK_FILE)
+        )
+    except ArtifactError:
+        raise
+    except TilewrightError as error:
+        raise ArtifactError(f"{folder}: {error}") from None
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise ArtifactError(
+            f"{folder} is not as this program builds it ({error}); {AGAIN}"
+        ) from None
+
+
+def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:
+    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {AGAIN}")
+
+
+def _order(manifest: Mapping[str, Json]) -> Order:
+    steps = [as_object(step) for step in as_list(manifest["steps"])]
+    loads: dict[int, tuple[str, ...]] = {
+        as_int(step["number"]): tuple(map(as_text, as_list(step["loads"])))
+        for step in steps
+        if step["kind"] == "segment"
+    }
+    islands = [as_object(island) for island in as_list(manifest["cpu"])]
+    return Order(
+        steps=tuple((as_text(step["kind"]), as_int(step["number"])) for step in steps),
+        loads=[loads[number] for number in sorted(loads)],
+        islands=tuple(
+            Island(as_text(i["name"]), _texts(i["inputs"]), _texts(i["outputs"])) for i in islands
+        ),
+        inputs=_values(manifest["inputs"]),
+        outputs=_values(manifest["outputs"]),
+        values={
+            name: _value(name, as_object(value))
+            for name, value in as_object(manifest["values"]).items()
+        },
+        quantised={k: as_text(v) for k, v in as_object(manifest["quantised"]).items()},
+        results={k: as_text(v) for k, v in as_object(manifest["results"]).items()},
+    )
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    return tuple(map(as_text, as_list(value)))
+
+
+def _values(rows: Json) -> tuple[Value, ...]:
+    return tuple(_value(as_text(as_object(row)["name"]), as_object(row)) for row in as_list(rows))
+
+
+def _value(name: str, row: Mapping[str, Any]) -> Value:
+    step, zero = row["scale"], row["zero_point"]
+    shape = tuple(map(as_int, as_list(row["shape"])))
+    scale = None if step is None else Scale(as_number(step), as_int(zero))
+    return Value(name, shape, as_text(row["dtype"]), scale)
+
+
+def _row(row: Mapping[str, Json]) -> LayerTime:
+    return LayerTime(
+        as_text(row["name"]), _texts(row["names"]), as_text(row["operator"]), as_int(row["macs"]),
+        as_int(row["stream_cycles"]), as_int(row["cycles"]), as_int(row["roofline_cycles"]),
+        as_int(row["segment"]),
+    )  # fmt: skip
+
+
+def _clock(manifest: Mapping[str, Json]) -> float:
+    keys = as_object(as_object(manifest["specification"])["keys"])
+    return as_number(keys["clock_mhz"]) * 1e6

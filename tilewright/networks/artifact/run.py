@@ -1,0 +1,161 @@
+"""Running an artifact: the accelerator's segments and the CPU's islands by turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.errors import InputError
+from tilewright.targets.artifact_types import BuiltProgram, StreamTimes
+from tilewright.targets.host_numbers import from_int8, to_int8
+from tilewright.targets.layer import Value
+
+Array = NDArray[np.generic]
+RunCpu = Callable[[str, Sequence[Array]], Sequence[Array]]
+"""Runs an island, by name, on the tensors it reads; gives those it writes."""
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """A layer's cycles: in its stream, by itself, and what no schedule of it beats."""
+
+    name: str
+    names: tuple[str, ...]
+    operator: str
+    macs: int
+    cycles: int
+    alone: int
+    roofline: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where an inference spends its time. Cycles are those of whole streams, one a segment;
+    `cpu_seconds` are by island, on this machine's CPU."""
+
+    layers: tuple[LayerTime, ...]
+    segments: tuple[int, ...]
+    clock_hz: float
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def cycles(self) -> int:
+        """Of all segments."""
+        return sum(self.segments)
+
+    @property
+    def milliseconds(self) -> float:
+        """Of the accelerator."""
+        return self.cycles / self.clock_hz * 1e3
+
+    @property
+    def cpu_milliseconds(self) -> float:
+        """Of what the CPU computes between segments, on this machine."""
+        return sum(self.cpu_seconds.values()) * 1e3
+
+
+@dataclass(frozen=True)
+class Island:
+    """Work of the CPU: the tensors it reads and writes."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What runs after what: ("segment", number) and ("cpu", number); the tensors of the border."""
+
+    steps: tuple[tuple[str, int], ...]
+    loads: Sequence[tuple[str, ...]]
+    islands: tuple[Island, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    values: Mapping[str, Value]
+    quantised: Mapping[str, str]
+    results: Mapping[str, str]
+
+
+def infer(
+    order: Order, program: BuiltProgram, cpu: RunCpu, inputs: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """One inference: outputs by name, and the seconds of each island. Raises `InputError` for other
+    names, shapes or types than the network's."""
+    tensors: dict[str, Array] = dict(checked(order.inputs, inputs))
+    seconds: dict[str, float] = {}
+    for kind, number in order.steps:
+        if kind == "segment":
+            wanted = {name: _tensor(order, tensors, name) for name in order.loads[number]}
+            for name, array in program.run(number, wanted).items():
+                shape = order.values[name].shape if name in order.values else array.shape
+                tensors[name] = array.reshape(shape)
+            continue
+        island = order.islands[number]
+        begun = time.perf_counter()
+        made = cpu(island.name, [_tensor(order, tensors, name) for name in island.inputs])
+        seconds[island.name] = time.perf_counter() - begun
+        tensors.update(zip(island.outputs, made, strict=True))
+    return {value.name: _result(order, tensors, value) for value in order.outputs}, seconds
+
+
+def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs as they are, each of the shape that is wanted; halves for a float32 are widened.
+    Raises `InputError` for what is missing or does not fit."""
+    names = {value.name for value in wanted}
+    inputs = dict(inputs)
+    for value in wanted:
+        if value.dtype == "float32" and getattr(inputs.get(value.name), "dtype", "") == "float16":
+            inputs[value.name] = inputs[value.name].astype(np.float32)
+    problems = [f"there is no input '{name}'" for name in inputs if name not in names]
+    for value in wanted:
+        array = inputs.get(value.name)
+        if array is None:
+            problems.append(f"'{value.name}' is missing")
+        elif array.shape != value.shape:
+            problems.append(
+                f"'{value.name}' has shape {_sizes(array.shape)} instead of {_sizes(value.shape)}"
+            )
+        elif array.dtype != np.dtype(value.dtype):
+            problems.append(f"'{value.name}' is {array.dtype} instead of {value.dtype}")
+    if problems:
+        listed = ", ".join(f"{v.name} ({v.dtype} {_sizes(v.shape)})" for v in wanted)
+        raise InputError(f"{problems[0]}; the network takes {listed}")
+    return {value.name: inputs[value.name] for value in wanted}
+
+
+def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
+    """The layers with the cycles that the streams took for them."""
+    cycles = [each for stream in times for each in stream.layers]
+    return tuple(
+        LayerTime(r.name, r.names, r.operator, r.macs, spent, r.alone, r.roofline, r.segment)
+        for r, spent in zip(rows, cycles, strict=True)
+    )
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
+    """A tensor that is there, or that the host quantises first."""
+    if name not in tensors:
+        value = order.values[name]
+        tensors[name] = to_int8(tensors[order.quantised[name]], value.scale).reshape(value.shape)
+    return tensors[name]
+
+
+def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
+    """An output, made of the int8 value that it is unless it is there already."""
+    found = tensors.get(value.name)
+    if found is None or (found.dtype == np.int8 and value.dtype != "int8"):
+        found = _tensor(order, tensors, order.results[value.name])
+        if found.dtype == np.int8 and value.dtype != "int8":
+            held = order.values[order.results[value.name]]
+            found = from_int8(found.view(np.int8), value.scale or held.scale, value.dtype)
+    return found.reshape(value.shape).astype(value.dtype, copy=False)

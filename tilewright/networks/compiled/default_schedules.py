@@ -1,0 +1,105 @@
+"""A schedule for every function that TVM makes of what lies between kernels: values that one reader
+computes itself are inlined, outer loops run in parallel, the last one in vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.ir.transform import module_pass
+from tvm.s_tir import Schedule, ScheduleError
+
+from tilewright.networks.compiled.rewrite import KERNEL
+
+WIDEST = 64
+"""Numbers at most in the innermost loop: four of the widest vectors."""
+LEAST = 8
+"""A last loop that can have no vectors of so many is left to LLVM."""
+WORTH_THREADS = 1 << 14
+"""Steps of a loop nest that take longer than waking threads."""
+
+
+def scheduling() -> Any:
+    """A pass over a module whose operators are functions already."""
+
+    def run(module: IRModule, _: Any) -> IRModule:
+        made = IRModule(dict(module.functions), attrs=module.attrs)
+        for name, function in module.functions.items():
+            if isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {}):
+                made.update_func(name, scheduled(function))
+        return made
+
+    return module_pass(run, opt_level=0, name="TilewrightGeneric")
+
+
+def scheduled(function: Any) -> Any:
+    """The function with a schedule, or as it is where none applies."""
+    try:
+        sch = Schedule(IRModule({"main": function}))
+        _inline(sch)
+        for name in _blocks(sch):
+            _schedule(sch, sch.get_sblock(name))
+    except (ScheduleError, ValueError):  # sizes that are known only as it runs, or no such loops
+        return function
+    return sch.mod["main"].with_attrs(function.attrs) if function.attrs else sch.mod["main"]
+
+
+def _blocks(sch: Any) -> list[str]:
+    """The names of its blocks with loops around them, in order."""
+    root = sch.get_sblock("root")
+    return [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
+
+
+def _inline(sch: Any) -> None:
+    """Values without a sum that one operation reads are computed where they are read."""
+    for name in _blocks(sch)[:-1]:
+        block = sch.get_sblock(name)
+        if len(sch.get_consumers(block)) > 1:
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            continue
+
+
+def _schedule(sch: Any, block: Any) -> None:
+    """One nest of loops. Raises `ScheduleError` or `ValueError`."""
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    kinds = [int(each.iter_type) for each in sch.get(block).iter_vars]
+    if len(kinds) != len(loops) or not set(kinds) <= {0, 2}:
+        return
+    extents = [int(sch.get(loop).extent) for loop in loops]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
+    sums = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
+    sizes = [size for size, kind in zip(extents, kinds, strict=True) if kind == 0]
+    if not spatial:
+        return
+    *outer, last = spatial
+    width, vector = _vector(sizes[-1]), None
+    if width >= LEAST:
+        rest, vector = sch.split(last, [None, width])
+        sch.reorder(*outer, rest, *sums, vector)
+        sch.vectorize(vector)
+        outer.append(rest)
+    elif not outer:
+        outer.append(last)
+    elif sizes[-1] < LEAST and not sums:  # a few channels: LLVM interleaves them
+        sch.unroll(last)
+        if len(outer) > 1:
+            outer.pop()
+    fused = sch.fuse(*outer)
+    if math.prod(extents) >= WORTH_THREADS:
+        sch.parallel(fused)
+    if sums:
+        initial = sch.decompose_reduction(block, sums[0])
+        if vector is not None:
+            sch.vectorize(sch.get_loops(initial)[-1])
+
+
+def _vector(size: int) -> int:
+    """The largest divisor that the innermost loop may have."""
+    return max(d for d in range(1, min(size, WIDEST) + 1) if size % d == 0)

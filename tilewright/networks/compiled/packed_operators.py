@@ -1,0 +1,116 @@
+"""Operators between kernels that compute on packed tensors as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.relax.bindings import Binding, shape_of
+from tilewright.networks.relax.op_patterns import (
+    ADAPTIVE_POOL,
+    ADD,
+    AVERAGE_POOL,
+    CLIP,
+    MAX_POOL,
+    MEAN,
+    RELU,
+)
+
+EACH = frozenset((
+    RELU, CLIP, "relax.sigmoid", "relax.tanh", "relax.exp", "relax.erf", "relax.sqrt", "relax.abs",
+    "relax.negative", "relax.nn.silu", "relax.nn.gelu", "relax.nn.leakyrelu",
+))  # fmt: skip
+"""Of one tensor, value by value."""
+PAIRS = frozenset((
+    ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
+))  # fmt: skip
+CONCAT = "relax.concat"
+SPATIAL = (2, 3)
+
+
+def packed_result(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] | None:
+    """The expression and the block of an operator's result, computed on packed tensors; None where
+    it is not done that way, or nothing it reads is packed.
+
+    Shapes: (n, c, h, w), packed (n, c / block, h, w, block)."""
+    if binding.shape is None or len(binding.shape) != 4:
+        return None
+    if binding.op == CONCAT:
+        return _concat(tensors, binding)
+    read = [arg for arg in binding.args if isinstance(arg, relax.Var)]
+    block = next((b for arg in read if (b := tensors.block_of(arg))), 0)
+    if not block:
+        return None
+    if binding.op in EACH:
+        first, *rest = binding.args
+        made = relax.Call(
+            binding.value.op, [tensors.packed(first, block), *rest], binding.value.attrs
+        )
+        return made, block
+    if binding.op in PAIRS:
+        return _pair(tensors, binding, block)
+    return _pool(tensors, binding, block)
+
+
+def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    operands = [_operand(tensors, arg, binding, block) for arg in binding.args]
+    if any(operand is None for operand in operands):
+        return None
+    return relax.Call(binding.value.op, operands, binding.value.attrs), block
+
+
+def _operand(tensors: PackedTensors, arg: Any, binding: Binding, block: int) -> Any:
+    """One that broadcasts with packed tensors as the model's does; None where it cannot."""
+    shape, channels = shape_of(arg), (binding.shape or ())[1]
+    if isinstance(arg, GenericConst):
+        values = arg.value.numpy()
+        if values.size == 1:
+            return relax.const(values.reshape(()), str(values.dtype))
+        if values.ndim in (3, 4) and values.size == channels == values.shape[-3]:
+            blocked = values.reshape(1, channels // block, 1, 1, block)
+            return relax.const(np.ascontiguousarray(blocked), str(values.dtype))
+        return None
+    if not isinstance(arg, relax.Var) or shape is None or len(shape) != 4 or shape[1] != channels:
+        return None
+    return tensors.packed(arg, block)
+
+
+def _concat(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] | None:
+    """Along whole blocks of channels."""
+    (parts,), axis = binding.args, binding.value.attrs.axis
+    if not isinstance(parts, relax.Tuple) or axis is None or int(axis) % 4 != 1:
+        return None
+    blocks = [tensors.block_of(field) for field in parts.fields]
+    if not any(blocks):
+        return None
+    block = int(np.gcd.reduce([each for each in blocks if each]))
+    if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
+        return None
+    packed = [tensors.packed(field, block) for field in parts.fields]
+    return relax.op.concat(packed, axis=1), block
+
+
+def _pool(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+    attrs = binding.value.attrs
+    if binding.op == ADAPTIVE_POOL and (binding.shape or ())[2:] == (1, 1):
+        return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
+    if binding.op == MEAN:
+        axes = tuple(sorted(int(axis) % 4 for axis in attrs.axis or ()))
+        if axes != SPATIAL or not attrs.keepdims:
+            return None
+        return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
+    if binding.op not in (MAX_POOL, AVERAGE_POOL) or attrs.layout != "NCHW":
+        return None
+    pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
+    made = pool(
+        tensors.packed(binding.args[0], block),
+        pool_size=list(attrs.pool_size), strides=list(attrs.strides),
+        padding=list(attrs.padding), dilation=list(attrs.dilation),
+        ceil_mode=bool(attrs.ceil_mode), count_include_pad=bool(attrs.count_include_pad),
+        layout=f"NCHW{block}c",
+    )  # fmt: skip
+    return made, block

@@ -1,0 +1,44 @@
+"""What can be wrong with a model file. Each message names the cause and the next step."""
+
+from __future__ import annotations
+
+from tilewright.core.errors import TilewrightError
+
+
+class ModelFileError(TilewrightError):
+    """A file that is missing, is no model, is damaged, or asks for data it must not have."""
+
+
+class DynamicShapeError(TilewrightError):
+    """An input whose size is unknown before the model runs, or a wrong shape given for it."""
+
+
+class InputError(TilewrightError):
+    """Arrays that do not fit the inputs of the network they are given to."""
+
+
+class UnsupportedOperatorError(TilewrightError):
+    """An operator that the importer cannot express."""
+
+
+class NothingToOffload(TilewrightError):
+    """A model that runs, but of which no operator suits the accelerator."""
+
+
+class QuantisationError(TilewrightError):
+    """A model that cannot be quantised, options of quantising that make no sense, or a quantised
+    model whose scales an accelerator that shifts cannot represent."""
+
+
+class ImportFailedError(TilewrightError):
+    """A well-formed model that the importer could not translate or the compiler could not build."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says, or the kind of error where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def last_line(error: Exception) -> str:
+    """The last line of what a library says, where TVM and ONNX put the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

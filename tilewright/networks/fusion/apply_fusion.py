@@ -1,0 +1,55 @@
+"""All that may be fused in a network, and the network as a labelling of it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.networks.fusion import activations, averages, horizontal_fusion, pools, shortcuts
+from tilewright.networks.fusion.fusion_candidates import Choices, Kind
+from tilewright.networks.integer.graph import IntegerGraph
+
+
+def choices(graph: IntegerGraph) -> Choices:
+    """What of a network may be fused: of one that was extracted without pools in convolutions."""
+    graph = averages.in_parts(graph)
+    pooled, no_pools = pools.offered(graph)
+    summed, no_shortcuts = shortcuts.offered(graph)
+    averaged, no_averages = averages.offered(graph)
+    beside, no_siblings = horizontal_fusion.offered(graph)
+    return Choices(
+        (*activations.offered(graph), *pooled, *summed, *averaged, *beside),
+        (*no_pools, *no_shortcuts, *no_averages, *no_siblings),
+    )
+
+
+def fused(
+    graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
+) -> IntegerGraph:
+    """The network with what is labelled fused, and the rest apart. `labels` are those of
+    `choices(graph)`, in order; `found` is that, where it is at hand. Raises `ValueError` for
+    another number of labels."""
+    found = found or choices(graph)
+    if len(labels) != len(found):
+        raise ValueError(f"{len(labels)} labels for {len(found)} choices")
+
+    def labelled(kind: Kind, label: bool) -> list[str]:
+        return [
+            choice.name if kind == "siblings" else choice.layers[-1]
+            for choice, own in zip(found.offered, labels, strict=True)
+            if choice.kind == kind and bool(own) == label
+        ]
+
+    # A pool takes the clips before it along, so that they are behind it if they are apart. Those of
+    # a shortcut are before the sum, those on both sides of an average stay where they are.
+    behind = {
+        output: choice.layers[-1] if choice.kind == "pool" else None
+        for choice, own in zip(found.offered, labels, strict=True)
+        if choice.kind in ("pool", "shortcut", "average") and own
+        for output in (choice.layers if choice.kind == "average" else choice.layers[:1])
+    }
+    graph = pools.merged(averages.in_parts(graph), labelled("pool", True))
+    graph = shortcuts.merged(graph, labelled("shortcut", True))
+    graph = averages.merged(graph, labelled("average", True))
+    cut = [behind.get(output, output) for output in labelled("activation", False)]
+    graph = activations.apart(graph, [output for output in cut if output is not None])
+    return horizontal_fusion.joined(graph, labelled("siblings", True))

@@ -1,0 +1,229 @@
+"""Layers that read the same tensor: as one layer that writes the channels of all, one behind
+another, so that it is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused
+from tilewright.networks.fusion.tensor_graph import unused, with_steps
+from tilewright.networks.integer.arithmetic import shift_of_channels
+from tilewright.networks.integer.graph import IntegerGraph, Step
+from tilewright.networks.integer.tensor_views import fit
+from tilewright.targets.epilogue import NEAR_BIAS, EpilogueOp
+from tilewright.targets.layer import ChannelSlice, Layer, Value, channel_axis
+from tilewright.targets.workload import Workload
+
+MOST = 5
+"""Siblings of one group: each order of each choice of them is looked at."""
+Array = NDArray[np.generic]
+Stacked = Callable[..., Array]
+_Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
+
+
+def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+    """The layers that could be one with others, and those that could not though they read the same
+    tensor."""
+    found: list[FusionChoice] = []
+    refused: list[Refused] = []
+    trial = graph
+    for layers in _groups(graph, {layer.output for layer in graph.layers}):
+        members = list(layers)
+        while len(members) > 1 and not _always_fit(trial, members):
+            refused.append(
+                Refused(
+                    "siblings", members.pop().name,
+                    "its channels cannot lie beside its siblings' and where they are joined, too",
+                )
+            )  # fmt: skip
+        if len(members) < 2:
+            continue
+        trial = _joined(trial, members)
+        found += [
+            FusionChoice("siblings", layer.name, (layer.output,), layer.data) for layer in members
+        ]
+    taken = {name for choice in found for name in choice.layers}
+    known = {each.name for each in refused}
+    for layer in graph.layers:
+        others = sum(each.data == layer.data for each in graph.layers) > 1
+        if others and layer.output not in taken and layer.name not in known:
+            refused.append(Refused("siblings", layer.name, _why_alone(layer)))
+    return found, refused
+
+
+def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
+    """With the siblings of these names together, as far as two or more are of one kind. Those that
+    write averages stay apart where these have to lie in another order."""
+    outputs = {layer.output for layer in graph.layers if layer.name in names}
+    for layers in _groups(graph, outputs):
+        if layers[0].workload.average is None or _order(graph, layers) is not None:
+            graph = _joined(graph, layers)
+    return graph
+
+
+def _groups(graph: IntegerGraph, outputs: Collection[str]) -> list[list[Layer]]:
+    """Two or more layers each that write some of these tensors and differ in nothing but what a
+    channel has of its own."""
+    by_key: dict[_Key, list[Layer]] = {}
+    for layer in graph.layers:
+        if layer.output in outputs and _can_join(layer):
+            key = layer.data, replace(layer.workload, out_channels=1, epilogue=()), _clips(layer)
+            by_key.setdefault(key, []).append(layer)
+    return [group[k : k + MOST] for group in by_key.values() for k in range(0, len(group), MOST)
+            if len(group[k : k + MOST]) > 1]  # fmt: skip
+
+
+def _can_join(layer: Layer) -> bool:
+    kinds = {op.kind for op in layer.workload.epilogue}
+    return (
+        layer.weight is not None
+        and layer.unfold is None
+        and layer.residual is None
+        and layer.shortcut is None
+        and layer.workload.groups == 1
+        and kinds <= {"bias", "offset", "shr", "shr_channel", "min", "max"}
+    )
+
+
+def _why_alone(layer: Layer) -> str:
+    """Why a layer that reads what others read is none of their siblings."""
+    if layer.weight is None:
+        return "it has no weights of its own"
+    if layer.unfold is not None:
+        return "what it reads is rearranged for it alone"
+    if layer.residual is not None or layer.shortcut is not None:
+        return "something is added to its sums"
+    if layer.workload.groups > 1:
+        return "its channels are apart"
+    return "no other reads the same windows and cuts its results alike"
+
+
+def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
+    return tuple(op for op in layer.workload.epilogue if op.kind in ("min", "max"))
+
+
+def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
+    """Whether any two or more of them can lie beside each other."""
+    return all(
+        _order(graph, some) is not None
+        for count in range(2, len(layers) + 1) for some in combinations(layers, count)
+    )  # fmt: skip
+
+
+def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
+    """In which order their channels can lie; None for none."""
+    for order in permutations(layers):
+        whole, slices = _beside(graph, order)
+        shapes = {name: value.shape for name, value in graph.values.items()}
+        written = {layer.output for layer in graph.layers} - {layer.output for layer in order}
+        shapes[whole.name] = whole.shape
+        touched = {name for each in (*graph.slices, *slices) for name in (each.part, each.whole)}
+        written = (written & touched) | {whole.name}
+        if fit((*graph.slices, *slices), shapes, written, graph.blocks):
+            return order
+    return None
+
+
+def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[ChannelSlice]]:
+    """One tensor of what layers write, each from the border of a block on."""
+    name = unused(graph, f"{layers[0].data}.siblings")
+    first, slices = 0, []
+    for layer in layers:
+        slices.append(ChannelSlice(layer.output, name, first))
+        first += _padded(layer, graph)
+    shape = list(graph.values[layers[0].output].shape)
+    axis = channel_axis(tuple(shape))
+    shape[axis] = first - _padded(layers[-1], graph) + layers[-1].workload.out_channels
+    return Value(name, tuple(shape)), slices
+
+
+def _padded(layer: Layer, graph: IntegerGraph) -> int:
+    """Its output channels, to whole blocks."""
+    block = graph.blocks.out_channels
+    return -(-layer.workload.out_channels // block) * block
+
+
+def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
+    """With some siblings as one layer, at the place of the first of them."""
+    order = _order(graph, layers)
+    assert order is not None, "choices() offers no other"
+    whole, slices = _beside(graph, order)
+    together = _layer(graph, order, whole)
+    steps: list[Step] = []
+    for step in graph.steps:
+        if any(step is layer for layer in order):
+            steps += [] if together in steps else [together]
+        else:
+            steps.append(step)
+    return with_steps(replace(graph, slices=(*graph.slices, *slices)), steps, [whole])
+
+
+def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
+    """The one layer: between the channels of two siblings zeros fill the block."""
+    widths = [_padded(layer, graph) for layer in layers[:-1]]
+    widths.append(layers[-1].workload.out_channels)
+
+    def stacked(parts: Sequence[Array], between: int = 0) -> Array:
+        filled = [
+            np.concatenate([part, np.full((width - len(part), *part.shape[1:]), between)])
+            for part, width in zip(parts, widths, strict=True)
+        ]
+        return np.concatenate(filled)
+
+    epilogue, bias, shifts = _epilogue(layers, stacked)
+    workload = replace(layers[0].workload, out_channels=sum(widths), epilogue=epilogue)
+    weights = [layer.weight for layer in layers if layer.weight is not None]
+    return Layer(
+        name=" + ".join(layer.name for layer in layers),
+        names=tuple(name for layer in layers for name in layer.names),
+        operator=layers[0].operator,
+        workload=workload,
+        data=layers[0].data,
+        output=whole.name,
+        weight=stacked(weights).astype(np.int8),
+        bias=bias,
+        shifts=shifts,
+        macs=sum(layer.macs for layer in layers),
+    )
+
+
+def _epilogue(
+    layers: Sequence[Layer], stacked: Stacked
+) -> tuple[tuple[EpilogueOp, ...], NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """The epilogue of all, with a bias and shifts of each channel, (o,), where they differ."""
+    epilogues = {layer.workload.epilogue for layer in layers}
+    if len(epilogues) == 1 and layers[0].bias is None and layers[0].shifts is None:
+        return layers[0].workload.epilogue, None, None
+    each_bias, each_shift = zip(*(_numbers(layer) for layer in layers), strict=True)
+    bias = stacked(each_bias).astype(np.int32)
+    near = int(np.abs(bias.astype(np.int64)).max(initial=0)) < NEAR_BIAS
+    steps = [EpilogueOp("bias", 0 if near else 32)]
+    amounts = {int(amount) for part in each_shift for amount in part}
+    if len(amounts) > 1:
+        steps.append(shift_of_channels(np.concatenate(each_shift).astype(np.int64)))
+        shifts = stacked(each_shift, min(amounts)).astype(np.int32)
+        return (*steps, *_clips(layers[0])), bias, shifts
+    if amounts != {0}:
+        steps.append(EpilogueOp("shr", amounts.pop()))
+    return (*steps, *_clips(layers[0])), bias, None
+
+
+def _numbers(layer: Layer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What is added to each channel's sums and by how much they are shifted then, (o,) each."""
+    channels = layer.workload.out_channels
+    bias, shifts = np.zeros(channels, np.int32), np.zeros(channels, np.int32)
+    for op in layer.workload.epilogue:
+        if op.kind == "offset":
+            bias += op.value
+        elif op.kind == "bias" and layer.bias is not None:
+            bias += layer.bias
+        elif op.kind == "shr":
+            shifts += op.value
+        elif op.kind == "shr_channel" and layer.shifts is not None:
+            shifts += layer.shifts
+    return bias, shifts

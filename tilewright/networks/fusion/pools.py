@@ -1,0 +1,64 @@
+"""Max-pools: with the sums of the convolution before them, or layers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
+from tilewright.networks.fusion.tensor_graph import is_read_once, with_steps
+from tilewright.networks.integer.graph import IntegerGraph, Step
+from tilewright.networks.integer.pooling import leaves_room
+from tilewright.networks.pooling import together
+from tilewright.targets.layer import Layer
+
+
+def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
+    """The max-pools that could be done with the sums of a convolution, and those that could not."""
+    return divided(
+        "pool",
+        ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
+         for pool, before in _pairs(graph)),
+    )  # fmt: skip
+
+
+def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
+    """With the max-pools that write these tensors in the convolutions before them."""
+    pools = {conv.output: pool for pool, conv in _pairs(graph) if pool.output in outputs}
+    steps: list[Step] = []
+    for step in graph.steps:
+        if isinstance(step, Layer) and step.output in pools:
+            pool = pools[step.output]
+            workload = together(step.workload, pool.workload)
+            assert workload is not None
+            steps.append(
+                replace(
+                    step, names=(*step.names, *pool.names), workload=workload, output=pool.output
+                )
+            )
+        elif not any(step is pool for pool in pools.values()):
+            steps.append(step)
+    return with_steps(graph, steps)
+
+
+def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
+    """Each max-pool with the convolution whose result it reads."""
+    writers = {layer.output: layer for layer in graph.layers}
+    return [
+        (layer, writers[layer.data])
+        for layer in graph.layers
+        if layer.workload.operator == "max_pool"
+        and layer.data in writers
+        and writers[layer.data].workload.operator == "conv2d"
+    ]
+
+
+def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
+    """Why the two cannot be one; empty if they can."""
+    if not is_read_once(graph, {convolution.output}):
+        return f"the result of {convolution.name} is read elsewhere, too"
+    if not leaves_room(convolution):
+        return f"the sums of {convolution.name} may overflow beside its bias"
+    if together(convolution.workload, pool.workload) is None:
+        return f"the largest sum of {convolution.name} need not give its largest result"
+    return ""

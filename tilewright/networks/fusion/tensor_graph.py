@@ -1,0 +1,57 @@
+"""Who writes and who reads a tensor of an integer graph, and what it can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
+from tilewright.targets.layer import Layer, Value
+from tilewright.targets.workload import Workload
+
+
+def read_by(step: Step) -> tuple[str, ...]:
+    """The tensors that a step reads."""
+    if isinstance(step, CpuIsland):
+        return step.inputs
+    return step.reads
+
+
+def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
+    """Whether a step reads a tensor, or one of some that lie inside one another, in one place, and
+    nothing else does: they are no result of the network, nor inside others or around any."""
+    reads = sum(name in names for step in graph.steps for name in read_by(step))
+    around = any((each.part in names) != (each.whole in names) for each in graph.slices)
+    return reads == 1 and not around and not set(names) & set(graph.results.values())
+
+
+def with_steps(
+    graph: IntegerGraph, steps: Sequence[Step], new: Sequence[Value] = ()
+) -> IntegerGraph:
+    """The graph with other steps, and with tensors that they read and write beside its own; those
+    that no step touches any more are gone."""
+    values = dict(graph.values) | {value.name: value for value in new}
+    used = {name for step in steps for name in (*read_by(step), *_written(step))}
+    used |= {value.name for value in graph.inputs} | set(graph.results.values())
+    used |= {name for each in graph.slices for name in (each.part, each.whole)}
+    used |= {graph.quantised[name] for name in used if name in graph.quantised}
+    return replace(graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used})
+
+
+def unused(graph: IntegerGraph, name: str) -> str:
+    """A name for a tensor that no other has."""
+    free, count = name, 1
+    while free in graph.values:
+        count += 1
+        free = f"{name}#{count}"
+    return free
+
+
+def is_cut(w: Workload) -> bool:
+    """Whether a layer's results are stored as they are, without losing bits."""
+    clips = {op.kind: op.value for op in w.epilogue[-2:]}
+    return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
+
+
+def _written(step: Step) -> tuple[str, ...]:
+    return (step.output,) if isinstance(step, Layer) else step.outputs

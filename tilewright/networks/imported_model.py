@@ -1,0 +1,37 @@
+"""A network with its weights, as the importer makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilewright.networks.relax.bindings import FlatGraph
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A network with its weights: a flat view of the module, whose parameters are `inputs`, and
+    who computes it without any of that: arrays by input name in, by output name out."""
+
+    flat: FlatGraph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reference: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    reference_name: str
+
+    def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
+        """Arrays of each input's shape: normal, or zeros and ones where it takes integers."""
+        rng, found = np.random.default_rng(seed), {}
+        for name, parameter in zip(self.inputs, self.flat.module["main"].params, strict=True):
+            shape, dtype = [int(size) for size in parameter.ty.shape], str(parameter.ty.dtype)
+            real = dtype.startswith("float")
+            drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
+            found[name] = drawn.astype(dtype)
+        return found

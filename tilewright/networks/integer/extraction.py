@@ -1,0 +1,273 @@
+"""A quantised ONNX model → its `IntegerGraph`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from tilewright.core.errors import WorkloadError
+from tilewright.networks.errors import ImportFailedError, QuantisationError
+from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
+from tilewright.networks.integer.layers import Layers, UnfoldRule
+from tilewright.networks.integer.matmul_layers import NotALayer
+from tilewright.networks.integer.pooling import PoolRule, with_pools
+from tilewright.networks.integer.qdq_propagation import QdqTensors, is_kept
+from tilewright.networks.integer.schedule import StepRun, schedule
+from tilewright.networks.onnx_source import import_whole
+from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
+from tilewright.networks.relax.cpu_subgraphs import CpuNode, function_of
+from tilewright.networks.relax.macs import macs_by_node
+from tilewright.networks.relax.op_patterns import Match, matches
+from tilewright.networks.rewrites import best_unfold
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.layer import ChannelSlice, Layer, Value
+
+AS_ASKED = "it is kept in float as asked"
+
+
+def integer_graph(
+    model: onnx.ModelProto,
+    blocks: Blocks,
+    *,
+    name: str = "network",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Collection[str] = (),
+    unfold: UnfoldRule | None = None,
+    pool: PoolRule | None = None,
+    exact: bool = True,
+) -> IntegerGraph:
+    """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
+
+    `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
+    `keep_float` names operators to leave to the CPU, `unfold` chooses how a first convolution is
+    rearranged (by default `networks.rewrites.best_unfold`), and `pool` which max-pools become part
+    of the convolution before them (by default none). Scales that are no powers of two apart take
+    two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
+    (`IntegerGraph.lost`). Operators with scales that are not known before the network runs are left
+    to the CPU; `IntegerGraph.left` says why. Raises as `networks.load(...).compiled`.
+    """
+    normal, flat = import_whole(name, model, dict(input_shapes or {}))
+    types = {o.name: o.op_type for o in normal.operators}
+    outputs = [info.name for info in normal.graph.output]
+    rule = unfold or (lambda workload: best_unfold(workload, blocks))
+    return _Extraction(
+        name, flat, types, outputs, blocks, rule, keep_float, pool=pool, exact=exact
+    ).graph()
+
+
+def graph_of_module(
+    flat: FlatGraph,
+    types: Mapping[str, str],
+    outputs: Sequence[str],
+    blocks: Blocks,
+    *,
+    unfold: UnfoldRule,
+    pool: PoolRule | None = None,
+    name: str = "main",
+    keep_float: Collection[str] = (),
+) -> IntegerGraph:
+    """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
+    its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
+
+    Operators with scales that are not known before the module runs are left to the CPU;
+    `IntegerGraph.left` says why. TVM joins and slices tensors: between two programs they are its
+    own. Raises `ImportFailedError` for a result that depends on no input.
+    """
+    return _Extraction(
+        name, flat, types, outputs, blocks, unfold, keep_float, pool=pool, in_place=False
+    ).graph()
+
+
+class _Extraction:
+    def __init__(
+        self,
+        name: str,
+        flat: FlatGraph,
+        types: Mapping[str, str],
+        outputs: Sequence[str],
+        blocks: Blocks,
+        unfold: UnfoldRule,
+        keep_float: Collection[str],
+        *,
+        pool: PoolRule | None = None,
+        in_place: bool = True,
+        exact: bool = True,
+    ) -> None:
+        self._name = name
+        self._flat = flat
+        self._types = dict(types)
+        self._names = outputs
+        self._no_layer: tuple[type[Exception], ...] = (NotALayer, WorkloadError, QuantisationError)
+        self._macs = macs_by_node(flat)
+        self._keep_float = keep_float
+        self._blocks = blocks
+        self._pool = pool
+        self._left: dict[str, str] = {}
+        self._tensors = QdqTensors(flat, blocks if in_place else None)
+        self._layers = Layers(self._tensors, blocks, unfold, self._macs, self._types, exact=exact)
+
+    def graph(self) -> IntegerGraph:
+        self._walk()
+        t = self._tensors
+        outputs, results = self._outputs()
+        if self._pool is not None:
+            self._layers.steps = with_pools(
+                self._layers.steps, self._reads(), self._sources(results.values()), self._pool
+            )
+        runs = schedule(
+            self._layers.steps, t.nodes, self._reads(), self._ready(),
+            self._sources(results.values()),
+        )  # fmt: skip
+        steps = self._steps(runs, set(results.values()))
+        read = {name for step in steps for name in _touched(step)} | set(results.values())
+        slices = self._used(read)
+        read |= {name for each in slices for name in (each.part, each.whole)}
+        inputs = tuple(t.values[str(p.name)] for p in self._parameters())
+        used = read | {t.quantised[name] for name in read if name in t.quantised}
+        values = {n: v for n, v in t.values.items() if n in used} | {v.name: v for v in inputs}
+        return IntegerGraph(
+            name=self._name,
+            inputs=inputs,
+            outputs=outputs,
+            values=values,
+            steps=steps,
+            quantised={n: source for n, source in t.quantised.items() if n in read},
+            results=results,
+            blocks=self._blocks,
+            macs=sum(self._macs.values()),
+            left=self._left,
+            slices=slices,
+            lost=self._layers.lost,
+        )
+
+    def _sources(self, names: Iterable[str]) -> set[str]:
+        """What has to be computed before these values are there."""
+        slices = self._tensors.slices
+        return set(names) if slices is None else slices.sources(names)
+
+    def _used(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
+        """The slices that lead to a value which something reads."""
+        slices = self._tensors.slices
+        return () if slices is None else slices.leading_to(read)
+
+    def _parameters(self) -> list[Any]:
+        return [p for p in self._flat.module["main"].params if p in self._flat.data]
+
+    def _walk(self) -> None:
+        inside: dict[object, Match] = {
+            var: match for match in matches(self._flat) for var in match.vars
+        }
+        for binding in self._flat.bindings:
+            if binding.var in self._flat.constants or binding.op == "Tuple":
+                continue
+            match = inside.get(binding.var)
+            if match is None:
+                self._tensors.plain(binding)
+            elif binding is match.result and not self._is_layer(match):
+                for each in (match.anchor, *(link.binding for link in match.chain)):
+                    self._tensors.plain(each)
+
+    def _is_layer(self, match: Match) -> bool:
+        if is_kept(match, self._keep_float):
+            self._left[match.anchor.node] = AS_ASKED
+            return False
+        nodes, steps = len(self._tensors.nodes), len(self._layers.steps)
+        try:
+            self._layers.write(match)
+        except self._no_layer as error:
+            self._left[match.anchor.node] = str(error)
+            del self._tensors.nodes[nodes:], self._layers.steps[steps:]
+            return False
+        return True
+
+    def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
+        """The network's outputs, and the value that each is."""
+        body = self._flat.module["main"].body.body
+        by_var = self._flat.by_var
+        while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
+            body = by_var[body].value
+        bound = by_var.get(body)
+        fields = list(bound.value.fields) if bound is not None and bound.op == "Tuple" else [body]
+        outputs, results = [], {}
+        for name, var in zip(self._names, fields, strict=True):
+            owner = self._tensors.owner(var)
+            if owner is None:
+                raise ImportFailedError(
+                    f"output '{name}' of '{self._name}' does not depend on its inputs; "
+                    "export the model without it"
+                )
+            view = self._tensors.view(var)
+            scale = None if view is None else view.scale
+            outputs.append(Value(name, shape_of(var) or (), str(var.ty.dtype), scale))
+            results[name] = owner
+        return tuple(outputs), results
+
+    def _ready(self) -> list[str]:
+        t = self._tensors
+        return [name for name in t.values if name in t.quantised] + [
+            str(p.name) for p in self._parameters()
+        ]
+
+    def _reads(self) -> dict[str, set[str]]:
+        """What has to be computed before each tensor, by name."""
+        return {name: self._sources(read) for name, read in self._reads_itself().items()}
+
+    def _reads_itself(self) -> dict[str, set[str]]:
+        """The tensors that each tensor is computed from, by name."""
+        found: dict[str, set[str]] = {}
+        for layer in self._layers.steps:
+            found[layer.output] = {
+                name for name in (layer.data, layer.residual, layer.weight_from) if name
+            }
+        for node in self._tensors.nodes:
+            owners = (self._tensors.owner(var) for var in variables(node.value))
+            found[node.value_name] = {owner for owner in owners if owner is not None}
+        return found
+
+    def _steps(self, runs: Sequence[StepRun], results: set[str]) -> tuple[Step, ...]:
+        reads = self._reads_itself()
+        later: set[str] = set(results)
+        steps: list[Step] = []
+        for run in reversed(runs):
+            items = [item for item in run.items if isinstance(item, CpuNode)]
+            if items:
+                number = sum(r.is_cpu for r in runs[: runs.index(run)])
+                steps.append(self._island(f"cpu{number}", items, reads, later))
+            steps += reversed([item for item in run.items if isinstance(item, Layer)])
+            for item in run.items:
+                later |= reads[item.output if isinstance(item, Layer) else item.value_name]
+        return tuple(reversed(steps))
+
+    def _island(
+        self,
+        name: str,
+        nodes: Sequence[CpuNode],
+        reads: Mapping[str, Collection[str]],
+        later: Collection[str],
+    ) -> CpuIsland:
+        t = self._tensors
+        own = {node.value_name for node in nodes}
+        inputs = sorted({read for n in own for read in reads[n]} - own)
+        outputs = [node.value_name for node in nodes if node.value_name in later]
+        names = tuple(dict.fromkeys(node.node for node in nodes if node.node))
+        return CpuIsland(
+            name=name,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            nodes=tuple((node, self._types.get(node, "")) for node in names),
+            function=function_of(
+                self._flat, nodes, [t.holders[n] for n in inputs],
+                [t.holders[n] for n in outputs], t.held(),
+            ),
+            written={str(node.var.name): node.node for node in nodes},
+        )  # fmt: skip
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    """The values that a step reads and writes."""
+    if isinstance(step, CpuIsland):
+        return (*step.inputs, *step.outputs)
+    names = (step.data, step.residual, step.weight_from, step.output)
+    return tuple(name for name in names if name)

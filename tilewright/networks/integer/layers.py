@@ -1,0 +1,334 @@
+"""From a call that the importer found to layers in integers: what multiplies, and what follows it
+in one epilogue.
+
+Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
+into the weights (`networks.integer.multipliers`), and a call with constant weights is two: a pass
+with what rounding leaves of them, and one that adds its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.integer.arithmetic import (
+    INT8,
+    Finished,
+    Integers,
+    Real,
+    Requantisation,
+    SumsOverflow,
+    bounds_of,
+    check_sums,
+    finish,
+    shifts_of,
+)
+from tilewright.networks.integer.calls import (
+    FAR_APART,
+    Behind,
+    IntegerCall,
+    of_zero_point,
+    reached,
+    residual_step,
+    times,
+)
+from tilewright.networks.integer.matmul_layers import MatmulLayer, NotALayer, Products, depthwise
+from tilewright.networks.integer.multipliers import (
+    FINE_BITS,
+    Scaled,
+    scaled,
+    spread_taps,
+    weighted_pair,
+)
+from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.constants import value_of
+from tilewright.networks.relax.op_patterns import Link, Match, window
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Layer, Scale, Value
+from tilewright.targets.workload import Workload
+
+UnfoldRule = Callable[[Workload], Unfold | None]
+WIDEST_SUM = 128
+"""Channels up to which a sum is a convolution of both tensors: its multiplications grow with their
+square, and weights of seven bits, which take none, are a step or two off."""
+
+
+class Layers:
+    """Writes calls as layers, in order, into `steps`. `lost` says, by the name of a layer whose
+    weights had to be rounded anew, the decibels that leaves them."""
+
+    def __init__(
+        self, tensors: QdqTensors, blocks: Blocks, unfold: UnfoldRule, macs: dict[str, int],
+        types: dict[str, str], *, exact: bool = True,
+    ) -> None:  # fmt: skip
+        self._t = tensors
+        self._products = Products(tensors, blocks)
+        self._passes = blocks.in_channels == blocks.out_channels
+        self._exact = exact
+        self._unfold = unfold
+        self._macs = macs
+        self._types = types
+        self.steps: list[Layer] = []
+        self.lost: dict[str, float] = {}
+
+    def write(self, match: Match) -> None:
+        """Append the layers of a call and bind its result. Raises `NotALayer`, and
+        `QuantisationError` for scales that are not known before the network runs."""
+        p = self._products
+        rules: dict[str, Callable[[Match], MatmulLayer]] = {
+            "conv2d": p.conv2d, "dense": p.dense, "average_pool": p.average,
+            "elementwise": p.identity, "add": p.sum,
+        }  # fmt: skip
+        try:
+            if match.operator == "max_pool":
+                self._maximum(match)
+            elif match.operator == "matmul":
+                self._heads(match)
+            else:
+                self._bind(match, self._accumulate(match, rules[match.operator](match)))
+        except SumsOverflow:
+            raise NotALayer("its sums could leave 32 bits") from None
+
+    def _heads(self, match: Match) -> None:
+        """A dense layer a head; their outputs after one another are the result."""
+        products = list(self._products.heads(match))
+        made = [
+            self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
+            for i, product in enumerate(products)
+        ]
+        shape, node = match.result.shape or (), match.result.node
+        if len(made) == 1:
+            self._bind(match, made[0])
+            return
+        holders = [self._t.holders[value.name] for value in made]
+        view = self._t.integers(cpu_subgraphs.stacked(holders, shape), shape, made[0].scale, node)
+        self._t.bind(match.result.var, view)
+
+    def _accumulate(
+        self, match: Match, product: MatmulLayer, name: str = "", parts: int = 1
+    ) -> Value:
+        """Append the layers that sum products and requantise, those of one of `parts` of the call;
+        the value they write."""
+        steps, bias, residual = Behind(match), None, None
+        for link in match.links:
+            if link.kind == "bias":
+                more = self._bias(link, product.workload.out_channels)
+                bias = more if bias is None else bias + more
+            elif link.kind == "add":
+                self._check_passes()
+                residual = self._residual(match, link, product)
+        output = steps.output
+        if output is None:
+            if match.operator != "elementwise" or steps.upper is not None:
+                raise NotALayer("nothing quantises its result")
+            output = product.scale
+        bounds = bounds_of(output, steps.relu, steps.upper)
+        own, value = name or match.anchor.node, name or match.result.node
+        return self._requantised(
+            IntegerCall(match, product, output, bounds, bias, residual, own, value, parts)
+        )
+
+    def _requantised(self, call: IntegerCall) -> Value:
+        """By shifts alone where these do, else by weights that hold the factor between scales."""
+        weight, shifts = call.product.weight, shifts_of(call.ratios)
+        is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
+        if shifts is not None and is_int8 and (found := residual_step(call, shifts)) is not None:
+            r = Requantisation(shifts, found or None, call.bounds)
+            if r.by_channel and call.residual is not None:
+                raise NotALayer("a tensor is added to its sums, which count differently by channel")
+            return self._layer(call, weight, r)
+        if weight is None:
+            raise NotALayer("it multiplies two activations, and no shift requantises the products")
+        if call.match.operator == "average_pool":
+            return self._averaged(call)
+        if call.match.operator == "add":
+            return self._weighted(call)
+        if call.residual is not None:
+            raise NotALayer("a tensor is added to its sums, in a scale that no shift reaches")
+        return self._scaled(call, weight)
+
+    def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
+        """Two passes: what rounding leaves of the scaled weights, and these."""
+        made = reached(scaled(weight, call.ratios))
+        if made.fine is None or not (self._exact and self._passes):
+            if made.decibels is not None:
+                self.lost[call.layer_name] = made.decibels
+            r = Requantisation(made.shifts, None, call.bounds)
+            return self._layer(call, made.coarse.astype(np.int64), r)
+        fine = self._fine(call, made, made.fine)
+        added = EpilogueOp("residual", made.residual)
+        r = Requantisation(made.shifts, added, call.bounds)
+        both = made.coarse + made.fine / (1 << FINE_BITS)
+        return self._layer(call, made.coarse.astype(np.int64), r, fine, both)
+
+    def _fine(self, call: IntegerCall, made: Scaled, weight: NDArray[np.int8]) -> str:
+        """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
+        of the other, from 0."""
+        name = f"{call.layer_name}.fine"
+        finished = finish(Requantisation(np.array([made.fine_shift])), (), call.channels)
+        value = self._t.add(name, call.product.shape, Scale(1.0))
+        self._append(call, weight, finished, value, None, name=name, macs=0)
+        return value.name
+
+    def _averaged(self, call: IntegerCall) -> Value:
+        """An average whose taps hold the factor."""
+        w = call.product.workload
+        factor = call.product.scale.step / call.output.step
+        taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
+        weight = np.broadcast_to(taps, (w.out_channels, 1, *taps.shape)).astype(np.int64)
+        return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
+
+    def _weighted(self, call: IntegerCall) -> Value:
+        """A sum of two tensors, each times a factor."""
+        assert call.residual is not None
+        if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
+            return value
+        one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
+        first, second, shift = reached(weighted_pair(one, two))  # the finer comes first
+        weight = np.full((call.channels, 1, 1, 1), first, np.int64)
+        added = EpilogueOp("weighted", second)
+        return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
+
+    def _joined(self, call: IntegerCall) -> Value | None:
+        """A sum of two tensors that can lie side by side: a convolution of both, by the factors, in
+        two passes as any other. None where they cannot."""
+        one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
+        assert two is not None
+        node, c = call.match.anchor.node, call.channels
+        whole = self._t.side_by_side([one, two], f"{node}.operands")
+        if whole is None:
+            return None
+        factors = [view.known.step / call.output.step for view in (one, two)]
+        weight = np.concatenate([np.eye(c) * factor for factor in factors], axis=1)
+        n, _, h, w = whole.shape
+        workload = Workload("conv2d", n, 2 * c, h, w, c, epilogue=())
+        product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
+        zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
+        joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
+        return self._scaled(joined, weight[:, :, None, None])
+
+    def _layer(
+        self,
+        call: IntegerCall,
+        weight: Integers | None,
+        r: Requantisation,
+        residual: str | None = None,
+        stands_for: Real | None = None,
+    ) -> Value:
+        """Append the layer that writes a call's value. `residual` names what is added in the place
+        of the call's own, `stands_for` are the weights that this and an earlier pass have together.
+        """
+        if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
+            raise NotALayer(FAR_APART)
+        steps = call.output.step * np.exp2(-r.shifts.astype(np.float64))
+        zero = None if residual or call.residual is None else call.residual.known.zero_point
+        constants = [
+            np.broadcast_to(call.output.zero_point * np.exp2(r.shifts), (call.channels,)),
+            call.bias / steps if call.bias is not None else np.zeros(0),
+            -(zero or 0) * times(r.residual) * np.ones(call.channels),
+            of_zero_point(call.product, weight if stands_for is None else stands_for),
+        ]
+        finished = finish(
+            r,
+            [each for each in constants if each.any()],
+            call.channels,
+            has_bias=call.bias is not None,
+        )
+        made = None if weight is None else weight.astype(np.int8)
+        if made is not None:
+            check_sums(made, finished)
+        value = self._t.add(call.value_name, call.product.shape, call.output)
+        own = None if call.residual is None else call.residual.value
+        self._append(call, made, finished, value, residual or own)
+        return value
+
+    def _check_passes(self) -> None:
+        """Residuals and pooled tensors pass the matrix unit as they are."""
+        if not self._passes:
+            raise NotALayer("tensors pass as they are only where blocks are square")
+
+    def _bind(self, match: Match, value: Value) -> None:
+        shape = match.result.shape or ()
+        self._t.bind(match.result.var, View(value.name, shape, value.scale))
+
+    def _append(
+        self, call: IntegerCall, weight: NDArray[np.int8] | None, finished: Finished, value: Value,
+        residual: str | None = None, *, name: str = "", macs: int | None = None,
+    ) -> None:  # fmt: skip
+        product, node, unfold = call.product, call.match.anchor.node, None
+        workload = replace(product.workload, epilogue=finished.epilogue)
+        if call.match.operator == "conv2d" and product.data in self._t.host and weight is not None:
+            unfold = self._unfold(workload)
+            if unfold is not None:
+                workload, weight = unfold.workload(workload), unfold.weight(weight)
+        add = finished.add
+        if add is not None:
+            add = np.repeat(add, workload.batch, axis=0)
+        self.steps.append(
+            Layer(
+                name=name or call.layer_name,
+                names=nodes_of(call.match),
+                operator=self._types.get(node, call.match.operator),
+                workload=workload,
+                data=product.data,
+                output=value.name,
+                residual=residual,
+                weight=weight,
+                weight_from=product.weight_from,
+                bias=finished.bias,
+                shifts=finished.shifts,
+                unfold=unfold,
+                add=add,
+                macs=self._macs.get(node, 0) // call.parts if macs is None else macs,
+            )
+        )
+
+    def _bias(self, link: Link, channels: int) -> Real:
+        array = value_of(self._t.flat, link.binding.args[1 - link.position])
+        if array is None:
+            raise NotALayer("its bias is computed by operators that are not known here")
+        return np.broadcast_to(array.astype(np.float64).ravel(), (channels,))
+
+    def _residual(self, match: Match, link: Link, product: MatmulLayer) -> View:
+        if match.operator == "add":
+            return self._products.operands(match)[1]
+        other = self._products.data(link.binding.args[1 - link.position])
+        return self._products.like(other, product.shape)
+
+    def _maximum(self, match: Match) -> None:
+        """A maximum keeps its scale; another scale behind it is a layer of its own."""
+        self._check_passes()
+        view, (n, c, h, w) = self._products.image(match.anchor.args[0])
+        read, behind = window(match.anchor), Behind(match)
+        if behind.output is None and behind.upper is not None:
+            raise NotALayer("nothing quantises its result")
+        moved = behind.output not in (None, view.known)
+        low, high = bounds_of(view.known, behind.relu, behind.upper)
+        epilogue: tuple[EpilogueOp, ...] = ()
+        if high < INT8[1] and not moved:
+            epilogue += (EpilogueOp("min", high),)
+        if low > INT8[0]:
+            epilogue += (EpilogueOp("max", low),)
+        workload = replace(
+            depthwise(n, c, h, w, read.kernel, read.strides, read.padding), operator="max_pool"
+        )
+        shape = (n, c, workload.out_height, workload.out_width)
+        name = match.result.node if not moved else match.anchor.node
+        value = self._t.add(name, shape, view.known)
+        product = MatmulLayer(workload, view.value, view.known, shape)
+        own = match.anchor.node
+        call = IntegerCall(match, product, view.known, (low, high), None, None, own, name)
+        self._append(call, None, Finished(epilogue), value)
+        if behind.output is not None and moved:
+            product = self._products.one_by_one(View(value.name, shape, view.known))
+            bounds = bounds_of(behind.output, behind.relu, behind.upper)
+            own, name = f"{own}.scale", match.result.node
+            call = IntegerCall(match, product, behind.output, bounds, None, None, own, name)
+            value = self._requantised(call)
+        self._bind(match, value)

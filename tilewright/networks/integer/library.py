@@ -1,0 +1,83 @@
+"""CPU islands compiled by TVM: in memory, or into one library file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from numpy.typing import NDArray
+
+from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+from tilewright.networks.integer.reference import RunIsland
+from tilewright.networks.relax.cpu_subgraphs import Library, compiled
+from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.uncompilable import first_uncompilable, uncompilable_variable
+
+Array = NDArray[Any]
+SHOWN = 4
+"""Operators that a message names at most."""
+
+
+def in_memory(graph: IntegerGraph) -> RunIsland:
+    """Compile a graph's islands for this machine, to run them now on arrays in the shapes of their
+    values. Raises `ImportFailedError` naming the operators that TVM cannot compile."""
+    if not graph.islands:
+        return _nothing
+    return _runner(Library(_compiled(graph)))
+
+
+def write(graph: IntegerGraph, path: Path) -> None:
+    """Compile a graph's islands for this machine into a shared library at `path`. Raises
+    `ImportFailedError` naming the operators that TVM cannot compile."""
+    _compiled(graph).export_library(str(path))
+
+
+def read(path: Path) -> RunIsland:
+    """The islands of a library that `write` wrote, to run on arrays in the shapes of their values.
+    It runs code of the file: read none of strangers."""
+    return _runner(Library.load(path))
+
+
+def _compiled(graph: IntegerGraph) -> Any:
+    functions = {island.name: island.function for island in graph.islands}
+    try:
+        return compiled(functions)
+    except Exception as error:  # TVM raises many kinds
+        operators = _uncompilable(graph, functions)
+        which = "which is" if len(operators) == 1 else "together, which are"
+        said = plain(error)
+        raise ImportFailedError(
+            f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
+            f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
+            f"{'it' if len(operators) == 1 else 'some'}, or cut the model before"
+        ) from error
+
+
+def _uncompilable(graph: IntegerGraph, functions: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The operator (name, type) that does not compile, or those that do not together."""
+    failing = first_uncompilable(functions)
+    if failing is None:
+        return [node for island in graph.islands for node in island.nodes]
+    island = next(island for island in graph.islands if island.name == failing)
+    name = island.written.get(uncompilable_variable(island.function) or "")
+    return [node for node in island.nodes if node[0] == name] or list(island.nodes)
+
+
+def _listed(operators: Sequence[tuple[str, str]]) -> str:
+    shown = ", ".join(f"'{name}' ({kind or '?'})" for name, kind in operators[:SHOWN])
+    more = f" and {len(operators) - SHOWN} more" if len(operators) > SHOWN else ""
+    return f"operator{'s' * (len(operators) != 1)} {shown}{more}"
+
+
+def _runner(library: Library) -> RunIsland:
+    def run(island: CpuIsland, arrays: list[Array]) -> list[Array]:
+        return library(island.name, arrays)
+
+    return run
+
+
+def _nothing(island: CpuIsland, arrays: list[Array]) -> list[Array]:
+    raise AssertionError(f"'{island.name}' was not compiled")

@@ -1,0 +1,131 @@
+"""Concatenations and slices that nobody computes: tensors that lie inside one another.
+
+In memory the blocks of an image's channels follow one another, so that what joins channels, or
+takes some of them, is a matter of addresses where the border is that of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.layer import ChannelSlice, Value, channel_axis
+from tilewright.targets.tensor_aliasing import lay_out, overlapping
+
+if TYPE_CHECKING:
+    from tilewright.networks.relax.bindings import Binding
+
+Shape = tuple[int, ...]
+
+
+class Slices:
+    """The slices of a network that is being extracted, for blocks of channels."""
+
+    def __init__(self, values: Mapping[str, Value], host: Collection[str], blocks: Blocks) -> None:
+        self._values = values
+        self._host = host
+        self._blocks = blocks
+        self._made_of: dict[str, tuple[str, ...]] = {}
+        self._by: dict[str, list[ChannelSlice]] = {}
+
+    def concatenated(self, whole: Value, parts: Iterable[str]) -> bool:
+        """Note that a tensor is others, one behind another; says whether it can lie so."""
+        names = tuple(parts)
+        new, first = [], 0
+        for name in names:
+            new.append(ChannelSlice(name, whole.name, first))
+            shape = self._values[name].shape
+            first += shape[channel_axis(shape)]
+        return self._note(new, whole, names)
+
+    def taken(self, part: Value, whole: str, first: int) -> bool:
+        """Note that a tensor is channels of another; says whether it can lie so."""
+        return self._note([ChannelSlice(part.name, whole, first)], part, (whole,))
+
+    def sources(self, names: Iterable[str]) -> set[str]:
+        """What has to be computed before these tensors are there."""
+        found: set[str] = set()
+        for name in names:
+            made_of = self._made_of.get(name)
+            found |= {name} if made_of is None else self.sources(made_of)
+        return found
+
+    def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
+        """Those of tensors that are read, at once or as parts of others."""
+        wanted: set[str] = set()
+        waiting = [name for name in read if name in self._made_of]
+        while waiting:
+            name = waiting.pop()
+            if name not in wanted:
+                wanted.add(name)
+                waiting += [each for each in self._made_of[name] if each in self._made_of]
+        return tuple(each for name in self._made_of if name in wanted for each in self._by[name])
+
+    def _note(self, new: list[ChannelSlice], made: Value, of: tuple[str, ...]) -> bool:
+        if len(set(of)) < len(of) or self.sources(of) & set(self._host):
+            return False
+        shapes = {name: value.shape for name, value in self._values.items()}
+        shapes[made.name] = made.shape
+        together = [*(each for made in self._by.values() for each in made), *new]
+        touched = {name for each in together for name in (each.part, each.whole)}
+        written = touched - self._made_of.keys() - {made.name}
+        if not fit(together, shapes, written, self._blocks):
+            return False
+        self._made_of[made.name], self._by[made.name] = of, new
+        return True
+
+
+def fit(
+    slices: Iterable[ChannelSlice], shapes: Mapping[str, Shape], written: Collection[str],
+    blocks: Blocks,
+) -> bool:  # fmt: skip
+    """Whether all tensors can lie as the slices say: each in one place, at the borders of blocks,
+    with nothing that layers write (`written`) over one another."""
+    slices = list(slices)
+    block = blocks.out_channels
+    if blocks.in_channels != block or any(each.first % block for each in slices):
+        return False
+    if not all(_differ_in_channels(shapes[e.part], shapes[e.whole], blocks) for e in slices):
+        return False
+    try:
+        groups = lay_out((each.part, each.whole, each.first) for each in slices)
+    except ValueError:
+        return False
+    sizes = {name: _whole_blocks(shapes[name], block) for name in written}
+    return all(overlapping(group, sizes) is None for group in groups)
+
+
+def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
+    """First and last channel of a strided slice that takes a run of channels of a tensor of that
+    shape; None for any other."""
+    args: Any = binding.value.args
+    fields = [[_integer(each) for each in arg.fields] for arg in args[1:]]
+    if len(fields) < 3 or len(fields[0]) != 1 or any(None in each for each in fields):
+        return None
+    axis, begin, end = (each[0] for each in fields[:3])
+    if len(fields) > 3 and fields[3] != [1]:
+        return None
+    if axis % len(shape) != channel_axis(shape):
+        return None
+    size = shape[axis]
+    return begin % size if begin < 0 else begin, min(end % size if end < 0 else end, size)
+
+
+def _integer(value: Any) -> Any:
+    found = getattr(value, "value", None)
+    found = getattr(found, "value", found)
+    return int(found) if found is not None else None
+
+
+def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:
+    """Whether a part has the shape of the whole but for its channels, whose blocks follow one
+    another."""
+    axis = channel_axis(whole)
+    if len(part) != len(whole) or (len(whole) == 4 and whole[0] > blocks.batch):
+        return False
+    return all(a == b for at, (a, b) in enumerate(zip(part, whole, strict=True)) if at != axis)
+
+
+def _whole_blocks(shape: Shape, block: int) -> int:
+    return -(-shape[channel_axis(shape)] // block) * block

@@ -1,0 +1,200 @@
+"""A trained network: what of it can be offloaded, and how it runs on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from tilewright.core.errors import UnknownName
+from tilewright.networks import report, zoo
+from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks.errors import QuantisationError
+from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
+from tilewright.networks.model_analysis import Examined
+from tilewright.networks.offload import decide
+from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
+from tilewright.networks.report import ModelReport
+from tilewright.networks.sandbox import SandboxedSource
+from tilewright.networks.sources import InputShapes, Source, read_source
+from tilewright.targets.capabilities import Blocks
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.networks.quantise.samples import Samples
+    from tilewright.networks.relax.execute import CompiledModule
+
+
+class Network:
+    """A network with static input shapes. TVM imports it on first use, once.
+
+    What an int8 accelerator is tuned for are the layers that are built: a float network is
+    quantised by the samples in `calibration` (by default those of `samples_for`). Those of a
+    built-in network are `foretold` from its shapes: its weights are drawn, and change none.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        input_shapes: InputShapes | None = None,
+        *,
+        calibration: Path | None = None,
+        foretold: bool = False,
+    ) -> None:
+        self._source = source
+        self._calibration = calibration
+        self._foretold = foretold
+        self.name = source.name
+        self.input_shapes = dict(input_shapes or {})
+
+    @cached_property
+    def examined(self) -> Examined:
+        """What the importer found, independent of any accelerator."""
+        return self._source.examine()
+
+    @cached_property
+    def compiled(self) -> CompiledModule:
+        """The whole network built for this machine's CPU, in float or as quantised."""
+        return self._source.compile()
+
+    @cached_property
+    def whole(self) -> Whole:
+        """All of it with its weights, to be compiled. Raises as `Source.compile`."""
+        return self._source.whole()
+
+    def report(
+        self,
+        block_in: int,
+        block_out: int,
+        batch: int = 1,
+        *,
+        epilogue: EpilogueMode = "full",
+        max_waste: float = MAX_WASTE,
+    ) -> ModelReport:
+        """What becomes of every operator on an accelerator with these blocks (elements) and nothing
+        else known: it gets all that it can run. Raises as `report_on`."""
+        return self.report_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
+
+    def report_on(self, accelerator: Accelerator) -> ModelReport:
+        """What becomes of every operator on an accelerator, and what it costs there and on the CPU.
+
+        Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
+        be imported is part of the report.
+        """
+        return self._surveyed_on(accelerator)[1]
+
+    def workloads(
+        self,
+        block_in: int,
+        block_out: int,
+        batch: int = 1,
+        *,
+        epilogue: EpilogueMode = "full",
+        max_waste: float = MAX_WASTE,
+    ) -> list[ExtractedWorkload]:
+        """The workloads to tune as (workload, calls an inference, operator names), by first use, of
+        an accelerator as in `report`. Raises as `workloads_on`."""
+        return self.workloads_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
+
+    def workloads_on(self, accelerator: Accelerator) -> list[ExtractedWorkload]:
+        """The workloads to tune as (workload, calls an inference, operator names), by first use.
+
+        Raises as `report_on`, and `UnsupportedOperatorError` where part of the network cannot run.
+        """
+        return self.surveyed_on(accelerator)[0]
+
+    def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
+        """`workloads_on` and `report_on` at once. Raises as they do."""
+        refuse_unsupported(self.name, self.examined.unsupported)
+        return self._surveyed_on(accelerator)
+
+    def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
+        """What becomes of each fused call, by what it would take there and on the CPU."""
+        return decide(self.examined, accelerator)
+
+    def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
+        decisions = self.decisions_on(accelerator)
+        said = report.build(self.examined, accelerator, decisions)
+        if not self._has_graph(accelerator):
+            return collect(decisions), said
+        from tilewright.networks.integer.network import reported, with_nothing, workloads_of
+
+        try:
+            graph = self._graph_on(accelerator, decisions)
+        except QuantisationError as error:  # nothing of it can be a layer
+            return [], with_nothing(said, str(error))
+        return workloads_of(graph), reported(said, graph)
+
+    def _graph_on(self, accelerator: Accelerator, decisions: list[OffloadDecision]) -> IntegerGraph:
+        """The layers that are built. Raises as `in_integers`."""
+        from tilewright.networks.integer.network import in_integers
+
+        model, samples = self._weighted
+        return in_integers(
+            model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes,
+            samples=samples, per_channel=accelerator.epilogue == "per-channel",
+        ).graph  # fmt: skip
+
+    @cached_property
+    def _weighted(self) -> tuple[onnx.ModelProto, Samples]:
+        """The model with its weights, and samples to quantise it by."""
+        from tilewright.networks.onnx_reference import reference_model
+        from tilewright.networks.quantise import samples_for
+
+        weighted = self._source.weighted()
+        assert weighted is not None
+        model = reference_model(weighted)
+        return model, samples_for(model, self._calibration, self.input_shapes)
+
+    def _has_graph(self, accelerator: Accelerator) -> bool:
+        """Whether the layers that are built can be known: the accelerator computes in integers as
+        the network needs it, and the model comes as a graph that can be imported whole."""
+        ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
+        whole = not self.examined.unsupported and self._source.has_graph
+        return ours and whole and not self._foretold
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """One inference on this machine's CPU: arrays by input name in, by output name out."""
+        return self.compiled(inputs)
+
+
+def _accelerator(
+    block_in: int, block_out: int, batch: int, epilogue: EpilogueMode, max_waste: float
+) -> Accelerator:
+    return Accelerator(Blocks(batch, block_in, block_out), epilogue, max_waste)
+
+
+def load(
+    source: str | Path,
+    input_shapes: InputShapes | None = None,
+    seed: int = 0,
+    *,
+    sandbox: bool = False,
+    calibration: Path | None = None,
+) -> Network:
+    """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
+    torch.export file.
+
+    `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
+    `samples_for` reads them. Reads the file and checks it; raises
+    `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
+    reading to a child process with limits, once the network is examined (`networks.sandbox`).
+    """
+    shapes = dict(input_shapes or {})
+    if str(source) in zoo.FAMILIES:
+        name = str(source)
+        weightless = zoo.build(name, seed, weights=False)
+        of = OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes)
+        return Network(of, shapes, foretold=True)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if sandbox:
+        return Network(SandboxedSource(path, shapes), shapes, calibration=calibration)
+    return Network(read_source(path, shapes), shapes, calibration=calibration)

@@ -1,0 +1,198 @@
+"""Reading and writing ONNX files. A model comes from a stranger: nothing is believed unchecked.
+
+A tensor may lack its data ("stub"): its shape is all that workload extraction needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, external_data_helper, helper
+
+from tilewright.core.files import write_atomically
+from tilewright.networks.errors import ModelFileError
+
+MAX_FILE_BYTES = 2**31 - 1  # protobuf's own limit
+MAX_TENSOR_ELEMENTS = 2**30
+MAX_NODES = 100_000
+SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Parse a model file. External tensors beyond 64 KiB stay stubs until `load_weights`.
+
+    Raises `ModelFileError` for a file that is no ONNX model, is cut off, declares absurd sizes, or
+    names external data outside its own folder.
+    """
+    model = _parse(path)
+    if not model.graph.node:
+        raise ModelFileError(f"'{path}' is no ONNX model (it has no operators); export it again")
+    if len(model.graph.node) > MAX_NODES:
+        raise ModelFileError(f"'{path}' has more than {MAX_NODES} operators; split the model")
+    for tensor in all_tensors(model):
+        _check_tensor(tensor, path)
+        if is_stub(tensor) and tensor_bytes(tensor) <= SMALL_TENSOR_BYTES:
+            _load(tensor, path.parent)
+    return model
+
+
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The files beside a model in which its external tensors lie. Raises as `read`."""
+    names: set[str] = set()
+    for tensor in all_tensors(_parse(path)):
+        if is_stub(tensor):
+            _check_tensor(tensor, path)
+            names.update(each.value for each in tensor.external_data if each.key == "location")
+    return tuple(path.parent / name for name in sorted(names))
+
+
+def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """A copy whose external tensors carry their data, read from `folder`."""
+    loaded = onnx.ModelProto()
+    loaded.CopyFrom(model)
+    for tensor in all_tensors(loaded):
+        if is_stub(tensor):
+            _load(tensor, folder)
+    return loaded
+
+
+def write(model: onnx.ModelProto, path: Path) -> Path:
+    """Write the model whole or not at all; returns `path`."""
+    write_atomically(path, model.SerializeToString())
+    return path
+
+
+def stub(name: str, shape: Sequence[int], data_type: int) -> onnx.TensorProto:
+    """A tensor with a shape and no data."""
+    return TensorProto(
+        name=name, dims=shape, data_type=data_type, data_location=TensorProto.EXTERNAL
+    )
+
+
+def is_stub(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor lacks its data."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Size of the tensor's data in bytes; 4-bit types count a whole byte."""
+    item = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(math.prod(tensor.dims) * item)
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of the model: initializers and attributes, subgraphs and functions included."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _graph_tensors(graph)
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        if not path.is_file():
+            raise ModelFileError(f"'{path}' is not a file; give an ONNX file or a built-in network")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ModelFileError(
+                f"'{path}' is larger than 2 GiB; save its weights as external data instead"
+            )
+        return onnx.ModelProto.FromString(path.read_bytes())
+    except OSError as error:
+        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
+    except DecodeError:
+        raise ModelFileError(
+            f"'{path}' is no ONNX model, or is cut off; export or copy it again"
+        ) from None
+
+
+def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
+    shape = list(tensor.dims)
+    if any(size < 0 for size in shape) or math.prod(shape) > MAX_TENSOR_ELEMENTS:
+        raise ModelFileError(
+            f"tensor '{tensor.name}' in '{path}' claims the shape {shape}; "
+            f"at most {MAX_TENSOR_ELEMENTS} elements are accepted; export the model again"
+        )
+    if tensor.data_type not in _KNOWN_TYPES:
+        raise ModelFileError(
+            f"tensor '{tensor.name}' in '{path}' has the unknown type {tensor.data_type}; "
+            "export the model again"
+        )
+    if is_stub(tensor):
+        _check_external(tensor, path)
+    elif tensor.HasField("raw_data") and tensor.data_type in _WHOLE_BYTE_TYPES:
+        expected, found = tensor_bytes(tensor), len(tensor.raw_data)
+        if expected != found:
+            raise ModelFileError(
+                f"tensor '{tensor.name}' in '{path}' holds {found} bytes where its shape {shape} "
+                f"needs {expected}; the file is damaged, export it again"
+            )
+
+
+def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
+    facts = {entry.key: entry.value for entry in tensor.external_data}
+    location = facts.get("location", "")
+    folder = path.parent.resolve()
+    parts = PurePosixPath(location.replace("\\", "/"))
+    inside = (
+        location and not parts.is_absolute() and ".." not in parts.parts and ":" not in location
+    )
+    if not inside or not (folder / location).resolve().is_relative_to(folder):
+        raise ModelFileError(
+            f"tensor '{tensor.name}' of '{path}' wants data from '{location}', outside the model's "
+            "folder; such a file is refused: save the model with its data beside it"
+        )
+    data = folder / location
+    if not data.is_file():
+        raise ModelFileError(
+            f"'{path}' needs the data file '{location}', which is not beside it; copy it there"
+        )
+    try:
+        offset = int(facts.get("offset", 0))
+        length = int(facts.get("length", tensor_bytes(tensor)))
+    except ValueError:
+        offset, length = -1, -1
+    wrong_length = tensor.data_type in _WHOLE_BYTE_TYPES and length != tensor_bytes(tensor)
+    if offset < 0 or wrong_length or offset + length > data.stat().st_size:
+        raise ModelFileError(
+            f"tensor '{tensor.name}' of '{path}' does not fit into its data file '{location}'; "
+            "the pair is damaged, copy or export both again"
+        )
+
+
+def _load(tensor: onnx.TensorProto, folder: Path) -> None:
+    external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+_KNOWN_TYPES = frozenset(helper.get_all_tensor_dtypes())
+# types below one byte share bytes, so their length is not elements x item size
+_WHOLE_BYTE_TYPES = frozenset(
+    {
+        TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
+        TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+        TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+        TensorProto.BOOL,
+    }
+)  # fmt: skip

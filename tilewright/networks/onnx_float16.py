@@ -1,0 +1,79 @@
+"""Half precision becomes single: accelerators compute in int8, processors in float32.
+
+Every half is a float32, so weights lose nothing, and sums are at least as exact as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from tilewright.networks.onnx_file import all_tensors, is_stub
+
+HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
+TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
+"""Attributes that name an element type."""
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Whether a model holds tensors in half precision, or makes some."""
+    return (
+        any(tensor.data_type in HALVES for tensor in all_tensors(model))
+        or any(kind.elem_type in HALVES for kind in _types(model.graph))
+        or any(_is_half_type(a) for node in _nodes(model.graph) for a in node.attribute)
+    )
+
+
+def widen(model: onnx.ModelProto) -> None:
+    """Make every half-precision tensor of a model float32, in place: weights, inputs, outputs, and
+    what it casts to."""
+    for tensor in all_tensors(model):
+        if tensor.data_type in HALVES:
+            _widen_tensor(tensor)
+    for kind in _types(model.graph):
+        if kind.elem_type in HALVES:
+            kind.elem_type = TensorProto.FLOAT
+    for node in _nodes(model.graph):
+        for attribute in node.attribute:
+            if _is_half_type(attribute):
+                attribute.i = TensorProto.FLOAT
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if is_stub(tensor):
+        tensor.data_type = TensorProto.FLOAT
+        return
+    values = numpy_helper.to_array(tensor).astype(np.float32)
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def _is_half_type(attribute: onnx.AttributeProto) -> bool:
+    return attribute.name in TYPE_ATTRIBUTES and attribute.i in HALVES
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node or inner.input or inner.output:
+                    yield from _graphs(inner)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for each in _graphs(graph):
+        yield from each.node
+
+
+def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto.Tensor]:
+    for each in _graphs(graph):
+        for info in (*each.input, *each.output, *each.value_info):
+            kind = info.type
+            while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+                sequence = kind.HasField("sequence_type")
+                kind = (kind.sequence_type if sequence else kind.optional_type).elem_type
+            if kind.HasField("tensor_type"):
+                yield kind.tensor_type

@@ -1,0 +1,76 @@
+"""Max-pools that are done with the sums of the convolution before them, where that is sooner.
+
+What follows the sums of a channel never makes of a larger one the smaller number, so the largest of
+some results is the result of the largest sum. Then bias, shift and clips are of pooled sums alone,
+and the convolution's own result is neither stored nor read again. But windows that overlap need
+some sums twice, and accumulators hold all of a window: whether it pays is asked of the target's
+estimates, of all three layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.core.errors import WorkloadError
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.rewrites import padded
+from tilewright.targets.epilogue import NEAR_BIAS
+from tilewright.targets.workload import Pool, Workload, canonical
+
+_MONOTONE = {"bias", "offset", "shr", "shr_channel", "min", "max"}
+_CLIPS = {"min", "max"}
+_SUMS = 1 << 31
+
+
+def pooled(convolution: Workload, pool: Workload, accelerator: Accelerator) -> Workload | None:
+    """The convolution with its max-pool in it; None where the two are no such pair or the
+    accelerator is done sooner with one after the other."""
+    both = together(convolution, pool)
+    if both is None:
+        return None
+    try:
+        one = accelerator.estimated(_tuned(both, accelerator))
+        two = [accelerator.estimated(_tuned(w, accelerator)) for w in (convolution, pool)]
+    except WorkloadError:
+        return None
+    if one is None or any(each is None for each in two):
+        return None
+    return both if one < sum(each or 0.0 for each in two) else None
+
+
+def together(convolution: Workload, pool: Workload) -> Workload | None:
+    """Both in one, if that computes the same, whatever it takes; else None."""
+    sums = (convolution.sums_height, convolution.sums_width)
+    fits = (
+        convolution.operator == "conv2d" and pool.operator == "max_pool"
+        and sums == (pool.height, pool.width) and (pool.dilation_h, pool.dilation_w) == (1, 1)
+    )  # fmt: skip
+    if not fits or convolution.pool is not None or not _keeps_order(convolution):
+        return None
+    window = Pool(
+        pool.kernel_h, pool.kernel_w, pool.stride_h, pool.stride_w, pool.pad_top, pool.pad_left,
+        pool.pad_bottom, pool.pad_right,
+    )  # fmt: skip
+    return replace(convolution, pool=window, epilogue=(*convolution.epilogue, *pool.epilogue))
+
+
+def _keeps_order(w: Workload) -> bool:
+    """Whether of two sums of a channel the larger gives the larger result, or the same: no step
+    turns them round, no sum overflows, and what is stored has been clipped to eight bits."""
+    kinds = [op.kind for op in w.epilogue]
+    behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
+    high = min((op.value for op in behind if op.kind == "min"), default=128)
+    low = max((op.value for op in behind if op.kind == "max"), default=-129)
+    products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << 14
+    offsets = sum(abs(op.value) for op in w.epilogue if op.kind == "offset")
+    return (
+        set(kinds) <= _MONOTONE
+        and -128 <= low <= 127
+        and -128 <= high <= 127
+        and products + offsets + NEAR_BIAS < _SUMS
+    )
+
+
+def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
+    """As it is tuned: what is decided for a network in floats holds for the same in integers."""
+    return canonical(padded(workload, accelerator.blocks))

@@ -1,0 +1,43 @@
+"""Int8 models: made of float ones, with scales that are powers of two, or taken as they are.
+
+    model = model_with_weights("resnet18")                # or an ONNX file
+    samples = read_samples(Path("images.npz"), calibration_inputs(model))
+    made = quantise(model, samples, Options(keep_float=("fc",)))
+    made.model, made.report.to_json()
+
+`docs/int8.md` says what is quantised and by which rule. Importing this package loads ONNX, but
+neither onnxruntime nor TVM.
+"""
+
+from __future__ import annotations
+
+from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised
+from tilewright.networks.quantise.prepare import int8_model, model_with_weights, samples_for
+from tilewright.networks.quantise.quantise import (
+    Quantised,
+    QuantiseOptions,
+    calibration_inputs,
+    quantise,
+)
+from tilewright.networks.quantise.samples import Input, Samples, read_samples, seeded_samples
+from tilewright.networks.quantise.sqnr import LayerNoise, OutputNoise, QuantisationReport
+
+__all__ = [
+    "Existing",
+    "Input",
+    "LayerNoise",
+    "OutputNoise",
+    "QuantisationReport",
+    "QuantiseOptions",
+    "Quantised",
+    "Samples",
+    "as_it_is",
+    "calibration_inputs",
+    "int8_model",
+    "is_quantised",
+    "model_with_weights",
+    "quantise",
+    "read_samples",
+    "samples_for",
+    "seeded_samples",
+]  # fmt: skip

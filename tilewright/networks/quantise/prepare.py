@@ -1,0 +1,74 @@
+"""From what a user names to an int8 model, whether it is float or quantised already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.errors import QuantisationError
+from tilewright.networks.onnx_file import load_weights, read
+from tilewright.networks.quantise.is_quantized import Existing, as_it_is, is_quantised
+from tilewright.networks.quantise.quantise import (
+    Quantised,
+    QuantiseOptions,
+    calibration_inputs,
+    quantise,
+)
+from tilewright.networks.quantise.samples import Samples, default_samples, read_samples
+from tilewright.networks.sources import TFLITE_SUFFIX, TORCH_SUFFIXES
+
+
+def model_with_weights(source: str | Path, seed: int = 0) -> onnx.ModelProto:
+    """A built-in network by name (`seed` draws its weights), an ONNX file with all its data, or
+    what a TensorFlow Lite file is in ONNX.
+
+    Raises `UnknownName`, `ModelFileError`, `UnsupportedOperatorError` for operators of TensorFlow
+    Lite that cannot be expressed, and `QuantisationError` for a torch.export file.
+    """
+    if str(source) in zoo.FAMILIES:
+        return zoo.build(str(source), seed)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        raise QuantisationError(
+            f"'{path}' is a torch.export file, and int8 models are made of ONNX ones; export it "
+            "with torch.onnx.export"
+        )
+    if path.suffix == TFLITE_SUFFIX:
+        from tilewright.networks.tflite.convert import read_tflite
+
+        return read_tflite(path)
+    return load_weights(read(path), path.parent)
+
+
+def int8_model(
+    model: onnx.ModelProto,
+    samples: Samples | None = None,
+    options: QuantiseOptions | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Quantised | Existing:
+    """A float model as `quantise` makes it of samples; a quantised one `as_it_is`. Raises as
+    these."""
+    options = options or QuantiseOptions()
+    if is_quantised(model):
+        return as_it_is(model, options.keep_float, input_shapes)
+    return quantise(model, samples, options, input_shapes=input_shapes)
+
+
+def samples_for(
+    model: onnx.ModelProto,
+    calibration: Path | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Samples:
+    """The samples in `calibration`, an NPZ file or a folder; else the network's own, or seeded
+    ones. Raises as `read_samples` and `calibration_inputs`."""
+    inputs = calibration_inputs(model, input_shapes)
+    if calibration is not None:
+        return read_samples(calibration, inputs)
+    return default_samples(model, inputs)

@@ -1,0 +1,135 @@
+"""A float ONNX model and calibration samples become an int8 model with power-of-two scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx
+
+from tilewright.networks.errors import QuantisationError
+from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.quantise.bn_folding import folded
+from tilewright.networks.quantise.channels import by_channel
+from tilewright.networks.quantise.exponents import choose
+from tilewright.networks.quantise.insert_qdq import insert
+from tilewright.networks.quantise.is_quantized import is_quantised
+from tilewright.networks.quantise.plan import plan
+from tilewright.networks.quantise.ranges import (
+    Method,
+    covering_exponents,
+    largest_values,
+    least_error_exponents,
+)
+from tilewright.networks.quantise.samples import Input, Samples, default_samples, inputs_of
+from tilewright.networks.quantise.sqnr import QuantisationReport, measure_noise
+
+Rule = Literal["cover", "least_error"]
+METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
+
+
+@dataclass(frozen=True)
+class QuantiseOptions:
+    """How scales are chosen.
+
+    `method` is onnxruntime's calibrator, that says which magnitude of an activation is worth
+    representing: the largest seen, the one of least relative entropy, or a `percentile` of all.
+    `rule` turns it into a power of two: `cover` takes the smallest that cuts nothing off,
+    `least_error` the one of least squared error, on these samples and what `Tail` expects of
+    others, among that, the two below and, of the largest seen, the one above. `keep_float` names
+    operators that stay in float, each with the layer it is fused into. `per_channel` gives the
+    weights of output channels powers of two of their own, where `channels.by_channel` does.
+
+    Raises `QuantisationError` for values that there are not.
+    """
+
+    method: Method = "minmax"
+    rule: Rule = "least_error"
+    percentile: float = 99.999
+    keep_float: tuple[str, ...] = ()
+    per_channel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise QuantisationError(f"no method '{self.method}'; there are {', '.join(METHODS)}")
+        if self.rule not in RULES:
+            raise QuantisationError(f"no rule '{self.rule}'; there are {', '.join(RULES)}")
+        if not 50 <= self.percentile <= 100:
+            raise QuantisationError(f"a percentile of {self.percentile} is not between 50 and 100")
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An int8 model in QDQ form; `exponents` are the powers of two its int8 activations count in,
+    by the name of the float tensor."""
+
+    model: onnx.ModelProto
+    exponents: Mapping[str, int]
+    report: QuantisationReport
+
+
+def quantise(
+    model: onnx.ModelProto,
+    samples: Samples | None = None,
+    options: QuantiseOptions | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Quantised:
+    """An int8 model of a float one, of which `input_shapes` fixes dynamic inputs.
+
+    Without samples, the network's own are taken or seeded ones, with a warning in the report.
+    Raises `QuantisationError` for a model that is quantised already, has no weights or nothing to
+    quantise; `UnknownName` for a layer to keep that there is not; `InputError` for samples the
+    model does not run on; and as reading a model does: `ModelFileError`, `DynamicShapeError`,
+    `ImportFailedError`.
+    """
+    options = options or QuantiseOptions()
+    if is_quantised(model):
+        raise QuantisationError(
+            "the model is quantised already and is taken as it is; to quantise it anew, give the "
+            "float model it was made of"
+        )
+    normal = folded(model, input_shapes or {})
+    samples = samples or default_samples(model, inputs_of(normal))
+    if not samples.feeds:
+        raise QuantisationError("there are no calibration samples; give at least one")
+    name = model.graph.name or "model"
+    calls = OnnxSource(name, normal.model, lambda: normal.model, {}).examine().found.calls
+    found = plan(normal, calls, options.keep_float)
+    if not found.groups:
+        raise QuantisationError(
+            f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
+            "weights that is not kept in float"
+        )
+    operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
+    largest = largest_values(
+        normal.model, operators, samples.feeds, options.method, options.percentile
+    )
+    measured = covering_exponents({tensor: largest[tensor] for tensor in sorted(found.tensors)})
+    if options.rule == "least_error":
+        measured = least_error_exponents(
+            normal.model, measured, samples.feeds, above=options.method == "minmax"
+        )
+    exponents = choose(normal, found, measured)
+    if options.per_channel:
+        exponents = by_channel(normal, found, exponents)
+    integer = insert(normal, found, exponents)
+    layers, outputs = measure_noise(normal.model, integer, found, exponents, samples.judging)
+    report = QuantisationReport(
+        options.method, options.rule, len(samples.feeds), layers, outputs, found.kept,
+        (samples.warning,) if samples.warning else (),
+    )  # fmt: skip
+    return Quantised(integer, exponents.activations, report)
+
+
+def calibration_inputs(
+    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Input, ...]:
+    """What one calibration sample of a model holds: its inputs, with static shapes.
+
+    Raises `DynamicShapeError` and `ModelFileError`.
+    """
+    from tilewright.networks.normalise import normalise
+
+    return inputs_of(normalise(model, input_shapes or {}))

@@ -1,0 +1,128 @@
+"""What exponents the activations ask for, measured on samples by onnxruntime's calibrators."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tilewright.networks.errors import InputError, first_line
+from tilewright.networks.quantise.exponents import INT8_MAX, covering, squared_error
+from tilewright.networks.quantise.session import Feed, failures, quiet_options, runs
+from tilewright.networks.quantise.tails import Tail
+
+Method = Literal["minmax", "entropy", "percentile"]
+
+ENTROPY_BINS = 256
+"""Histogram bins of the entropy method; onnxruntime's own default leaves nothing to choose."""
+WATCHED_ELEMENTS = 65_536
+"""Values of one tensor in one sample that the least error is looked for on."""
+TRIES = 3
+
+
+def largest_values(
+    model: onnx.ModelProto,
+    operators: Collection[str],
+    feeds: Sequence[Feed],
+    method: Method,
+    percentile: float,
+) -> dict[str, float]:
+    """The largest magnitude worth representing of every float tensor that operators of these types
+    read or write, by tensor; `feeds` hold arrays in the shapes of the inputs. Raises `InputError`
+    where the model does not run on a sample."""
+    import onnxruntime
+    from onnxruntime.quantization import calibrate
+
+    methods: dict[Method, tuple[Any, dict[str, float]]] = {
+        "minmax": (calibrate.CalibrationMethod.MinMax, {}),
+        "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
+        "percentile": (calibrate.CalibrationMethod.Percentile, {"percentile": percentile}),
+    }
+    chosen, extra = methods[method]
+    options = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        source = Path(folder) / "float.onnx"
+        watched = Path(folder) / "watched.onnx"
+        onnx.save(model, source)
+        calibrator = calibrate.create_calibrator(
+            source,
+            op_types_to_calibrate=sorted(operators),
+            augmented_model_path=str(watched),
+            calibrate_method=chosen,
+            extra_options={"symmetric": True, **extra},
+        )
+        calibrator.infer_session = onnxruntime.InferenceSession(  # its own prints every error
+            str(watched), options, providers=["CPUExecutionProvider"]
+        )
+        for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
+            try:
+                calibrator.collect_data(_reader(calibrate, feed))
+            except failures() as error:
+                raise InputError(
+                    f"the model does not run on a sample: {first_line(error)}; check the values "
+                    "of the calibration samples"
+                ) from error
+        ranges = calibrator.compute_data()
+    return {name: _magnitude(ranges[name].range_value) for name in ranges.keys()}  # noqa: SIM118
+
+
+def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
+    """By tensor the smallest exponent that cuts nothing off."""
+    return {name: covering(value) for name, value in largest.items()}
+
+
+def least_error_exponents(
+    model: onnx.ModelProto,
+    covering_all: Mapping[str, int],
+    feeds: Sequence[Feed],
+    *,
+    above: bool = False,
+) -> dict[str, int]:
+    """By tensor the exponent with the least squared error to be expected, among the one that cuts
+    nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
+    samples, and what `Tail` expects to be cut off of others. `feeds` hold arrays in the shapes of
+    the inputs. Raises `InputError` as `networks.quantise.session.runs`."""
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
+    tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
+    errors = {name: np.zeros(len(steps)) for name in covering_all}
+    tails = {name: Tail() for name in covering_all}
+    for values in runs(model, list(covering_all), feeds):
+        for name, value in values.items():
+            watched = _thinned(value)
+            tails[name].add(watched)
+            errors[name] += [squared_error(watched, exponent) for exponent in tries[name]]
+    for name, tail in tails.items():
+        errors[name] += [tail.unseen_error(math.ldexp(INT8_MAX, e)) for e in tries[name]]
+    return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}
+
+
+def _thinned(values: NDArray[Any]) -> NDArray[Any]:
+    """Up to `WATCHED_ELEMENTS` of an array, evenly spread; (n,)."""
+    flat = values.ravel()
+    step = -(-len(flat) // WATCHED_ELEMENTS)
+    return flat[:: step + 1 - step % 2] if step > 1 else flat  # odd: no fixed column of an image
+
+
+def _magnitude(bounds: tuple[Any, Any]) -> float:
+    return max(float(np.abs(bound).max(initial=0.0)) for bound in map(np.asarray, bounds))
+
+
+def _reader(calibrate: Any, feed: Feed) -> Any:
+    class OneSample(calibrate.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left: Iterator[Feed] = iter([feed])
+
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            found = next(self._left, None)
+            return None if found is None else dict(found)
+
+    return OneSample()

@@ -1,0 +1,159 @@
+"""Folds BatchNorm into the convolution or product before it, whatever file the model came from.
+
+w' = w·γ/√(σ²+ε), b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR 2018, eq. 14), computed here in
+float64 and rounded once; where weights are parameters of the module, the module computes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tilewright.networks.relax.bindings import Binding, FlatGraph, flatten, is_per_channel, shape_of
+
+NORM, ITEM, ADD = "relax.nn.batch_norm", "TupleGetItem", "relax.add"
+MATMUL, CONVOLUTIONS = "relax.matmul", ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+CHANNEL_AXIS = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A BatchNorm behind a convolution or product (`head`) and the constant it may add (`bias`);
+    `result` is what is read of it."""
+
+    head: Binding
+    bias: Binding | None
+    norm: Binding
+    result: Binding
+
+
+def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
+    """The graph without the BatchNorms that take nothing but a convolution's or product's result.
+
+    Each becomes the addition of a constant a channel and keeps its name and its variable.
+    """
+    found = [fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None]
+    blocks = flat.module["main"].body.blocks
+    if not found or len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+        return flat
+    main, builder = flat.module["main"], relax.BlockBuilder()
+    folded = {var: value for fold in found for var, value in _Folded(builder, fold).values()}
+    gone = {fold.norm.var for fold in found}
+    with builder.function("main", list(main.params)):
+        with builder.dataflow():
+            for binding in flat.bindings:
+                if binding.var not in gone:
+                    make = folded.get(binding.var)
+                    value = binding.value if make is None else builder.normalize(make())
+                    builder.emit_normalized(relax.VarBinding(binding.var, value))
+        builder.emit_func_output(main.body.body)
+    module = flat.module.clone()
+    module.update_func(module.get_global_var("main"), builder.get()["main"].with_attrs(main.attrs))
+    return flatten(module, flat.data, {b.var: b.node for b in flat.bindings})
+
+
+def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
+    attrs, result = norm.value.attrs, flat.sole_user(norm.var)
+    if result is None or result.op != ITEM or result.value.index != 0:
+        return None
+    given = all(isinstance(arg, GenericConst) or flat.is_weight(arg) for arg in norm.args[1:])
+    if attrs.training or attrs.axis != CHANNEL_AXIS or not given:
+        return None
+    head, bias = _before(flat, norm, norm.args[0]), None
+    if head is not None and _adds_constant(flat, head):
+        head, bias = _before(flat, head, head.args[0]), head
+    if head is None or not _is_foldable(flat, head):
+        return None
+    return Fold(head, bias, norm, result)
+
+
+def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
+    """Whether a binding adds a constant a channel, its second operand."""
+    if binding.op != ADD or not flat.is_constant(binding.args[1]):
+        return False
+    return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
+
+
+def _before(flat: FlatGraph, reader: Binding, value: Any) -> Binding | None:
+    """What computes a value that only `reader` reads."""
+    binding = flat.by_var.get(value)
+    return binding if binding is not None and flat.sole_user(value) is reader else None
+
+
+def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
+    """Whether it has constant weights, in a known layout and not quantised."""
+    if head.op not in (*CONVOLUTIONS, MATMUL):
+        return False
+    weight = head.args[1]
+    source = flat.by_var.get(weight)
+    if not flat.is_constant(weight) or (source is not None and source.op == "relax.dequantize"):
+        return False
+    if head.op == MATMUL:
+        return len(head.shape or ()) == len(shape_of(weight) or ()) == 2
+    return str(head.value.attrs.data_layout).startswith("NC")
+
+
+class _Folded:
+    """The new values of one fold's variables, made when their places in the graph are reached."""
+
+    def __init__(self, builder: relax.BlockBuilder, fold: Fold) -> None:
+        self._builder = builder
+        self._fold = fold
+        self._factor: Any = None
+        self._dtype = str(fold.head.var.ty.dtype)
+
+    def values(self) -> list[tuple[Any, Any]]:
+        """(variable, function that makes its value) by place."""
+        fold = self._fold
+        middle = [] if fold.bias is None else [(fold.bias.var, self._bias)]
+        return [(fold.head.var, self._head), *middle, (fold.result.var, self._offset)]
+
+    def _head(self) -> Any:
+        head, (_, gamma, _, _, variance) = self._fold.head, map(_known, self._fold.norm.args)
+        epsilon = np.float64(self._fold.norm.value.attrs.epsilon)
+        deviation = self._compute("sqrt", self._compute("add", variance, epsilon))
+        self._factor = self._compute("divide", gamma, deviation)
+        factor = self._factor
+        if head.op != MATMUL:
+            rank = len(shape_of(head.args[1]) or ())
+            factor = self._compute("reshape", factor, (-1, *[1] * (rank - 1)))
+        weight = self._expression(self._compute("multiply", _known(head.args[1]), factor))
+        return relax.Call(head.value.op, [head.args[0], weight], head.value.attrs)
+
+    def _bias(self) -> Any:
+        bias = self._fold.bias
+        assert bias is not None
+        scaled = self._compute("multiply", _known(bias.args[1]), self._per_channel(self._factor))
+        return relax.op.add(bias.args[0], self._expression(scaled))
+
+    def _offset(self) -> Any:
+        data, _, beta, mean, _ = map(_known, self._fold.norm.args)
+        offset = self._compute("subtract", beta, self._compute("multiply", mean, self._factor))
+        return relax.op.add(data, self._expression(self._per_channel(offset)))
+
+    def _per_channel(self, value: Any) -> Any:
+        """(channels,) in the shape that adds to the head's result."""
+        rank = len(self._fold.head.shape or ())
+        return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
+
+    def _compute(self, operation: str, *operands: Any) -> Any:
+        """By NumPy where all operands are known, else by a binding of the graph."""
+        if not any(isinstance(operand, relax.Expr) for operand in operands):
+            return getattr(np, operation)(*operands)
+        return self._builder.emit(getattr(relax.op, operation)(*map(self._expression, operands)))
+
+    def _expression(self, value: NDArray[np.float64] | Any) -> Any:
+        """An array as a constant of the data's type; a shape or an expression stays."""
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        return relax.const(np.asarray(value, self._dtype), self._dtype)
+
+
+def _known(value: Any) -> Any:
+    """A constant as a float64 array; what is no constant stays."""
+    return value.value.numpy().astype(np.float64) if isinstance(value, GenericConst) else value

@@ -1,0 +1,208 @@
+"""Converters for the ONNX operators TVM's importer lacks or translates too opaquely.
+
+BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
+Clip becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing can match); Gather
+reads no memory but its tensor's; the integer operators of the ONNX standard and of onnxruntime
+become the dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tilewright.networks.relax.bindings import shape_of
+
+MICROSOFT = "com.microsoft"
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+Inputs = Sequence[Any]
+Converter = Callable[[Any, Inputs, dict[str, Any]], Any]
+
+
+def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Constant bounds, finite or open, as `relax.clip`, which can be matched; others as a maximum
+    and a minimum (stock: TIR calls). Where the lower bound is above the upper one, the result is
+    the upper one."""
+    given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
+    numbers = [
+        _constant_number(bound, attrs.get(name, open_end))
+        for bound, name, open_end in zip(
+            given, ("min", "max"), (-FLOAT32_MAX, FLOAT32_MAX), strict=True
+        )
+    ]
+    known = [number for number in numbers if number is not None]
+    if str(inputs[0].ty.dtype) == "float32" and len(known) == 2 and known[0] <= known[1]:
+        return relax.op.clip(inputs[0], *known)
+    made, dtype = inputs[0], str(inputs[0].ty.dtype)
+    for bound, name, cut in zip(
+        given, ("min", "max"), (relax.op.maximum, relax.op.minimum), strict=True
+    ):
+        if bound is None and name in attrs:
+            bound = relax.const(attrs[name], dtype)
+        made = made if bound is None else bb.emit(cut(made, bound))
+    return made
+
+
+def _constant_number(bound: Any, otherwise: float) -> float | None:
+    """A constant of one element; `otherwise` where there is no bound, None for what is computed."""
+    if bound is None:
+        return otherwise
+    return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
+
+
+def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """At inference; None (the stock converter) in training mode."""
+    if attrs.get("training_mode", 0):
+        return None
+    norm = relax.op.nn.batch_norm(
+        *inputs[:5], axis=1, epsilon=attrs.get("epsilon", 1e-5), training=False
+    )
+    return relax.TupleGetItem(bb.emit(norm), 0)
+
+
+def _dequantise(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
+    zero = relax.const(0, str(x.ty.dtype)) if zero is None else zero
+    return relax.op.dequantize(x, _vector(scale), _vector(zero), axis=axis, out_dtype="float32")
+
+
+def _quantise(bb: Any, x: Any, scale: Any, zero: Any) -> Any:
+    dtype = "uint8" if zero is None else str(zero.ty.dtype)
+    zero = relax.const(0, dtype) if zero is None else zero
+    return bb.normalize(
+        relax.op.quantize(x, _vector(scale), _vector(zero), axis=1, out_dtype=dtype)
+    )
+
+
+def _vector(value: Any) -> Any:
+    """A constant of one element as a scalar, which is what per-tensor scales are."""
+    if isinstance(value, GenericConst) and shape_of(value) == (1,):
+        return relax.const(value.value.numpy()[0], str(value.ty.dtype))
+    return value
+
+
+def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
+    bias = inputs[8] if len(inputs) > 8 else None
+    data = bb.emit(_dequantise(x, x_scale, x_zero))
+    weight = bb.emit(_dequantise(w, w_scale, w_zero, axis=0))
+    out = bb.emit(_conv(data, weight, attrs, "float32"))
+    if bias is not None:
+        scale = bb.emit(relax.op.multiply(_vector(x_scale), _vector(w_scale)))
+        real = bb.emit(relax.op.multiply(relax.op.astype(bias, "float32"), scale))
+        out = bb.emit(relax.op.add(out, bb.emit(relax.op.reshape(real, [1, -1, 1, 1]))))
+    return _quantise(bb, out, y_scale, y_zero)
+
+
+def _conv(data: Any, weight: Any, attrs: dict[str, Any], dtype: str) -> Any:
+    if len(shape_of(data) or ()) != 4:
+        raise ValueError("only quantised convolutions of images and of sequences are known")
+    return relax.op.nn.conv2d(
+        data,
+        weight,
+        strides=attrs.get("strides", (1, 1)),
+        padding=attrs.get("pads", (0, 0, 0, 0)),
+        dilation=attrs.get("dilations", (1, 1)),
+        groups=attrs.get("group", 1),
+        out_dtype=dtype,
+    )
+
+
+def _conv_integer(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    parts = []
+    for i in (0, 1):
+        zero = inputs[i + 2] if len(inputs) > i + 2 else None
+        wide = bb.emit(relax.op.astype(inputs[i], "int32"))
+        if zero is not None:
+            zero = relax.op.astype(_vector(zero), "int32")
+            if i == 1 and len(shape_of(inputs[3]) or ()) == 1 and shape_of(inputs[3]) != (1,):
+                zero = relax.op.reshape(zero, [-1, 1, 1, 1])
+            wide = bb.emit(relax.op.subtract(wide, zero))
+        parts.append(wide)
+    return bb.normalize(_conv(parts[0], parts[1], attrs, "int32"))
+
+
+def _q_linear_matmul(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs[:8]
+    left = bb.emit(_dequantise(a, a_scale, a_zero, axis=0))
+    right = bb.emit(_dequantise(b, b_scale, b_zero))
+    return _quantise(bb, bb.emit(relax.op.matmul(left, right)), y_scale, y_zero)
+
+
+def _q_gemm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
+    bias, y_scale, y_zero = [*inputs[6:], None, None, None][:3]
+    if attrs.get("transA", 0):
+        raise ValueError("QGemm with transA is not known")
+    left = bb.emit(_dequantise(a, a_scale, a_zero))
+    transposed = attrs.get("transB", 0)
+    right = bb.emit(_dequantise(b, b_scale, b_zero, axis=0 if transposed else 1))
+    if transposed:
+        right = bb.emit(relax.op.permute_dims(right, [1, 0]))
+    out = bb.emit(relax.op.matmul(left, right))
+    if attrs.get("alpha", 1.0) != 1.0:
+        out = bb.emit(relax.op.multiply(out, relax.const(attrs["alpha"], "float32")))
+    if bias is not None:
+        scale = relax.op.multiply(_vector(a_scale), _vector(b_scale))
+        real = bb.emit(relax.op.multiply(relax.op.astype(bias, "float32"), scale))
+        out = bb.emit(relax.op.add(out, real))
+    return bb.normalize(out) if y_scale is None else _quantise(bb, out, y_scale, y_zero)
+
+
+def _q_linear_add(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = [*inputs, None][:8]
+    left = bb.emit(_dequantise(a, a_scale, a_zero))
+    right = bb.emit(_dequantise(b, b_scale, b_zero))
+    return _quantise(bb, bb.emit(relax.op.add(left, right)), y_scale, y_zero)
+
+
+def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    x, x_scale, x_zero, y_scale, y_zero = inputs[:5]
+    if attrs.get("channels_last", 0):
+        raise ValueError("channels_last pooling is not known")
+    mean = relax.op.mean(bb.emit(_dequantise(x, x_scale, x_zero)), axis=[2, 3], keepdims=True)
+    return _quantise(bb, bb.emit(mean), y_scale, y_zero)
+
+
+def _einsum(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """As an operator that can be counted and matched (stock: a TIR call)."""
+    return relax.op.einsum(list(inputs), attrs["equation"].decode())
+
+
+def _gather(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+    """Indices from outside give NaN, or of integers an element (stock: whatever lies there in
+    memory, or the end of the process); None (the stock converter) for shapes and constants."""
+    data, indices = inputs[:2]
+    shape, axis = shape_of(data), attrs.get("axis", 0)
+    if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
+        return None
+    if isinstance(data, relax.ShapeExpr) or isinstance(indices, relax.ShapeExpr):
+        return None
+    kind = str(indices.ty.dtype)
+    if isinstance(indices, GenericConst):
+        known = indices.value.numpy()
+        indices = relax.const(np.where(known < 0, known + shape[axis], known), kind)
+    else:
+        negative = bb.emit(relax.op.less(indices, relax.const(0, kind)))
+        behind = bb.emit(relax.op.add(indices, relax.const(shape[axis], kind)))
+        indices = bb.emit(relax.op.where(negative, behind, indices))
+    mode = "nan" if "float" in str(data.ty.dtype) else "clip"
+    return relax.op.take(data, indices, axis, mode=mode)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "BatchNormalization"): _batch_norm,
+    ("", "Clip"): _clip,
+    ("", "Einsum"): _einsum,
+    ("", "Gather"): _gather,
+    ("", "QLinearConv"): _q_linear_conv,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearMatMul"): _q_linear_matmul,
+    (MICROSOFT, "QGemm"): _q_gemm,
+    (MICROSOFT, "QLinearAdd"): _q_linear_add,
+    (MICROSOFT, "QLinearGlobalAveragePool"): _q_global_average_pool,
+}

@@ -1,0 +1,228 @@
+"""CPU islands: operators between an accelerator's layers as Relax functions, compiled and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GlobalVar
+
+from tilewright.networks.relax.bindings import FlatGraph, variables
+from tilewright.targets.layer import Scale
+
+Array = NDArray[Any]
+
+CALLED = "tilewright.called"
+"""Attribute of an island: the functions of its module that it calls, by their variables."""
+
+
+@dataclass(frozen=True, eq=False)
+class CpuNode:
+    """`var = value`, computed on the CPU; `node` names the source operator and `value_name` the
+    tensor."""
+
+    var: Any
+    value: Any
+    node: str
+    value_name: str
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """A variable that is an int8 tensor in another shape: dequantised where `scale` is given, 128
+    more where it is of uint8."""
+
+    holder: Any
+    shape: tuple[int, ...]
+    scale: Scale | None = None
+    dtype: str = "int8"
+
+
+def int8_variable(name: str, shape: Sequence[int]) -> Any:
+    """A variable that stands for an int8 tensor."""
+    return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
+
+
+def reshaped(holder: Any, shape: Sequence[int]) -> Any:
+    """The expression of a tensor in another shape."""
+    return relax.op.reshape(holder, tuple(shape))
+
+
+def transposed(holder: Any) -> Any:
+    """(…, rows, columns) → (…, columns, rows)."""
+    rank = len(holder.ty.shape)
+    return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def part(holder: Any, index: int) -> Any:
+    """One of the first dimension's, without that dimension."""
+    return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
+
+
+def stacked(holders: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Tensors of one shape after one another, in a shape that holds them all."""
+    return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
+
+
+def moved(value: Any, replaced: Mapping[Any, Any]) -> Any:
+    """A call that moves values, of other variables."""
+    return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
+
+
+def _replace(arg: Any, replaced: Mapping[Any, Any]) -> Any:
+    if isinstance(arg, relax.Tuple):
+        return relax.Tuple([_replace(field, replaced) for field in arg.fields])
+    return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
+
+
+def quantised(real: Any, scale: Scale) -> Any:
+    """The expression of a float tensor in int8."""
+    return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
+
+
+def dequantised(integers: Any, scale: Scale) -> Any:
+    """The expression of an int8 tensor in float32."""
+    return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
+
+
+def as_uint8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+    """The expression of int8 + 128 as uint8; `emit` binds what comes before it."""
+    wide = emit(relax.op.astype(integers, "int16"))
+    return relax.op.astype(emit(relax.op.add(wide, relax.const(128, "int16"))), "uint8")
+
+
+def as_int8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+    """The expression of uint8 − 128 as int8; `emit` binds what comes before it."""
+    wide = emit(relax.op.astype(integers, "int16"))
+    return relax.op.astype(emit(relax.op.subtract(wide, relax.const(128, "int16"))), "int8")
+
+
+def _constants(scale: Scale) -> tuple[Any, Any]:
+    return (
+        relax.const(np.float32(scale.step), "float32"),
+        relax.const(np.int8(scale.zero_point), "int8"),
+    )
+
+
+def function_of(
+    flat: FlatGraph,
+    nodes: Sequence[CpuNode],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    held: Mapping[Any, HeldTensor],
+) -> Any:
+    """One function of the variables `inputs` that gives a tuple of the variables `outputs`.
+
+    `held` says how to make a variable that is neither computed by `nodes` nor an input.
+    """
+    builder = relax.BlockBuilder()
+    known = set(inputs)
+
+    def need(var: Any) -> None:
+        if var in known:
+            return
+        known.add(var)
+        if var in held:
+            _emit(builder, var, _unpacked(builder, held[var]))
+        elif var in flat.constants:
+            binding = flat.by_var[var]
+            for operand in variables(binding.value):
+                need(operand)
+            builder.emit_normalized(relax.VarBinding(var, binding.value))
+
+    with builder.function("island", list(inputs)):
+        with builder.dataflow():
+            for node in nodes:
+                for operand in variables(node.value):
+                    need(operand)
+                known.add(node.var)
+                _emit(builder, node.var, node.value)
+            result = builder.emit_output(relax.Tuple(list(outputs)))
+        builder.emit_func_output(result)
+    function = relax.utils.copy_with_new_vars(builder.finalize()["island"])
+    called = {variable: flat.module[variable] for variable in _called(nodes, flat)}
+    return function.with_attr(CALLED, called) if called else function
+
+
+def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[Any]:
+    """The module's own functions that an island calls, or constants in it do: operators that TVM's
+    importer writes in TIR."""
+    found: dict[str, Any] = {}
+    waiting, seen = [node.value for node in nodes], set()
+    while waiting:
+        value = waiting.pop()
+        for arg in getattr(value, "args", ()):
+            if isinstance(arg, GlobalVar):
+                found[arg.name_hint] = arg
+        for operand in variables(value):
+            if operand in flat.constants and operand in flat.by_var and operand not in seen:
+                seen.add(operand)
+                waiting.append(flat.by_var[operand].value)
+    return list(found.values())
+
+
+def _unpacked(builder: Any, held: HeldTensor) -> Any:
+    value = held.holder
+    if held.scale is not None:
+        value = builder.emit(dequantised(value, held.scale))
+    elif held.dtype == "uint8":
+        value = builder.emit(as_uint8(value, builder.emit))
+    if tuple(int(size) for size in held.holder.ty.shape) != held.shape:
+        value = relax.op.reshape(value, held.shape)
+    return value
+
+
+def _emit(builder: Any, var: Any, value: Any) -> None:
+    builder.emit_normalized(relax.VarBinding(var, builder.normalize(value)))
+
+
+class Library:
+    """Compiled islands, called by name with arrays in the order of the island's inputs."""
+
+    def __init__(self, executable: Any) -> None:
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+
+    @classmethod
+    def load(cls, path: Path) -> Library:
+        """What `export` wrote. It runs code of the file: load none of strangers."""
+        return cls(tvm.runtime.load_module(str(path)))
+
+    def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
+        """Arrays of the shapes and types of the island's values; its outputs."""
+        result = self._machine[name](
+            # not ascontiguousarray, which makes a vector of a lone number
+            *(tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays)
+        )
+        return [item.numpy() for item in result]
+
+
+def compiled(functions: Mapping[str, Any]) -> Any:
+    """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
+    does."""
+    return tvm.compile(_module(functions), target="llvm")
+
+
+def compiles(functions: Mapping[str, Any]) -> bool:
+    """Whether `compiled` gives an executable."""
+    try:
+        compiled(functions)
+    except Exception:
+        return False
+    return True
+
+
+def _module(functions: Mapping[str, Any]) -> Any:
+    """Islands by name, and what they call."""
+    called: dict[Any, Any] = {}
+    for function in functions.values():
+        called.update((function.attrs or {}).get(CALLED) or {})
+    module = tvm.IRModule(called)
+    for name, function in functions.items():
+        module[name] = function.without_attr(CALLED).with_attr("global_symbol", name)
+    return module

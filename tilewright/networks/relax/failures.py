@@ -1,0 +1,113 @@
+"""What went wrong in TVM's importer, in the words of the model.
+
+TVM speaks of its own insides (`object of type 'Call' has no len()`), so what it says is repeated
+only where it is plain English. Else the cause is looked for in the operator itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import onnx
+
+from tilewright.networks.errors import last_line
+
+MUST_BE_CONSTANT: Mapping[str, tuple[int, ...]] = {
+    "AffineGrid": (1,), "CumSum": (1,), "Expand": (1,), "OneHot": (1,), "Pad": (1, 2, 3),
+    "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,),
+    "SplitToSequence": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Unsqueeze": (1,),
+    "Upsample": (1,), "ConstantOfShape": (0,),
+    **{f"Reduce{name}": (1,) for name in (
+        "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
+    )},
+}  # fmt: skip
+"""Inputs that decide a shape or an axis, which a static graph must know beforehand."""
+
+INNER_WORDS = re.compile(
+    r"object of type|NoneType|Check failed|ErrorContext|Traceback|<class|\btvm\b|\btirx?\b"
+    r"|\brelax\b|\b[RTI]\.\w|\bVar\b|Expr|Tensor(Type|Struct)|Type\b|Call\b|has no attribute"
+    r"|subscriptable|\bnot iterable|argument|assert|Error\b|\w\.(cc|h|py)\b|`|\[\[|show_meta"
+    r"|ndim|dtype|::|_impl",
+)
+"""What says nothing to somebody who has a model and no copy of TVM's sources."""
+
+
+def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
+    """Why the import of a model stopped at the operator of this name ("" before the first): cause
+    and next step."""
+    node = next((node for node in model.graph.node if node.name == name and name), None)
+    if node is None:
+        said = (
+            plain(error) or "its tensors or outputs have a form that TVM's importer does not know"
+        )
+        return f"the model cannot be imported: {said}; export it again with standard operators"
+    if said := _contradiction(model, node):
+        return f"the model contradicts itself at operator '{name}': {said}; export it again"
+    constants = {tensor.name for tensor in model.graph.initializer}
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return (
+        f"operator '{node.name}' ({operator}) cannot be imported: {_cause(node, constants, error)}"
+    )
+
+
+def plain(error: Exception) -> str:
+    """What a library says, if that is plain English; else nothing."""
+    said = last_line(error).strip().rstrip(".;: ")
+    sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
+    return said if sentence and not INNER_WORDS.search(said) else ""
+
+
+def _contradiction(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
+    """What ONNX itself finds wrong with the shapes around an operator; "" if nothing."""
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        said = last_line(error)
+        return said.rpartition("): ")[2] if f"node name: {node.name})" in said else ""
+    except (RuntimeError, ValueError):
+        return ""
+    return ""
+
+
+def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -> str:
+    computed = [
+        f"'{_input_name(node, place)}' ('{node.input[place]}')"
+        for place in MUST_BE_CONSTANT.get(node.op_type, ())
+        if place < len(node.input) and node.input[place] not in {"", *constants}
+    ]
+    if computed:
+        return (
+            f"its input {' and '.join(computed)} is only known when the model runs and must be "
+            "constant; simplify the model so that it is known at export (onnxsim folds such inputs)"
+        )
+    if isinstance(error, KeyError) and re.fullmatch(
+        r"\w+", str(error.args[0] if error.args else "")
+    ):
+        return (
+            f"the importer needs the attribute '{error.args[0]}', which it does not have; export "
+            "this operator in simpler ones (an older opset has no other choice), or cut it off"
+        )
+    if said := plain(error):
+        return f"{said}; export the model without this, or cut the operator off"
+    return (
+        f"TVM's importer does not know this form of it ({_form(node)}); export the model with "
+        "simpler operators, or cut this one off"
+    )
+
+
+def _input_name(node: onnx.NodeProto, place: int) -> str:
+    """As the standard calls it."""
+    try:
+        formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
+    except onnx.defs.SchemaError:
+        formal = []
+    return str(formal[place].name) if place < len(formal) else f"number {place}"
+
+
+def _form(node: onnx.NodeProto) -> str:
+    """What tells this use of an operator from others."""
+    inputs = sum(1 for name in node.input if name)
+    attributes = ", ".join(attribute.name for attribute in node.attribute) or "no attributes"
+    outputs = f", {len(node.output)} outputs" if len(node.output) > 1 else ""
+    return f"{inputs} input{'s' * (inputs != 1)}{outputs}, {attributes}"

@@ -1,0 +1,373 @@
+"""Which operators an accelerator could be given, and what follows each as far as its accumulators
+can: the anchors, the chains behind them, and who of two takes an operator that both could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GenericConst
+
+from tilewright.networks.fused_calls import CallOperator, Quantisation, StepKind
+from tilewright.networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
+
+CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
+ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
+MAX_POOL, AVERAGE_POOL, MEAN = "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean"
+ADAPTIVE_POOL = "relax.nn.adaptive_avg_pool2d"
+RESHAPES = frozenset(("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"))
+MOVES = frozenset(("relax.permute_dims", "relax.concat", "relax.strided_slice"))
+"""What moves values and computes none; `RESHAPES` leave them in their order, too."""
+QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
+
+# the order an accumulator can take them in; quantisation may stand between two, but before no bias
+RANK: Mapping[StepKind, int] = {"bias": 1, "add": 2, "relu": 3, "clip": 3}
+BEHIND: Mapping[CallOperator, int] = {
+    "conv2d": 0, "dense": 0, "matmul": 2, "max_pool": 2, "average_pool": 2, "add": 2,
+    "elementwise": 3,
+}  # fmt: skip
+"""The rank that a chain begins with. Who comes first here takes an operator that others could."""
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One fused operation: which argument the chain enters by, and what it does."""
+
+    binding: Binding
+    position: int
+    kind: StepKind
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """An anchor and the chain that is fused behind it."""
+
+    operator: CallOperator
+    anchor: Binding
+    chain: tuple[Link, ...]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The chain, with the anchor in front where that is itself a step."""
+        own = own_kind(self.anchor)
+        return self.chain if own is None else (Link(self.anchor, 0, own), *self.chain)
+
+    @property
+    def result(self) -> Binding:
+        """What is left in the end."""
+        return self.chain[-1].binding if self.chain else self.anchor
+
+    @property
+    def vars(self) -> frozenset[Any]:
+        """The variables it binds."""
+        return frozenset((self.anchor.var, *(link.binding.var for link in self.chain)))
+
+    @property
+    def signature(self) -> Signature:
+        """The operators in order, each with the place its chain enters by."""
+        return ((self.anchor.op, 0), *((k.binding.op, k.position) for k in self.chain))
+
+
+Signature = tuple[tuple[str, int], ...]
+
+
+def own_kind(anchor: Binding) -> StepKind | None:
+    """The step that an anchor is itself: a sum, relu, clip or requantisation that stands alone."""
+    kinds: Mapping[str, StepKind] = {
+        ADD: "add", RELU: "relu", CLIP: "clip", QUANTISE: "quantise"
+    }  # fmt: skip
+    return kinds.get(anchor.op)
+
+
+def matches(flat: FlatGraph) -> list[Match]:
+    """Every anchor with its chain, in execution order; no operator is in two of them.
+
+    Products take from pools and pools from operators that can stand alone; among equals, the
+    longest chain takes first.
+    """
+    order = list(BEHIND)
+    found = [
+        Match(operator, binding, chain_behind(flat, binding, operator))
+        for binding in flat.bindings
+        if (operator := anchor_kind(flat, binding)) is not None
+    ]
+    whole = [
+        Match(m.operator, m.anchor, m.chain[:length])
+        for m in found
+        for length in range(len(m.chain) + 1)
+        if length == 0 or _is_end(m.chain[length - 1])
+    ]
+    place = {b.var: i for i, b in enumerate(flat.bindings)}
+    whole.sort(
+        key=lambda m: (order.index(m.operator), -len(m.chain), m.signature, place[m.anchor.var])
+    )
+    taken: set[Any] = set()
+    claimed = []
+    for match in whole:
+        if not match.vars & taken:
+            taken |= match.vars
+            claimed.append(match)
+    return sorted(claimed, key=lambda m: place[m.anchor.var])
+
+
+def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
+    """What an anchor computes; None where a binding is none. Data change from run to run."""
+    if binding.shape is None or not binding.args or flat.is_constant(binding.args[0]):
+        return None
+    if binding.op in (CONV2D, MATMUL):
+        return _product(flat, binding)
+    if binding.op in (MAX_POOL, AVERAGE_POOL, MEAN, ADAPTIVE_POOL):
+        return _pool(binding)
+    if binding.op == ADD:
+        one, two = binding.args
+        same = shape_of(one) == shape_of(two) == binding.shape
+        return "add" if same and not flat.is_constant(two) else None
+    if binding.op == RELU or (binding.op == CLIP and _bounds(binding) is not None):
+        return "elementwise"
+    if binding.op == QUANTISE and _is_constant_scale(flat, binding):
+        source = flat.by_var.get(binding.args[0])
+        if source is not None and source.op == DEQUANTISE:
+            return "elementwise" if _scales(source) != _scales(binding) else None
+    return None
+
+
+def _product(flat: FlatGraph, binding: Binding) -> CallOperator | None:
+    data, weight = binding.args[:2]
+    shapes = shape_of(data), shape_of(weight)
+    if shapes[0] is None or shapes[1] is None:
+        return None
+    if binding.op == CONV2D:
+        plain = binding.value.attrs.data_layout == "NCHW" and len(shapes[1]) == 4
+        return "conv2d" if plain and flat.is_constant(weight) else None
+    if flat.is_constant(weight):
+        return "dense" if len(shapes[1]) == 2 else None
+    one, two = shapes[0], shapes[1]
+    return "matmul" if len(one) == len(two) >= 2 and one[:-2] == two[:-2] else None
+
+
+def _pool(binding: Binding) -> CallOperator | None:
+    """Windows of NCHW images without dilation that lie in the padded image."""
+    shape, attrs = shape_of(binding.args[0]), binding.value.attrs
+    if shape is None or len(shape) != 4:
+        return None
+    if binding.op == MEAN:
+        return "average_pool" if sorted(int(a) % 4 for a in attrs.axis or ()) == [2, 3] else None
+    if attrs.layout != "NCHW":
+        return None
+    if binding.op == ADAPTIVE_POOL:
+        return "average_pool" if (binding.shape or ())[2:] == (1, 1) else None
+    if any(int(d) != 1 for d in attrs.dilation):
+        return None
+    if binding.op == MAX_POOL:
+        return "max_pool"
+    return "average_pool" if window(binding).padding == _padding(attrs) else None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a pool reads for a pixel. Pads are top, left, bottom, right; a pool that rounds its
+    output's size up has as many below and to the right as that takes."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    count_include_pad: bool
+
+
+def window(binding: Binding) -> Window:
+    """Of a pool that is an anchor."""
+    (_, _, height, width), attrs = shape_of(binding.args[0]) or (0, 0, 0, 0), binding.value.attrs
+    if binding.op in (MEAN, ADAPTIVE_POOL):
+        return Window((height, width), (1, 1), (0, 0, 0, 0), True)
+    kernel = (int(attrs.pool_size[0]), int(attrs.pool_size[1]))
+    strides = (int(attrs.strides[0]), int(attrs.strides[1]))
+    top, left, bottom, right = _padding(attrs)
+    out_height, out_width = (binding.shape or ())[2:]
+    if bool(attrs.ceil_mode):
+        bottom = max(bottom, (out_height - 1) * strides[0] + kernel[0] - height - top)
+        right = max(right, (out_width - 1) * strides[1] + kernel[1] - width - left)
+    return Window(kernel, strides, (top, left, bottom, right), bool(attrs.count_include_pad))
+
+
+def _padding(attrs: Any) -> tuple[int, int, int, int]:
+    top, left, bottom, right = (int(pad) for pad in attrs.padding)
+    return top, left, bottom, right
+
+
+def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tuple[Link, ...]:
+    """The operations after `anchor` that read nothing else that changes but one residual tensor.
+
+    Of integers it ends with the first that are written, unless a relu follows that keeps their
+    scale.
+    """
+    chain: list[Link] = []
+    complete, head = 0, anchor
+    channel_axis = 1 if anchor.op == CONV2D else len(anchor.shape or ()) - 1
+    integer = is_int8(flat, anchor.args[0])
+    if anchor.op == QUANTISE:
+        return ()
+    while (user := flat.sole_user(head.var)) is not None:
+        link = _link(flat, head, user, channel_axis)
+        if link is None or not _follows(link, chain, BEHIND[operator]):
+            break
+        if integer and link.kind == "add" and not is_int8(flat, user.args[1 - link.position]):
+            break
+        chain.append(link)
+        if _is_end(link):
+            complete = len(chain)
+        head = user
+    return tuple(chain[: _first_integer(chain[: _last_integer(chain[:complete])])])
+
+
+def is_int8(flat: FlatGraph, value: Any) -> bool:
+    """Whether a value is exactly an int8 tensor times a scale."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in _KEEPS_SCALE:
+        binding = flat.by_var.get(binding.args[0])
+    return binding is not None and binding.op == DEQUANTISE
+
+
+_KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
+
+
+def _first_integer(chain: Sequence[Link]) -> int:
+    """The length of `chain` up to the first integers written, or as far as their scale is kept."""
+    end = next((i for i, link in enumerate(chain) if link.kind == "quantise"), len(chain) - 1)
+    for i in range(end + 3, len(chain), 3):
+        read, cut, written = chain[i - 2 : i + 1]
+        kinds = (read.kind, cut.kind, written.kind)
+        if kinds not in (("dequantise", kind, "quantise") for kind in ("relu", "clip")):
+            break
+        if _scales(chain[end].binding) != _scales(written.binding):
+            break
+        end = i
+    return end + 1
+
+
+def _last_integer(chain: Sequence[Link]) -> int:
+    """The length of `chain` without a sum of dequantised values that nothing quantises again."""
+    last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
+    open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
+    return last + 1 if open_sum else len(chain)
+
+
+def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
+    """Whether an accumulator can do `link` after `chain`; several biases are one."""
+    if link.kind == "bias":
+        return least == 0 and all(earlier.kind == "bias" for earlier in chain)
+    rank = max((RANK.get(earlier.kind, 0) for earlier in chain), default=least)
+    return RANK.get(link.kind, rank + 1) > max(rank, least)
+
+
+def _is_end(link: Link) -> bool:
+    """Whether a chain may stop here: not on a value the accelerator never writes."""
+    return link.kind != "dequantise"
+
+
+def _link(flat: FlatGraph, head: Binding, user: Binding, channel_axis: int) -> Link | None:
+    position = next((i for i, arg in enumerate(user.args) if arg.same_as(head.var)), -1)
+    if user.op == ADD:
+        other = user.args[1 - position]
+        if flat.is_constant(other) and is_per_channel(head.shape, shape_of(other), channel_axis):
+            return Link(user, position, "bias")
+        same = shape_of(other) == head.shape == user.shape
+        return Link(user, position, "add") if same else None
+    if position != 0:
+        return None
+    if user.op == RELU:
+        return Link(user, 0, "relu")
+    if user.op == CLIP:
+        return Link(user, 0, "clip") if _bounds(user) is not None else None
+    if user.op in (QUANTISE, DEQUANTISE) and _is_constant_scale(flat, user):
+        return Link(user, 0, "quantise" if user.op == QUANTISE else "dequantise")
+    return None
+
+
+def _is_constant_scale(flat: FlatGraph, binding: Binding) -> bool:
+    return all(flat.is_constant(arg) for arg in binding.args[1:])
+
+
+def _bounds(clip: Binding) -> tuple[float, float] | None:
+    """Of a clip that cuts at 0 below and somewhere above."""
+    low, high = (_number(arg) for arg in clip.args[1:])
+    return (0.0, high) if low == 0 and high is not None and high > 0 else None
+
+
+def upper_bound(binding: Binding) -> float | None:
+    """Where a clip cuts above; None for any other operator."""
+    bounds = _bounds(binding) if binding.op == CLIP else None
+    return None if bounds is None else bounds[1]
+
+
+def _number(arg: Any) -> float | None:
+    value = getattr(arg, "value", None)
+    value = getattr(value, "value", value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def quantisation_of(flat: FlatGraph, value: Any) -> Quantisation | None:
+    """How a value was dequantised, looking through layout changes; None for a float."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op in _KEEPS_SCALE:
+        binding = flat.by_var.get(binding.args[0])
+    if binding is None:
+        return None
+    if binding.op == DEQUANTISE:
+        return quantisation(binding)
+    return _widened(flat, binding)
+
+
+def quantisation(binding: Binding) -> Quantisation | None:
+    """What a (de)quantisation writes or reads; None for any other operator."""
+    if binding.op not in (QUANTISE, DEQUANTISE):
+        return None
+    integer = binding.var if binding.op == QUANTISE else binding.args[0]
+    scale, zero = _scales(binding)
+    return Quantisation(str(integer.ty.dtype), scale, tuple(int(z) for z in zero))
+
+
+def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    scale, zero = (_numbers(arg) for arg in binding.args[1:3])
+    return scale, zero
+
+
+def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
+    """int32(x) − zero, as integer operators compute it."""
+    zero: tuple[float, ...] = (0,)
+    if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
+        source = flat.by_var.get(binding.args[1])
+        zero = _numbers(source.args[0] if source is not None else binding.args[1])
+        binding = flat.by_var.get(binding.args[0], binding)
+    if binding.op != "relax.astype":
+        return None
+    dtype = str(binding.args[0].ty.dtype)
+    return Quantisation(dtype, (), tuple(int(z) for z in zero)) if "int8" in dtype else None
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, GenericConst):
+        return ()
+    return tuple(float(number) for number in value.value.numpy().ravel())
+
+
+def tensor_name(flat: FlatGraph, value: Any) -> str:
+    """What writes an activation, before it was dequantised: an operator, or a network's input."""
+    binding = flat.by_var.get(value)
+    while binding is not None and binding.op == DEQUANTISE:
+        value = binding.args[0]
+        binding = flat.by_var.get(value)
+    if binding is None:
+        return str(value.name) if isinstance(value, relax.Var) else ""
+    return binding.node
+
+
+def activations(flat: FlatGraph, match: Match) -> Iterator[Any]:
+    """The tensors that change from run to run which a match reads: data first."""
+    yield match.anchor.args[0]
+    if match.operator in ("matmul", "add"):
+        yield match.anchor.args[1]
+    for link in match.chain:
+        if link.kind == "add":
+            yield link.binding.args[1 - link.position]

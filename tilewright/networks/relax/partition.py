@@ -1,0 +1,148 @@
+"""Finds the subgraphs to offload and lets TVM fuse them: products with what follows them, pools and
+sums, relus, clips and requantisations that stand alone.
+
+The distinct chains of `networks.relax.op_patterns` become the patterns that TVM's
+`FuseOpsByPattern` partitions the module with, longest first. Weights and scales stay arguments
+(`bind_constants=False`), so equal subgraphs share one function and a fused call is a call of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
+
+from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.fused_calls import FusedCall, FusedStep, Partitioned
+from tilewright.networks.relax.bindings import FlatGraph, shape_of
+from tilewright.networks.relax.macs import macs_by_node
+from tilewright.networks.relax.op_patterns import (
+    ADD,
+    CONV2D,
+    MATMUL,
+    Link,
+    Match,
+    Signature,
+    activations,
+    matches,
+    quantisation,
+    quantisation_of,
+    tensor_name,
+    upper_bound,
+    window,
+)
+
+COMPOSITE = "tilewright.accumulate"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The module with a composite function a distinct subgraph, and the calls of them in order."""
+
+    module: Any
+    found: Partitioned
+
+
+def partition(flat: FlatGraph) -> Partition:
+    """Fuse every chain in a flat view of a module that is not yet partitioned.
+
+    Raises `ImportFailedError` where TVM fuses other subgraphs than were found.
+    """
+    found = matches(flat)
+    wanted = {match.vars for match in found}
+
+    def accept(context: Any) -> bool:
+        return frozenset(context.matched_bindings) in wanted
+
+    signatures = sorted({m.signature for m in found}, key=lambda steps: (-len(steps), steps))
+    patterns: list[tuple[Any, ...]] = [(COMPOSITE, _pattern(s), {}, accept) for s in signatures]
+    fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
+    if _calls(fused) != len(found):
+        raise ImportFailedError(
+            f"TVM fused {_calls(fused)} subgraphs where {len(found)} were found; "
+            "please report this model, it should not happen"
+        )
+    calls = tuple(fused_call(flat, match) for match in found)
+    return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))
+
+
+def _pattern(signature: Signature) -> Any:
+    (anchor, _), *steps = signature
+    operands = (wildcard(), wildcard()) if anchor in (CONV2D, MATMUL, ADD) else (wildcard(),)
+    pattern = is_op(anchor)(*operands, varg_default_wildcard=len(operands) == 1)
+    for op, position in steps:
+        if op == ADD:
+            sides = (pattern, wildcard()) if position == 0 else (wildcard(), pattern)
+            pattern = is_op(op)(*sides)
+        else:
+            pattern = is_op(op)(pattern, varg_default_wildcard=True)
+    return pattern
+
+
+def _calls(module: Any) -> int:
+    composites = {
+        variable
+        for variable, function in module.functions.items()
+        if isinstance(function, relax.Function) and function.attrs and "Composite" in function.attrs
+    }
+    return sum(
+        getattr(binding.value, "op", None) in composites
+        for block in module["main"].body.blocks
+        for binding in block.bindings
+    )
+
+
+def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
+    """What a match computes, without its numbers."""
+    anchor, operator = match.anchor, match.operator
+    weighted = operator in ("conv2d", "dense", "matmul")
+    weight = anchor.args[1] if weighted else None
+    return FusedCall(
+        operator=operator,
+        node=anchor.node,
+        data_shape=shape_of(anchor.args[0]) or (),
+        weight_shape=() if weight is None else shape_of(weight) or (),
+        output_shape=match.result.shape or (),
+        steps=tuple(_step(flat, link) for link in match.links),
+        data_quantisation=quantisation_of(flat, anchor.args[0]),
+        weight_quantisation=None if weight is None else quantisation_of(flat, weight),
+        inputs=tuple(tensor_name(flat, value) for value in activations(flat, match)),
+        output=match.result.node,
+        **_window(match),
+    )
+
+
+def _window(match: Match) -> dict[str, Any]:
+    """What only convolutions and pools have."""
+    attrs = match.anchor.value.attrs
+    if match.operator == "conv2d":
+        return {
+            "kernel": (shape_of(match.anchor.args[1]) or ())[2:],
+            "strides": tuple(int(s) for s in attrs.strides),
+            "padding": tuple(int(p) for p in attrs.padding),
+            "dilation": tuple(int(d) for d in attrs.dilation),
+            "groups": int(attrs.groups),
+        }
+    if match.operator not in ("max_pool", "average_pool"):
+        return {}
+    read = window(match.anchor)
+    return {
+        "kernel": read.kernel,
+        "strides": read.strides,
+        "padding": read.padding,
+        "count_include_pad": read.count_include_pad,
+    }
+
+
+def _step(flat: FlatGraph, link: Link) -> FusedStep:
+    found = quantisation(link.binding)
+    if link.kind == "add":
+        found = quantisation_of(flat, link.binding.args[1 - link.position])
+    return FusedStep(link.kind, link.binding.node, found, upper_bound(link.binding))
+
+
+def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
+    live = {binding.node for binding in flat.bindings if binding.var not in flat.constants}
+    return frozenset({binding.node for binding in flat.bindings} - live)

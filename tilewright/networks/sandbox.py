@@ -1,0 +1,148 @@
+"""A stranger's model file, read in a child process with limits on memory and time.
+
+The parent never parses the file: it gets what was found as JSON. So a file that crashes a parser,
+or blows it up, ends in one clear error. Built-in networks need no child.
+
+Run as `python -m tilewright.networks.sandbox`, this module is that child.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tilewright.core.child_process import (
+    Header,
+    Limits,
+    RpcFailed,
+    RpcProcess,
+    RpcTimeout,
+    arguments,
+    least_memory,
+    serve,
+)
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_int, as_list, as_object, as_text
+from tilewright.networks import errors
+from tilewright.networks.model_analysis import Examined
+from tilewright.networks.sources import TORCH_SUFFIXES, InputShapes, read_source
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.relax.execute import CompiledModule
+
+READING = Limits(seconds=300.0, memory_bytes=12 << 30)
+"""For files of up to 2 GiB, with the importer and its libraries."""
+_LIBRARIES = 1 << 30
+"""Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
+
+
+class SandboxedSource:
+    """A model file that only a child process reads. `compile` and `whole`, which run the model on
+    this machine, trust it: they read the file here."""
+
+    def __init__(self, path: Path, input_shapes: InputShapes, limits: Limits = READING) -> None:
+        self.name = str(path)
+        self._path = path
+        self._shapes = {name: [int(size) for size in s] for name, s in input_shapes.items()}
+        self._limits = limits
+
+    def examine(self) -> Examined:
+        """What the importer finds. Raises `ModelFileError` where the child dies or takes too long,
+        and whatever it raised."""
+        if not self._path.is_file():
+            raise errors.ModelFileError(
+                f"'{self._path}' is not a file; give an ONNX file or a built-in network"
+            )
+        child = RpcProcess("tilewright.networks.sandbox", [], self._limits)
+        try:
+            reply, _ = child.call({"path": self.name, "shapes": self._shapes})
+        except RpcTimeout:
+            raise errors.ModelFileError(
+                f"reading '{self.name}' took more than {self._limits.seconds:g} s; it was given "
+                "up: simplify the model, or export it again"
+            ) from None
+        except RpcFailed as error:
+            if limit := self._users_limit():
+                raise errors.ModelFileError(
+                    f"'{self.name}' could not be read with {limit} ({error}); raise it or take it "
+                    "away: if the reader breaks again, the file is damaged or hostile"
+                ) from None
+            raise errors.ModelFileError(
+                f"'{self.name}' broke its reader ({error}); the file is damaged or hostile: "
+                "export it again"
+            ) from None
+        finally:
+            child.stop()
+        if "error" in reply:
+            kind, limit = str(reply["error"]), self._users_limit()
+            scarce = least_memory(_LIBRARIES) < _LIBRARIES and not hasattr(errors, kind)
+            if limit and (kind == "MemoryError" or scarce):
+                raise errors.ModelFileError(
+                    f"'{self.name}' could not be read with {limit}; raise it or take it away"
+                )
+            raise _told(self.name, kind, str(reply.get("message", "")))
+        try:
+            return _examined().validate_python(reply["examined"])
+        except (ValidationError, KeyError):
+            raise errors.ModelFileError(
+                f"'{self.name}' confused its reader; the file is damaged: export it again"
+            ) from None
+
+    def _users_limit(self) -> str:
+        """The limit on memory that this process was started with, in words, if it is the lower."""
+        most = self._limits.memory_bytes
+        least = most if most is None else least_memory(most)
+        if least is None or least == most:
+            return ""
+        return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether it comes as an ONNX graph."""
+        return self._path.suffix not in TORCH_SUFFIXES
+
+    def weighted(self) -> onnx.ModelProto | None:
+        """The model with its weights, read here once a child has examined it."""
+        return read_source(self._path, self._shapes).weighted()
+
+    def compile(self) -> CompiledModule:
+        return read_source(self._path, self._shapes).compile()
+
+    def whole(self) -> Whole:
+        return read_source(self._path, self._shapes).whole()
+
+
+def _told(name: str, kind: str, message: str) -> TilewrightError:
+    """The child's exception, if it is one of ours."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, TilewrightError):
+        return known(message)
+    if kind == "MemoryError":
+        message = "it needs more memory than a reader is given"
+    reason = (message.strip().splitlines() or [kind])[0]
+    return errors.ModelFileError(
+        f"'{name}' cannot be read: {reason}; simplify the model, or export it again"
+    )
+
+
+@lru_cache(maxsize=1)
+def _examined() -> TypeAdapter[Examined]:
+    return TypeAdapter(Examined)
+
+
+def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
+    shapes = as_object(header["shapes"])
+    sizes = {name: [as_int(size) for size in as_list(shape)] for name, shape in shapes.items()}
+    examined = read_source(Path(as_text(header["path"])), sizes).examine()
+    return {"examined": _examined().dump_python(examined, mode="json")}, {}
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_answer)

@@ -1,0 +1,80 @@
+"""Where a network comes from: one contract, and the reader of model files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tilewright.networks.errors import DynamicShapeError
+from tilewright.networks.model_analysis import Examined
+from tilewright.networks.onnx_file import load_weights, read, weight_files
+from tilewright.networks.onnx_source import OnnxSource
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.relax.execute import CompiledModule
+
+InputShapes = Mapping[str, Sequence[int]]
+
+TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+TFLITE_SUFFIX = ".tflite"
+
+
+class Source(Protocol):
+    """A model that can be examined without its weights, and compiled with them."""
+
+    name: str
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether `weighted` gives a model."""
+
+    def weighted(self) -> onnx.ModelProto | None:
+        """The model as an ONNX graph with its weights; None for one that comes as none. Raises
+        `ModelFileError`."""
+
+    def examine(self) -> Examined:
+        """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
+        `ImportFailedError`; operators that cannot be imported are part of it."""
+
+    def compile(self) -> CompiledModule:
+        """The whole network, built for this machine's CPU. Raises as `examine`, and
+        `UnsupportedOperatorError`."""
+
+    def whole(self) -> Whole:
+        """All of it as the importer makes it, weights included. Raises as `compile`."""
+
+
+def read_source(path: Path, input_shapes: InputShapes) -> Source:
+    """An ONNX, TensorFlow Lite or torch.export file, read and checked in this process.
+
+    Raises `ModelFileError`, and `DynamicShapeError` where a torch.export file is given shapes.
+    """
+    if path.suffix in TORCH_SUFFIXES:
+        from tilewright.networks.torch_source import TorchSource
+
+        if input_shapes:
+            raise DynamicShapeError(
+                "a torch.export file fixes its own shapes; export it again with other inputs"
+            )
+        return TorchSource(path)
+    if path.suffix == TFLITE_SUFFIX:
+        from tilewright.networks.tflite.convert import convert
+        from tilewright.networks.tflite.file import read as read_tflite
+
+        converted = convert(read_tflite(path))
+        return OnnxSource(
+            str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
+        )
+    model = read(path)
+    return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files of weights beside an ONNX file; none beside another. Raises `ModelFileError`."""
+    if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
+        return ()
+    return weight_files(path)

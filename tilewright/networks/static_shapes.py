@@ -1,0 +1,170 @@
+"""Makes every shape static: fixes the inputs, infers the rest, evaluates shape arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper, shape_inference
+
+from tilewright.networks.errors import DynamicShapeError, ModelFileError, last_line
+from tilewright.networks.graph import (
+    STANDARD_DOMAINS,
+    Absorbed,
+    NormalGraph,
+    Shape,
+    data_inputs,
+    refuse_absurd,
+    static_shape,
+)
+from tilewright.networks.onnx_file import is_stub
+
+KINDS = {
+    "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
+    "sparse_tensor_type": "sparse",
+}  # fmt: skip
+FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
+SHAPE_ARITHMETIC = frozenset(
+    (
+        "Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Cast", "Add", "Sub",
+        "Mul", "Div", "Mod", "Range", "Reshape", "ReduceProd", "Floor", "Ceil", "Min", "Max",
+        "Equal", "Where", "Split", "ConstantOfShape",
+    )
+)  # fmt: skip
+
+
+def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the inputs the shapes asked for. Raises `DynamicShapeError` where one stays dynamic or a
+    shape fits no input, `ModelFileError` where one is no tensor, holds no elements or would exhaust
+    memory."""
+    inputs = {info.name: info for info in data_inputs(normal.model)}
+    for name, shape in input_shapes.items():
+        if name not in inputs:
+            known = ", ".join(f"'{known}'" for known in inputs)
+            raise DynamicShapeError(f"the model has no input '{name}'; its inputs are {known}")
+        _set_shape(inputs[name], tuple(shape))
+    for name, info in inputs.items():
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise ModelFileError(
+                f"input '{name}' is {KINDS.get(str(kind), 'of no type')}, not a tensor; "
+                "export the model with tensors only"
+            )
+        static = static_shape(info)
+        if static is None:
+            raise DynamicShapeError(
+                f"input '{name}' has the dynamic shape {_text(info)}; give its sizes, for example "
+                f"--input-shape {name}={_example(info)}"
+            )
+        if 0 in static:
+            raise ModelFileError(
+                f"input '{name}' has the shape {_text(info)}, which is static and holds no "
+                "elements, so there is nothing to compute; export the model with an input of "
+                "positive sizes, or, if your exporter writes 0 for an unknown size, give it: "
+                f"--input-shape {name}={_example(info)}"
+            )
+        refuse_absurd(name, static)
+    kept = list(inputs.values())
+    del normal.graph.input[:]
+    normal.graph.input.extend(kept)
+
+
+def infer_shapes(normal: NormalGraph) -> None:
+    """Infer every shape that follows; raises `ModelFileError` where the graph is contradictory."""
+    try:
+        model = shape_inference.infer_shapes(normal.model, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        reason = last_line(error)
+        raise ModelFileError(f"the model contradicts itself: {reason}; export it again") from error
+    for info in model.graph.value_info:
+        refuse_absurd(info.name, static_shape(info) or ())
+    normal.model = model
+
+
+def fold_shape_arithmetic(normal: NormalGraph) -> None:
+    """Evaluate what exporters compute about shapes, now that shapes are static."""
+    shapes, tensors = normal.shapes(), normal.tensors()
+    folded = set()
+    for node in normal.graph.node:
+        if node.op_type not in SHAPE_ARITHMETIC or node.domain not in STANDARD_DOMAINS:
+            continue
+        values = _shape_of(node, shapes) or _evaluate(node, shapes, tensors, normal.model)
+        if values is None:
+            continue
+        for name, value in zip(node.output, values, strict=True):
+            tensors[name] = numpy_helper.from_array(value, name)
+            normal.add_tensor(tensors[name])
+        folded.add(node.name)
+    if folded:
+        normal.remove(folded, Absorbed(None, "shape arithmetic, known before the model runs"))
+        infer_shapes(normal)
+
+
+def _shape_of(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[NDArray[Any]] | None:
+    if node.op_type not in ("Shape", "Size") or node.input[0] not in shapes:
+        return None
+    shape = np.array(shapes[node.input[0]], np.int64)
+    if node.op_type == "Size":
+        return [np.asarray(shape.prod())]
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return [shape[bounds.get("start", 0) : bounds.get("end", len(shape))]]
+
+
+def _evaluate(
+    node: onnx.NodeProto,
+    shapes: Mapping[str, Shape],
+    tensors: Mapping[str, onnx.TensorProto],
+    model: onnx.ModelProto,
+) -> list[NDArray[Any]] | None:
+    inputs = [tensors.get(name) for name in node.input if name]
+    small = [t for t in inputs if t is not None and not is_stub(t) and _is_small(tuple(t.dims))]
+    outputs_small = all(name in shapes and _is_small(shapes[name]) for name in node.output)
+    if len(small) != len(inputs) or not inputs or not outputs_small:
+        return None
+    from onnx.reference import ReferenceEvaluator
+
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = helper.make_graph([node], "one", [], outputs, small)
+    one = helper.make_model(graph, opset_imports=model.opset_import, ir_version=10)
+    return [np.asarray(value) for value in ReferenceEvaluator(one).run(None, {})]
+
+
+def _is_small(shape: Shape) -> bool:
+    return math.prod(shape) <= FOLD_ELEMENTS
+
+
+def _set_shape(info: onnx.ValueInfoProto, shape: Shape) -> None:
+    declared = info.type.tensor_type.shape.dim
+    ranks_differ = info.type.tensor_type.HasField("shape") and len(declared) != len(shape)
+    sizes_differ = any(
+        dim.dim_value > 0 and dim.dim_value != size
+        for dim, size in zip(declared, shape, strict=False)
+    )
+    if ranks_differ or sizes_differ or any(size < 1 for size in shape):
+        raise DynamicShapeError(
+            f"input '{info.name}' has the shape {_text(info)}, which "
+            f"{'x'.join(map(str, shape))} does not fit; give one positive size for each dimension"
+        )
+    element = info.type.tensor_type.elem_type
+    info.CopyFrom(helper.make_tensor_value_info(info.name, element, shape))
+
+
+def _text(info: onnx.ValueInfoProto) -> str:
+    kind = info.type.tensor_type
+    if not kind.HasField("shape"):
+        return "of unknown rank"
+    sizes = (str(d.dim_value) if d.HasField("dim_value") else "?" for d in kind.shape.dim)
+    named = (d.dim_param or size for d, size in zip(kind.shape.dim, sizes, strict=True))
+    return f"({', '.join(named)})"
+
+
+def _example(info: onnx.ValueInfoProto) -> str:
+    dims = info.type.tensor_type.shape.dim
+    if not dims:
+        return "1x3x224x224"
+    sizes = [dim.dim_value or (1 if axis == 0 else 224) for axis, dim in enumerate(dims)]
+    return "x".join(map(str, sizes))

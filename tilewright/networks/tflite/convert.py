@@ -1,0 +1,117 @@
+"""A TensorFlow Lite file → an ONNX model in QDQ form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from tilewright.core.sanitize import printable
+from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
+from tilewright.networks.strip_weights import weights_as_inputs, without_weights
+from tilewright.networks.tflite import elementwise, images, moves, products
+from tilewright.networks.tflite.elementwise import Rule
+from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
+from tilewright.networks.tflite.names import Names, operator_names
+from tilewright.networks.tflite.writer import Missing, Writer
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES, **products.RULES, **images.RULES, **moves.RULES,
+}  # fmt: skip
+"""How each kind of operator is expressed, by the schema's word."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The model, in which an operator without a rule stands as one of the domain `tflite`;
+    `missing` says of each, by name, its kind and what is in the way."""
+
+    model: onnx.ModelProto
+    missing: Mapping[str, str]
+
+
+def read_tflite(path: Path) -> onnx.ModelProto:
+    """The ONNX model of a file, in QDQ form where it is quantised; inputs and outputs keep names,
+    types and layouts. Raises `ModelFileError`, and `UnsupportedOperatorError` which names every
+    operator that cannot be expressed."""
+    converted = convert(read(path))
+    if converted.missing:
+        shown = "; ".join(f"'{name}': {why}" for name, why in converted.missing.items())
+        raise UnsupportedOperatorError(
+            f"'{path}' cannot be converted whole: {shown}; replace these operators before "
+            "converting the model, or cut them off"
+        )
+    return converted.model
+
+
+def convert(graph: TfliteGraph) -> Converted:
+    """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
+    writer, names, missing = Writer(graph), Names(), {}
+    needed = _needed(graph)
+    found = operator_names([_source(graph, operator) for operator in needed])
+    for operator, name in zip(needed, found, strict=True):
+        name = names.free(printable(name))
+        writer.begin(name, in_floats=_computes_floats(graph, operator))
+        if reason := _converted(writer, operator):
+            node = writer.foreign(operator.kind, moves.reads(operator), operator.outputs)
+            missing[node] = f"{printable(operator.kind)}: {reason}"
+    model = writer.model()
+    _check(model)
+    return Converted(model, missing)
+
+
+def _converted(writer: Writer, operator: TfliteOperator) -> str:
+    """Let the writer have an operator; why that cannot be, or ""."""
+    rule = RULES.get(operator.kind)
+    if rule is None:
+        return "there is no rule for this kind of operator"
+    for place in (*moves.reads(operator), *operator.outputs):
+        tensor = writer.tensors[place]
+        if not tensor.dtype:
+            return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
+        if tensor.is_variable:
+            return f"its tensor '{printable(tensor.name)}' is state, kept from run to run"
+    try:
+        rule(writer, operator)
+    except Missing as error:
+        return str(error)
+    return ""
+
+
+def _needed(graph: TfliteGraph) -> list[TfliteOperator]:
+    """The operators that the network's outputs depend on, in order."""
+    wanted, needed = set(graph.outputs), []
+    for operator in reversed(graph.operators):
+        if not wanted.isdisjoint(operator.outputs):
+            needed.append(operator)
+            wanted.update(moves.reads(operator))
+    return needed[::-1]
+
+
+def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:
+    """What `operator_names` makes a name of."""
+    outputs = [graph.tensors[place].name for place in operator.outputs[:1]]
+    second = [graph.tensors[place] for place in operator.inputs[1:2] if place >= 0]
+    weights = [tensor.name for tensor in second if tensor.data is not None]
+    return operator.kind, "".join(outputs), "".join(weights)
+
+
+def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
+    """Whether an operator with quantised weights computes in floats: the weights are real then, or
+    the model would pass for a quantised one."""
+    results = [graph.tensors[place] for place in operator.outputs]
+    return all(tensor.dtype == "float32" for tensor in results)
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """Raises `ModelFileError` where ONNX's inference finds other shapes than the file states."""
+    light = weights_as_inputs(without_weights(model))
+    try:
+        onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        raise ModelFileError(
+            f"the model contradicts itself: {last_line(error)}; the file is damaged, convert it "
+            "again"
+        ) from None

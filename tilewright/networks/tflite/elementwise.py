@@ -1,0 +1,178 @@
+"""Operators that compute each number by itself, or from its partners in other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from tilewright.networks.tflite.file import TfliteOperator
+from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
+
+Rule = Callable[[Writer, TfliteOperator], None]
+
+FUSED = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+"""`ActivationFunctionType` of the schema, by number."""
+CLIPS: Mapping[str, tuple[float, float]] = {"RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+
+
+def finish(
+    writer: Writer, operator: TfliteOperator, result: str, layout: TfliteLayout = FILED
+) -> None:
+    """Give an operator's only output its result, behind the activation that is fused into it."""
+    number = operator.integer("FusedActivationFunction")
+    fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
+    if fused != "NONE":
+        result = _activated(writer, fused, result, suffix=True)
+    writer.write(output(operator), result, layout)
+
+
+def output(operator: TfliteOperator) -> int:
+    """The place of the only output."""
+    if len(operator.outputs) != 1:
+        raise Missing(f"it has {len(operator.outputs)} outputs in place of one")
+    return operator.outputs[0]
+
+
+def given(operator: TfliteOperator, place: int) -> int:
+    """The place of an input that must be there."""
+    found = operator.inputs[place] if place < len(operator.inputs) else -1
+    if found < 0:
+        raise Missing(f"its input {place} is left out")
+    return found
+
+
+def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
+    """The one to compute in what is computed number by number."""
+    computed = [i for i in operator.inputs if i >= 0 and not writer.is_constant(i)]
+    images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))
+    return FIRST if images and any(writer.layout(i) is FIRST for i in computed) else FILED
+
+
+def operand(writer: Writer, place: int, layout: TfliteLayout) -> str:
+    """An input in real numbers; a constant of fewer dimensions so that it broadcasts as before."""
+    rank = len(writer.tensors[place].shape)
+    if layout is FILED or rank in (0, 4):
+        return writer.real(place, layout)
+    values = writer.constant(place, "its smaller operand")
+    image = values.reshape((1,) * (4 - rank) + values.shape).transpose(FIRST.value)
+    quantisation = writer.tensors[place].quantisation
+    axis = 0 if quantisation is None else quantisation.axis + 4 - rank
+    return writer.weight(place, image, FIRST.axis(axis, 4))
+
+
+def _binary(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    finish(writer, operator, writer.node(op, operands), layout)
+
+
+def _unary(op: str, writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    finish(writer, operator, writer.node(op, [writer.real(given(operator, 0), layout)]), layout)
+
+
+def _activation(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    data = writer.real(given(operator, 0), layout)
+    writer.write(output(operator), _activated(writer, operator.kind, data), layout)
+
+
+def _activated(writer: Writer, kind: str, data: str, *, suffix: bool = False) -> str:
+    if kind in CLIPS:
+        ends = [writer.add(f"clip/{end:g}", np.float32(end)) for end in CLIPS[kind]]
+        return writer.node("Clip", [data, *ends], "Clip" * suffix)
+    op = {"RELU": "Relu", "TANH": "Tanh"}.get(kind)
+    if op is None:
+        raise Missing(f"the activation {kind}, which is fused into it, has no rule")
+    return writer.node(op, [data], op * suffix)
+
+
+def _leaky_relu(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    data = writer.real(given(operator, 0), layout)
+    alpha = operator.number("Alpha", 0.0)
+    finish(writer, operator, writer.node("LeakyRelu", [data], alpha=alpha), layout)
+
+
+def _prelu(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    slopes = operand(writer, given(operator, 1), layout)
+    data = writer.real(given(operator, 0), layout)
+    finish(writer, operator, writer.node("PRelu", [data, slopes]), layout)
+
+
+def _square(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    data = writer.real(given(operator, 0), layout)
+    finish(writer, operator, writer.node("Mul", [data, data]), layout)
+
+
+def _rsqrt(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    root = writer.node("Sqrt", [writer.real(given(operator, 0), layout)], "Sqrt")
+    finish(writer, operator, writer.node("Reciprocal", [root]), layout)
+
+
+def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
+    layout = common_layout(writer, operator)
+    operands = [operand(writer, given(operator, i), layout) for i in (0, 1)]
+    difference = writer.node("Sub", operands, "Sub")
+    finish(writer, operator, writer.node("Mul", [difference, difference]), layout)
+
+
+def _softmax(writer: Writer, operator: TfliteOperator) -> None:
+    place = given(operator, 0)
+    rank = len(writer.tensors[place].shape)
+    if not rank:
+        raise Missing("its data are a single number")
+    layout = common_layout(writer, operator)
+    data, beta = writer.real(place, layout), operator.number("Beta", 1.0)
+    if operator.kind == "SOFTMAX" and beta != 1.0:
+        data = writer.node("Mul", [data, writer.add("beta", np.float32(beta))], "Mul")
+    op = "Softmax" if operator.kind == "SOFTMAX" else "LogSoftmax"
+    finish(writer, operator, writer.node(op, [data], axis=layout.axis(-1, rank)), layout)
+
+
+def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
+    """QUANTIZE and DEQUANTIZE: real numbers stay, and are stored in another way."""
+    place, result = given(operator, 0), output(operator)
+    source, target = writer.tensors[place], writer.tensors[result]
+    if writer.is_constant(place) and target.quantisation is None and target.dtype == "float32":
+        values = writer.constant(place, "its input")
+        real = values if source.quantisation is None else source.quantisation.real(values)
+        writer.fold(result, real.astype(np.float32))
+        return
+    if "float16" in (source.dtype, target.dtype):
+        raise Missing("it computes numbers of 16 bits")
+    writer.write(result, writer.real(place, writer.layout(place)), writer.layout(place))
+
+
+RULES: Mapping[str, Rule] = {
+    **{
+        kind: partial(_binary, op)
+        for kind, op in {
+            "ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "POW": "Pow",
+            "MAXIMUM": "Max", "MINIMUM": "Min",
+        }.items()
+    },
+    **{
+        kind: partial(_unary, op)
+        for kind, op in {
+            "LOGISTIC": "Sigmoid", "ABS": "Abs", "NEG": "Neg", "EXP": "Exp", "LOG": "Log",
+            "SQRT": "Sqrt", "SIN": "Sin", "COS": "Cos", "FLOOR": "Floor", "CEIL": "Ceil",
+            "ROUND": "Round", "ELU": "Elu", "HARD_SWISH": "HardSwish",
+        }.items()
+    },
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "TANH"), _activation),
+    "LEAKY_RELU": _leaky_relu,
+    "PRELU": _prelu,
+    "SQUARE": _square,
+    "RSQRT": _rsqrt,
+    "SQUARED_DIFFERENCE": _squared_difference,
+    "SOFTMAX": _softmax,
+    "LOG_SOFTMAX": _softmax,
+    "QUANTIZE": _same_numbers,
+    "DEQUANTIZE": _same_numbers,
+}  # fmt: skip

@@ -1,0 +1,317 @@
+"""Reads a TensorFlow Lite file into plain Python data. A file comes from a stranger: the bindings
+follow every offset they find, so each length is compared with a limit before it is walked through.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.networks.errors import ModelFileError
+from tilewright.networks.onnx_file import MAX_FILE_BYTES, MAX_NODES, MAX_TENSOR_ELEMENTS
+
+IDENTIFIER = b"TFL3"  # the schema's file identifier, at byte 4
+MAX_TENSORS = 4 * MAX_NODES
+MAX_OPERANDS = 1024
+MAX_RANK = 8
+MAX_OPTION_LENGTH = 64
+
+Shape = tuple[int, ...]
+Option = int | float | Shape
+
+
+@dataclass(frozen=True)
+class TfliteQuantisation:
+    """real = scale x (integer - zero point): `scales` and `zero_points`, (1,) of a tensor or
+    (channels,) along `axis`."""
+
+    scales: NDArray[np.float32]
+    zero_points: NDArray[np.int64]
+    axis: int
+
+    def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+        """What integers stand for, in their shape."""
+        shape = [1] * integers.ndim
+        if self.scales.size > 1:
+            shape[self.axis] = -1
+        steps = integers.astype(np.int64) - self.zero_points.reshape(shape or ())
+        found: NDArray[np.float32] = steps.astype(np.float32) * self.scales.reshape(shape or ())
+        return found
+
+    def same_as(self, other: TfliteQuantisation | None) -> bool:
+        """Whether both give every integer the same value."""
+        return (
+            other is not None
+            and np.array_equal(self.scales, other.scales)
+            and np.array_equal(self.zero_points, other.zero_points)
+            and (self.scales.size == 1 or self.axis == other.axis)
+        )
+
+
+@dataclass(frozen=True)
+class TfliteTensor:
+    """A tensor of the graph. `dtype` is the name of a NumPy type, "" where NumPy has none for
+    `kind`, the schema's word; `data` is set of constants."""
+
+    name: str
+    shape: Shape
+    kind: str
+    dtype: str
+    quantisation: TfliteQuantisation | None
+    data: NDArray[Any] | None
+    is_variable: bool
+
+
+@dataclass(frozen=True)
+class TfliteOperator:
+    """An operator: `kind` is the schema's word (CONV_2D), or what a custom operator calls itself.
+    An input that is left out is -1."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Mapping[str, Option]
+
+    def integer(self, option: str, default: int = 0) -> int:
+        """An option that is a whole number, an enumeration or a switch."""
+        value = self.options.get(option, default)
+        return int(value) if isinstance(value, (int, float)) else default
+
+    def number(self, option: str, default: float) -> float:
+        """An option that is a real number."""
+        value = self.options.get(option, default)
+        return float(value) if isinstance(value, (int, float)) else default
+
+
+@dataclass(frozen=True)
+class TfliteGraph:
+    """The main graph of a file; `inputs` and `outputs` are places in `tensors`."""
+
+    tensors: tuple[TfliteTensor, ...]
+    operators: tuple[TfliteOperator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def read(path: Path) -> TfliteGraph:
+    """Parse a file. Raises `ModelFileError` for one that is missing, no TensorFlow Lite model, cut
+    off, or contradicts itself."""
+    try:
+        if not path.is_file():
+            raise ModelFileError(f"'{path}' is not a file; give a .tflite file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ModelFileError(f"'{path}' is larger than 2 GiB; use a smaller model")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"cannot read '{path}': {error.strerror}") from error
+    if content[4:8] != IDENTIFIER:
+        raise ModelFileError(
+            f"'{path}' is no TensorFlow Lite model (it lacks the mark TFL3); convert or copy it "
+            "again"
+        )
+    try:
+        return _Reader(content, path).graph()
+    except _DAMAGE:
+        raise ModelFileError(
+            f"'{path}' is damaged or cut off: its tables lead out of the file; convert or copy it "
+            "again"
+        ) from None
+
+
+# what the bindings raise where an offset leads out of the file
+_DAMAGE = (
+    struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError, KeyError,
+    MemoryError,
+)  # fmt: skip
+
+
+class _Reader:
+    def __init__(self, content: bytes, path: Path) -> None:
+        import tflite
+
+        self._schema = tflite
+        self._content = content
+        self._path = path
+        self._model = tflite.Model.GetRootAs(content, 0)
+        self._operators = _words(tflite.BuiltinOperator)
+        self._options = _words(tflite.BuiltinOptions)
+        self._types = _words(tflite.TensorType)
+        self._constant_bytes = 0
+
+    def graph(self) -> TfliteGraph:
+        if not self._model.SubgraphsLength():
+            self._refuse("holds no graph")
+        graph = self._model.Subgraphs(0)
+        tensors = tuple(
+            self._tensor(graph.Tensors(i))
+            for i in range(self._within(graph.TensorsLength(), MAX_TENSORS, "tensors"))
+        )
+        operators = tuple(
+            self._operator(graph.Operators(i), len(tensors))
+            for i in range(self._within(graph.OperatorsLength(), MAX_NODES, "operators"))
+        )
+        if not operators:
+            self._refuse("holds no operators")
+        ends = [
+            self._places(vector, length, len(tensors), what)
+            for vector, length, what in (
+                (graph.InputsAsNumpy, graph.InputsLength(), "inputs"),
+                (graph.OutputsAsNumpy, graph.OutputsLength(), "outputs"),
+            )
+        ]
+        if any(place < 0 for places in ends for place in places):
+            self._refuse("leaves out an input or output of the network")
+        return TfliteGraph(tensors, operators, ends[0], ends[1])
+
+    def _tensor(self, table: Any) -> TfliteTensor:
+        name = (table.Name() or b"").decode("utf-8", "replace")
+        shape = self._vector(
+            table.ShapeAsNumpy, table.ShapeLength(), MAX_RANK, f"sizes of '{name}'"
+        )
+        if any(size < 0 for size in shape) or math.prod(shape) > MAX_TENSOR_ELEMENTS:
+            self._refuse(
+                f"claims the shape {list(shape)} for the tensor '{name}' (at most "
+                f"{MAX_TENSOR_ELEMENTS} elements are accepted)"
+            )
+        kind = self._types.get(table.Type(), f"type {table.Type()}")
+        dtype = _DTYPES.get(kind, "")
+        data = None if table.Sparsity() is not None else self._data(table, name, shape, dtype)
+        if table.Sparsity() is not None:
+            kind, dtype = f"sparse {kind}", ""
+        quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
+        return TfliteTensor(name, shape, kind, dtype, quantisation, data, bool(table.IsVariable()))
+
+    def _data(self, table: Any, name: str, shape: Shape, dtype: str) -> NDArray[Any] | None:
+        """A constant's values; None of a tensor that is computed, or whose type NumPy lacks."""
+        if not 0 <= table.Buffer() < self._model.BuffersLength():
+            self._refuse(f"gives the tensor '{name}' data that it does not hold")
+        buffer = self._model.Buffers(table.Buffer())
+        start, length = buffer.Offset(), buffer.DataLength()
+        if start > 1:  # beyond the tables, as large models have it
+            length = buffer.Size()
+            raw = np.frombuffer(self._content, np.uint8)[start : start + length]
+        elif length:
+            raw = buffer.DataAsNumpy()
+        if not length or not dtype:
+            return None
+        self._constant_bytes += length
+        expected = math.prod(shape) * np.dtype(dtype).itemsize
+        if raw.size != expected:
+            self._refuse(
+                f"holds {raw.size} bytes of the tensor '{name}', whose shape {list(shape)} needs "
+                f"{expected}"
+            )
+        if self._constant_bytes > MAX_FILE_BYTES:
+            self._refuse("uses the same data for tensors of more than 2 GiB")
+        values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
+        return values
+
+    def _quantisation(
+        self, table: Any, name: str, shape: Shape, dtype: str
+    ) -> TfliteQuantisation | None:
+        if table is None or not table.ScaleLength() or dtype not in _INTEGERS:
+            return None
+        axis = table.QuantizedDimension()
+        channels = shape[axis] if 0 <= axis < len(shape) else 1
+        most = max(channels, 1)
+        scales = np.array(
+            self._vector(table.ScaleAsNumpy, table.ScaleLength(), most, f"scales of '{name}'"),
+            np.float32,
+        )
+        points = np.array(
+            self._vector(
+                table.ZeroPointAsNumpy, table.ZeroPointLength(), most, f"zero points of '{name}'"
+            ),
+            np.int64,
+        )
+        if points.size <= 1:
+            points = np.full(scales.size, points[0] if points.size else 0, np.int64)
+        kind = np.iinfo(dtype)
+        if (
+            scales.size not in (1, channels)
+            or points.size != scales.size
+            or not (np.isfinite(scales) & (scales >= 0)).all()
+            or not ((points >= kind.min) & (points <= kind.max)).all()
+        ):
+            self._refuse(f"quantises the tensor '{name}' in a way that makes no sense")
+        return TfliteQuantisation(scales, points, axis if scales.size > 1 else 0)
+
+    def _operator(self, table: Any, tensors: int) -> TfliteOperator:
+        if not 0 <= table.OpcodeIndex() < self._model.OperatorCodesLength():
+            self._refuse("has an operator of no known kind")
+        code = self._model.OperatorCodes(table.OpcodeIndex())
+        # files of before 2020 have only the first, which ends at 127
+        number = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
+        kind = self._operators.get(number, f"operator {number}")
+        if kind == "CUSTOM":
+            kind = (code.CustomCode() or b"custom").decode("utf-8", "replace")
+        return TfliteOperator(
+            kind,
+            self._places(table.InputsAsNumpy, table.InputsLength(), tensors, f"inputs of {kind}"),
+            self._places(
+                table.OutputsAsNumpy, table.OutputsLength(), tensors, f"outputs of {kind}"
+            ),
+            self._read_options(table),
+        )
+
+    def _read_options(self, operator: Any) -> dict[str, Option]:
+        """Every scalar and vector of the operator's table of options, by the schema's name."""
+        table = operator.BuiltinOptions()
+        word = self._options.get(operator.BuiltinOptionsType(), "NONE")
+        if table is None or word == "NONE":
+            return {}
+        kind = getattr(self._schema, word)
+        options = kind()
+        options.Init(table.Bytes, table.Pos)
+        found: dict[str, Option] = {}
+        for name in [name for name in vars(kind) if name[0].isupper()]:
+            if f"{name}AsNumpy" in vars(kind):
+                length = getattr(options, f"{name}Length")()
+                vector = getattr(options, f"{name}AsNumpy")
+                found[name] = self._vector(vector, length, MAX_OPTION_LENGTH, name)
+            elif not name.endswith(_NO_VALUE) and not name.startswith("GetRootAs"):
+                value = getattr(options, name)()
+                if isinstance(value, (bool, int, float)):
+                    found[name] = value
+        return found
+
+    def _places(
+        self, vector: Callable[[], Any], length: int, tensors: int, what: str
+    ) -> tuple[int, ...]:
+        places = self._vector(vector, length, MAX_OPERANDS, what)
+        if any(not -1 <= place < tensors for place in places):
+            self._refuse(f"names {what} that it does not hold")
+        return tuple(int(place) for place in places)
+
+    def _vector(self, vector: Callable[[], Any], length: int, most: int, what: str) -> Any:
+        """The numbers of a vector, () where the file has none."""
+        return tuple(vector().tolist()) if self._within(length, most, what) else ()
+
+    def _within(self, length: int, most: int, what: str) -> int:
+        if length > most:
+            self._refuse(f"has {length} {what}, at most {most} are accepted")
+        return length
+
+    def _refuse(self, fault: str) -> None:
+        raise ModelFileError(f"'{self._path}' {fault}; convert the model again")
+
+
+def _words(enumeration: type) -> dict[int, str]:
+    return {number: word for word, number in vars(enumeration).items() if isinstance(number, int)}
+
+
+# methods of a table that hold no value of it
+_NO_VALUE = ("AsNumpy", "Length", "IsNone", "Init", "BufferHasIdentifier")
+_DTYPES = {
+    "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BOOL": "bool",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64",
+    "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
+}  # fmt: skip
+_INTEGERS = ("int8", "uint8", "int16", "int32")

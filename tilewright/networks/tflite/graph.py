@@ -1,0 +1,87 @@
+"""An ONNX graph in the making: nodes and constants, each with a name that no other has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from tilewright.core.sanitize import printable
+from tilewright.networks.tflite.names import Names
+
+
+class GraphBuilder:
+    """Names of tensors and of nodes are told apart, so one may be called as the other is."""
+
+    def __init__(self) -> None:
+        self.tensor_names = Names()
+        self.node_names = Names()
+        self.nodes: list[onnx.NodeProto] = []
+        self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._same: dict[tuple[object, ...], str] = {}  # constants by name and content
+
+    def constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
+        """A constant of any shape; returns its name, which begins with `name`. The same one is
+        there once."""
+        array = np.asarray(values)
+        native = array.astype(array.dtype.newbyteorder("="))  # a copy, and contiguous
+        key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())
+        if key not in self._same:
+            free = self._same[key] = self.tensor_names.free(name or "constant")
+            self._constants[free] = numpy_helper.from_array(native, free)
+        return self._same[key]
+
+    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        """Add a node; returns its result's name."""
+        return self.results_of(op, inputs, name, 1, **attributes)[0]
+
+    def results_of(
+        self, op: str, inputs: Sequence[str], name: str, count: int, **attributes: Any
+    ) -> list[str]:
+        """Add a node of several results; returns their names."""
+        results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
+        node = helper.make_node(op, list(inputs), results, **attributes)
+        self.append(node, name)
+        self._unnamed |= dict.fromkeys(results, node)
+        return results
+
+    def append(self, node: onnx.NodeProto, name: str) -> None:
+        """Add a node; its name begins with `name`."""
+        node.name = self.node_names.free(printable(name))
+        self.nodes.append(node)
+
+    def is_unnamed(self, result: str) -> bool:
+        """Whether a name is that of a result nobody has renamed yet."""
+        return result in self._unnamed
+
+    def rename(self, result: str, name: str) -> None:
+        """Let a result that nothing reads yet have another name."""
+        node = self._unnamed.pop(result)
+        node.output[list(node.output).index(result)] = name
+
+    def rename_nodes(self, name: str, first: int) -> None:
+        """Let no node from the place `first` on have a name, so that another may."""
+        for node in self.nodes[first:]:
+            if node.name == name:
+                node.name = self.node_names.free(f"{name}/given up")
+                self.node_names.release(name)
+
+    def needed(self, results: Collection[str]) -> list[onnx.NodeProto]:
+        """The nodes that results depend on, in order."""
+        wanted, needed = set(results), []
+        for node in reversed(self.nodes):
+            if not wanted.isdisjoint(node.output):
+                needed.append(node)
+                wanted.update(node.input)
+        return needed[::-1]
+
+    def constants(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
+        """The constants that nodes read."""
+        read = {name for node in nodes for name in node.input}
+        return [tensor for name, tensor in self._constants.items() if name in read]

@@ -1,0 +1,194 @@
+"""Operators that multiply: convolutions, dense layers and products of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilewright.networks.tflite.elementwise import Rule, finish, given, output
+from tilewright.networks.tflite.file import Shape, TfliteOperator
+from tilewright.networks.tflite.writer import FILED, FIRST, Missing, Writer
+
+
+def pads(
+    operator: TfliteOperator, size: Shape, kernel: Shape, strides: Shape, steps: Shape
+) -> list[int]:
+    """(top, left, bottom, right) of a window on a (h, w) image: of SAME, the odd row at the end."""
+    if operator.integer("Padding"):  # 1 is VALID
+        return [0, 0, 0, 0]
+    begins, ends = [], []
+    for length, taps, stride, step in zip(size, kernel, strides, steps, strict=True):
+        reach = step * (taps - 1) + 1
+        total = max((math.ceil(length / stride) - 1) * stride + reach - length, 0)
+        begins.append(total // 2)
+        ends.append(total - total // 2)
+    return begins + ends
+
+
+def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
+    """Two options that are sizes, at least 1."""
+    sizes = operator.integer(height, 1), operator.integer(width, 1)
+    if min(sizes) < 1:
+        raise Missing(f"its {height} and {width} are {sizes[0]} and {sizes[1]}")
+    return sizes
+
+
+def shape_of(writer: Writer, place: int, rank: int, what: str) -> Shape:
+    """The shape of a tensor that must have that many dimensions, none of them 0."""
+    shape = writer.tensors[place].shape
+    if len(shape) != rank or 0 in shape:
+        raise Missing(f"{what} have the shape {list(shape)}, not {rank} dimensions")
+    return shape
+
+
+def _conv(writer: Writer, operator: TfliteOperator) -> None:
+    data, weight = given(operator, 0), given(operator, 1)
+    _, height, width, channels = shape_of(writer, data, 4, "its data")
+    first, *kernel, last = shape_of(writer, weight, 4, "its weights")
+    values = writer.constant(weight, "its weights")
+    if operator.kind == "CONV_2D":
+        values, axis, groups = values.transpose(0, 3, 1, 2), {0: 0, 3: 1}, channels // last
+        fits = groups * last == channels and first % max(groups, 1) == 0
+    else:
+        values, axis, groups = values.transpose(3, 0, 1, 2), {3: 0}, channels
+        fits = first == 1 and last % channels == 0
+    if not fits:
+        raise Missing(f"its weights do not fit {channels} channels of data")
+    strides = pair(operator, "StrideH", "StrideW")
+    dilations = pair(operator, "DilationHFactor", "DilationWFactor")
+    size = (kernel[0], kernel[1])
+    inputs = [
+        writer.real(data, FIRST),
+        writer.weight(weight, values, _channel_axis(writer, weight, axis), "weight"),
+        *_bias(writer, operator, 2),
+    ]
+    result = writer.node(
+        "Conv", inputs, kernel_shape=kernel, strides=strides, dilations=dilations, group=groups,
+        pads=pads(operator, (height, width), size, strides, dilations),
+    )  # fmt: skip
+    finish(writer, operator, result, FIRST)
+
+
+def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
+    weight, data = given(operator, 1), given(operator, 2)
+    sizes = shape_of(writer, data, 4, "its data")[1:3]
+    outputs, *kernel, _ = shape_of(writer, weight, 4, "its weights")
+    wanted = shape_of(writer, output(operator), 4, "its results")
+    strides = pair(operator, "StrideH", "StrideW")
+    begins, ends, extra = [], [], []
+    for i in (0, 1):
+        full = strides[i] * (sizes[i] - 1) + kernel[i]
+        # SAME cuts what reaches beyond the result on both sides, VALID nothing
+        total = 0 if operator.integer("Padding") else max(full - wanted[i + 1], 0)
+        begins.append(total // 2)
+        ends.append(total - total // 2)
+        extra.append(wanted[i + 1] - full + total)
+    if any(not 0 <= rest < max(strides[i], 1) for i, rest in enumerate(extra)):
+        raise Missing(f"its result's size {list(wanted)} does not follow from its strides")
+    values = writer.constant(weight, "its weights").transpose(3, 0, 1, 2)
+    axis = _channel_axis(writer, weight, {0: 1, 3: 0})
+    inputs = [
+        writer.real(data, FIRST), writer.weight(weight, values, axis, "weight"),
+        *_bias(writer, operator, 3, 2),
+    ]  # fmt: skip
+    result = writer.node(
+        "ConvTranspose", inputs, kernel_shape=kernel, strides=strides, pads=begins + ends,
+        output_padding=extra,
+    )  # fmt: skip
+    if wanted[3] != outputs:
+        raise Missing(f"its weights do not fit {wanted[3]} channels of results")
+    finish(writer, operator, result, FIRST)
+
+
+def _dense(writer: Writer, operator: TfliteOperator) -> None:
+    data, weight, result = given(operator, 0), given(operator, 1), output(operator)
+    if operator.integer("WeightsFormat"):
+        raise Missing("its weights lie shuffled, for one kind of processor only")
+    units, inputs = shape_of(writer, weight, 2, "its weights")
+    shape = writer.tensors[data].shape
+    if math.prod(shape) % inputs or not shape:
+        raise Missing(f"its weights do not fit data of the shape {list(shape)}")
+    rows = math.prod(shape) // inputs
+    real = as_shape(writer, data, (rows, inputs), suffix="Flatten")
+    if writer.is_constant(weight):
+        values = writer.constant(weight, "its weights")
+        axis = _channel_axis(writer, weight, {0: 0, 1: 1})
+        matrix = writer.weight(weight, values, axis, "weight")
+    else:
+        matrix = writer.real(weight)
+    product = writer.node("Gemm", [real, matrix, *_bias(writer, operator, 2)], transB=1)
+    wanted = writer.tensors[result].shape
+    if wanted != (rows, units):
+        if math.prod(wanted) != rows * units:
+            raise Missing(f"its result has the shape {list(wanted)}, not {[rows, units]}")
+        sizes = writer.add("shape", np.array(wanted, np.int64))
+        product = writer.node("Reshape", [product, sizes], "Reshape")
+    finish(writer, operator, product)
+
+
+def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
+    """A tensor's real numbers in another shape, in the order that a file has them in."""
+    own = writer.tensors[place].shape
+    if own == shape:
+        return writer.real(place)
+    layout = writer.layout(place) if is_in_order(own) else FILED
+    sizes = writer.add("shape", np.array(shape, np.int64))
+    return writer.node("Reshape", [writer.real(place, layout), sizes], suffix)
+
+
+def is_in_order(shape: Shape) -> bool:
+    """Whether an image's numbers are in the same order in both layouts."""
+    return len(shape) == 4 and (shape[3] == 1 or shape[1] * shape[2] == 1)
+
+
+def _matrix_product(writer: Writer, operator: TfliteOperator) -> None:
+    operands = []
+    for i, option in enumerate(("AdjX", "AdjY")):
+        place = given(operator, i)
+        real, rank = writer.real(place), len(writer.tensors[place].shape)
+        if rank < 2:
+            raise Missing(f"its operands have {rank} dimensions")
+        if operator.integer(option):
+            order = [*range(rank - 2), rank - 1, rank - 2]
+            real = writer.node("Transpose", [real], "Transpose", perm=order)
+        operands.append(real)
+    finish(writer, operator, writer.node("MatMul", operands))
+
+
+def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
+    """Where the axis of channels' scales is in the form that ONNX has the weights in."""
+    quantisation = writer.tensors[place].quantisation
+    if quantisation is None or quantisation.scales.size == 1:
+        return 0
+    if quantisation.axis not in moved:
+        raise Missing(f"its weights have scales along their axis {quantisation.axis}")
+    return moved[quantisation.axis]
+
+
+def _bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
+    """The bias, where there is one. Integers without a scale count in steps of the sums."""
+    at = operator.inputs[place] if place < len(operator.inputs) else -1
+    if at < 0:
+        return []
+    tensor = writer.tensors[at]
+    if not writer.is_constant(at):
+        return [writer.real(at)]
+    values = writer.constant(at, "its bias")
+    if tensor.dtype.startswith("int") and (tensor.quantisation is None or tensor.dtype == "int64"):
+        scales = [writer.tensors[given(operator, i)].quantisation for i in (data, 1)]
+        if scales[0] is None or scales[1] is None:
+            raise Missing("its bias is of integers that have no scale")
+        step = scales[0].scales.astype(np.float64) * scales[1].scales
+        return [writer.weight(at, (values * step).astype(np.float32), 0, "bias")]
+    return [writer.weight(at, values, 0, "bias")]
+
+
+RULES: Mapping[str, Rule] = {
+    "CONV_2D": _conv,
+    "DEPTHWISE_CONV_2D": _conv,
+    "TRANSPOSE_CONV": _transposed_conv,
+    "FULLY_CONNECTED": _dense,
+    "BATCH_MATMUL": _matrix_product,
+}

@@ -1,0 +1,349 @@
+"""The ONNX graph that a TensorFlow Lite one becomes, tensor by tensor: each in the layouts that are
+asked for, as the integers that are stored and as the real numbers that they stand for.
+
+Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor stays in the layout its
+operator computes it in, and exists in the other one only where an operator asks for it: so the
+transpositions between two convolutions never arise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from tilewright.core.sanitize import printable
+from tilewright.networks.errors import ModelFileError
+from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisation
+from tilewright.networks.tflite.graph import GraphBuilder
+
+FOREIGN = "tflite"
+"""Domain of operators that have no rule here: they stand in the graph as the file has them."""
+OPSET, OPSET_16_BITS = 17, 21  # DequantizeLinear of int16 begins with 21
+IR_VERSION = 10
+
+
+class TfliteLayout(Enum):
+    """Of an image: as files have it, or as ONNX computes on it. The value is where each axis of the
+    layout is in the other one."""
+
+    FILED = (0, 2, 3, 1)
+    FIRST = (0, 3, 1, 2)
+
+    def of(self, shape: Sequence[int]) -> Shape:
+        """A shape as files have it, in this layout."""
+        if self is TfliteLayout.FILED or len(shape) != 4:
+            return tuple(shape)
+        return tuple(shape[axis] for axis in self.value)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Where an axis of a file's tensor of that rank is in this layout."""
+        axis %= rank
+        return self.value.index(axis) if self is TfliteLayout.FIRST and rank == 4 else axis
+
+
+FILED, FIRST = TfliteLayout.FILED, TfliteLayout.FIRST
+
+
+class Missing(Exception):
+    """Why an operator cannot be expressed."""
+
+
+class Writer:
+    """Operators ask it for their inputs, add nodes and give it their results.
+
+    `tensors` are those of the file; a place is an index into them. Layouts matter of images only,
+    tensors of four dimensions.
+    """
+
+    def __init__(self, source: TfliteGraph) -> None:
+        self.tensors = source.tensors
+        self._source = source
+        self._values = {i: t.data for i, t in enumerate(source.tensors) if t.data is not None}
+        self._graph = GraphBuilder()
+        self._infos: dict[str, onnx.ValueInfoProto] = {}
+        self._stored: dict[tuple[int, TfliteLayout], str] = {}
+        self._real: dict[tuple[int, TfliteLayout], str] = {}
+        self._operator, self._in_floats, self._first = "", False, 0
+        self._written_by: dict[int, str] = {}
+        ends = dict.fromkeys((*source.inputs, *source.outputs))
+        self._names = {
+            i: self._graph.tensor_names.free(self.tensors[i].name or f"tensor{i}") for i in ends
+        }
+        for place in source.inputs:
+            self._stored[place, FILED] = self._names[place]
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operators to write."""
+        wide = any(t.quantisation is not None and t.dtype == "int16" for t in self.tensors)
+        return OPSET_16_BITS if wide else OPSET
+
+    def begin(self, operator: str, *, in_floats: bool = False) -> None:
+        """What follows belongs to an operator of this name. One that computes `in_floats` reads
+        the real values of constants that are stored as integers."""
+        self._operator, self._in_floats = operator, in_floats
+        self._first = len(self._graph.nodes)
+
+    # what operators read
+
+    def is_constant(self, place: int) -> bool:
+        """Whether a tensor's values are known here."""
+        return place in self._values
+
+    def is_known(self, place: int) -> bool:
+        """Whether a tensor is a constant, an input, or computed by now."""
+        return place in self._values or self._native(place) is not None
+
+    def layout(self, place: int) -> TfliteLayout:
+        """The one a tensor is there in; channels first if in both."""
+        return self._native(place) or FILED
+
+    def constant(self, place: int, what: str) -> NDArray[Any]:
+        """The values of a tensor that has to be known here, in its shape; raises `Missing`."""
+        if place not in self._values:
+            raise Missing(f"{what} must be constant, here it is computed")
+        return self._values[place]
+
+    def integers(self, place: int, what: str) -> list[int]:
+        """The same as whole numbers, in their order; raises `Missing` where they are others."""
+        values = self.constant(place, what)
+        if values.dtype.kind not in "iu":
+            raise Missing(f"{what} must be of integers, here of {values.dtype}")
+        return [int(value) for value in values.ravel()]
+
+    def stored(self, place: int, layout: TfliteLayout = FILED) -> str:
+        """The tensor as it is stored, integers or floats. Raises `ModelFileError` for one that
+        nothing computes by now."""
+        if place in self._values:
+            return self.add(self.tensors[place].name, _turned(self._values[place], layout))
+        native = self._native(place)
+        if native is None:
+            name = printable(self.tensors[place].name)
+            raise ModelFileError(
+                f"an operator reads the tensor '{name}' before it is computed; the file is "
+                "damaged, convert it again"
+            )
+        if (place, native) not in self._stored:
+            self._stored[place, native] = self._quantise(place, native, self._real[place, native])
+        if (place, layout) not in self._stored:
+            self._stored[place, layout] = self._turn(place, layout, self._stored[place, native])
+        return self._stored[place, layout]
+
+    def real(self, place: int, layout: TfliteLayout = FILED) -> str:
+        """The tensor as real numbers."""
+        tensor = self.tensors[place]
+        if place in self._values:
+            axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
+            turned = layout.axis(axis, len(tensor.shape)) if tensor.shape else 0
+            return self.weight(place, _turned(self._values[place], layout), turned)
+        if (place, layout) not in self._real:
+            stored = self.stored(place, layout)
+            self._real[place, layout] = (
+                stored if tensor.quantisation is None
+                else self._dequantise(stored, tensor.quantisation, tensor.dtype,
+                                      self._written_by.get(place, tensor.name))
+            )  # fmt: skip
+        return self._real[place, layout]
+
+    def weight(self, place: int, values: NDArray[Any], axis: int, role: str = "") -> str:
+        """A constant in the form an operator reads it, as real numbers: `values` are those of a
+        tensor in another shape, whose channels lie along `axis`."""
+        tensor = self.tensors[place]
+        name = f"{self._operator}/{role}" if role else tensor.name
+        if tensor.quantisation is None or values.dtype.kind == "f":
+            return self.add(name, values)
+        moved = TfliteQuantisation(
+            tensor.quantisation.scales, tensor.quantisation.zero_points, axis
+        )
+        if self._in_floats:
+            return self.add(name, moved.real(values))
+        return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
+
+    def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
+        """A constant of any shape; returns its name, which begins with `name`."""
+        return self._graph.constant(name, values)
+
+    # what operators write
+
+    def node(self, op: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
+        """Add a node; returns its result's name. Without `suffix` it bears the operator's name."""
+        name = f"{self._operator}/{suffix}" if suffix else self._operator
+        return self._graph.node(op, inputs, name, **attributes)
+
+    def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
+        """Add a Split; returns the names of its parts."""
+        lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
+        return self._graph.results_of(
+            "Split", [data, lengths], self._operator, len(sizes), axis=axis
+        )
+
+    def fold(self, place: int, values: NDArray[Any]) -> None:
+        """The tensor is a constant, in its shape."""
+        self._values[place] = values
+
+    def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
+        """Let an operator without a rule stand in the graph as it is; returns its node's name."""
+        self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
+        read = [self.stored(place) if place >= 0 else "" for place in inputs]
+        written = []
+        for place in outputs:
+            self._begin_writing(place, FILED)
+            self._stored[place, FILED] = self._named(place, FILED)
+            written.append(self._stored[place, FILED])
+        node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
+        self._graph.append(node, self._operator)
+        return str(node.name)
+
+    def write(
+        self, place: int, result: str, layout: TfliteLayout = FILED, *, exact: bool = False
+    ) -> None:
+        """The tensor is this result, in real numbers. `exact` says that each is an integer times
+        the tensor's scale already: such a tensor is quantised only where its integers are asked
+        for."""
+        self._begin_writing(place, layout)
+        self._check_scale(place)
+        if self.tensors[place].quantisation is None:
+            self._stored[place, layout] = self._call(place, layout, result)
+        elif exact:
+            self._real[place, layout] = result
+        else:
+            self._stored[place, layout] = self._quantise(place, layout, result)
+
+    def write_stored(self, place: int, result: str, layout: TfliteLayout = FILED) -> None:
+        """The tensor is this result, as it is stored."""
+        self._begin_writing(place, layout)
+        self._stored[place, layout] = self._call(place, layout, result)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished graph."""
+        for place in dict.fromkeys(self._source.outputs):
+            stored, name = self.stored(place), self._names[place]
+            if stored != name:
+                self._graph.append(
+                    helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
+                )
+        nodes = self._graph.needed([self._names[place] for place in self._source.outputs])
+        made = {name for node in nodes for name in node.output} - set(self._names.values())
+        graph = helper.make_graph(
+            nodes, "tflite",
+            [self._info(place, FILED) for place in dict.fromkeys(self._source.inputs)],
+            [self._info(place, FILED) for place in dict.fromkeys(self._source.outputs)],
+            self._graph.constants(nodes),
+            value_info=[info for name, info in self._infos.items() if name in made],
+        )  # fmt: skip
+        opsets = [helper.make_opsetid("", self.opset)]
+        if any(node.domain == FOREIGN for node in nodes):
+            opsets.append(helper.make_opsetid(FOREIGN, 1))
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tilewright"
+        )
+
+    # forms of a tensor
+
+    def _native(self, place: int) -> TfliteLayout | None:
+        for layout in (FIRST, FILED):
+            if (place, layout) in self._stored or (place, layout) in self._real:
+                return layout
+        return None
+
+    def _begin_writing(self, place: int, layout: TfliteLayout) -> None:
+        rank = len(self.tensors[place].shape)
+        if layout is FIRST and rank != 4:
+            raise Missing(f"its result has {rank} dimensions, not those of an image")
+        if self.is_known(place):
+            name = printable(self.tensors[place].name)
+            raise ModelFileError(
+                f"two operators compute the tensor '{name}', or one an input or a constant; the "
+                "file is damaged, convert it again"
+            )
+        self._written_by[place] = self._operator
+
+    def _check_scale(self, place: int) -> None:
+        """Raises `Missing` for a result that QuantizeLinear cannot give the form that it has."""
+        quantisation = self.tensors[place].quantisation
+        if quantisation is None:
+            return
+        if quantisation.scales.size > 1 or not quantisation.scales.all():
+            raise Missing("its result has a scale for each channel, or the scale 0")
+        if self.tensors[place].dtype == "int32":
+            raise Missing("its result is quantised to 32 bits")
+
+    def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
+        """A stored image in the other layout; a matter of its shape where no number moves."""
+        shape = self.tensors[place].shape
+        if len(shape) != 4:
+            raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
+        base = self._written_by.get(place, self.tensors[place].name)
+        if shape[3] == 1 or shape[1] * shape[2] == 1:
+            sizes = self.add(f"{base}/shape", np.array(layout.of(shape), np.int64))
+            result = self._graph.node("Reshape", [stored, sizes], f"{base}/reshape")
+        else:
+            result = self._graph.node(
+                "Transpose", [stored], f"{base}/transpose", perm=list(layout.value)
+            )
+        return self._call(place, layout, result)
+
+    def _quantise(self, place: int, layout: TfliteLayout, real: str) -> str:
+        tensor = self.tensors[place]
+        quantisation = tensor.quantisation
+        assert quantisation is not None
+        base = self._written_by.get(place, tensor.name)
+        result = self._graph.node(
+            "QuantizeLinear", [real, *self._scale(quantisation, tensor.dtype)],
+            f"{base}/quantize",
+        )  # fmt: skip
+        return self._call(place, layout, result)
+
+    def _dequantise(
+        self, stored: str, quantisation: TfliteQuantisation, dtype: str, base: str
+    ) -> str:
+        each = {"axis": quantisation.axis} if quantisation.scales.size > 1 else {}
+        return self._graph.node(
+            "DequantizeLinear", [stored, *self._scale(quantisation, dtype)],
+            f"{base}/dequantize", **each,
+        )  # fmt: skip
+
+    def _scale(self, quantisation: TfliteQuantisation, dtype: str) -> list[str]:
+        scales, zeros = quantisation.scales, quantisation.zero_points.astype(dtype)
+        if scales.size == 1:
+            return [self.add("scale", scales.reshape(())), self.add("zero", zeros.reshape(()))]
+        return [self.add(f"{self._operator}/scales", scales), self.add(f"zeros/{dtype}", zeros)]
+
+    # names
+
+    def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
+        """Let a result that has no tensor's name yet bear that of a tensor."""
+        if not self._graph.is_unnamed(result):
+            return result
+        name = self._named(place, layout)
+        self._graph.rename(result, name)
+        return name
+
+    def _named(self, place: int, layout: TfliteLayout) -> str:
+        """The name of a tensor in a layout, with what the file says of it noted down."""
+        name = self.tensors[place].name or f"tensor{place}"
+        if layout is FIRST:
+            name = self._graph.tensor_names.free(f"{name}/nchw")
+        else:
+            name = self._names.get(place) or self._graph.tensor_names.free(name)
+        self._infos[name] = self._info(place, layout, name)
+        return name
+
+    def _info(self, place: int, layout: TfliteLayout, name: str = "") -> onnx.ValueInfoProto:
+        tensor = self.tensors[place]
+        if not tensor.dtype:
+            return helper.make_empty_tensor_value_info(name or self._names[place])
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+        return helper.make_tensor_value_info(
+            name or self._names[place], kind, layout.of(tensor.shape)
+        )
+
+
+def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
+    return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

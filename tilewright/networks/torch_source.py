@@ -1,0 +1,90 @@
+"""A network that comes from torch.export: what the importer makes of it, how it runs on the CPU."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.networks.fused_calls import NOTHING
+from tilewright.networks.model_analysis import Examined
+from tilewright.networks.onnx_source import refuse_unsupported
+from tilewright.networks.torch_file import read_exported
+
+if TYPE_CHECKING:
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.relax.execute import CompiledModule
+    from tilewright.networks.relax.torch_importer import TorchProgram
+
+
+class TorchSource:
+    """An exported program. Operators are named after the module they come from."""
+
+    has_graph = False
+
+    def weighted(self) -> None:
+        """It comes as no ONNX graph."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._exported = read_exported(path)
+
+    @cached_property
+    def _program(self) -> TorchProgram:
+        from tilewright.networks.relax.torch_importer import TorchProgram
+
+        return TorchProgram(self._exported)
+
+    def examine(self) -> Examined:
+        """Import with weights as parameters and partition."""
+        from tilewright.networks.relax.partition import partition
+
+        program = self._program
+        unsupported = {
+            name: (f"the importer knows no operator {operator}", "replace this layer before export")
+            for name, operator in program.unsupported.items()
+        }
+        if unsupported:
+            first = next(iter(unsupported))
+            behind = (f"not examined: the import stops at '{first}'", f"replace '{first}' first")
+            unsupported |= {o.name: behind for o in program.operators if o.name not in unsupported}
+            found = NOTHING
+        else:
+            found = partition(program.flat(weights_as_parameters=True)).found
+        return Examined(
+            name=self.name,
+            inputs=program.inputs,
+            operators=program.operators,
+            absorbed={},
+            unsupported=unsupported,
+            readers={},
+            shapes=program.shapes,
+            found=found,
+        )
+
+    def compile(self) -> CompiledModule:
+        """Build the whole network for this machine's CPU; raises `UnsupportedOperatorError`."""
+        from tilewright.networks.relax.execute import CompiledModule
+
+        whole = self.whole()
+        return CompiledModule(whole.flat.module, whole.inputs, whole.outputs)
+
+    def whole(self) -> Whole:
+        """All of it, with TVM's own compilation as the reference; raises as `compile`."""
+        from tilewright.networks.imported_model import Whole
+        from tilewright.networks.relax.execute import CompiledModule
+
+        program = self._program
+        refuse_unsupported(
+            self.name,
+            {name: (f"no operator {op}", "") for name, op in program.unsupported.items()},
+        )
+        flat = program.flat(weights_as_parameters=False)
+        inputs, outputs = tuple(program.inputs), tuple(program.outputs)
+        return Whole(
+            flat,
+            inputs,
+            outputs,
+            lambda arrays: CompiledModule(flat.module, inputs, outputs)(arrays),
+            "TVM without schedules",
+        )

@@ -1,0 +1,11 @@
+"""Parts of Relax modules on an accelerator: for TVM scripts of others (docs/tvm.md).
+
+`tuning.tvm_partition.partition_for_vta` is the way in. Importing this package loads no TVM.
+"""
+
+from __future__ import annotations
+
+from tilewright.networks.tvm_runtime.program import LayerCycles, OffloadError
+from tilewright.networks.tvm_runtime.runtime import RUN, register
+
+__all__ = ["RUN", "LayerCycles", "OffloadError", "register"]

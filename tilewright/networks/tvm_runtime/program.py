@@ -1,0 +1,172 @@
+"""A run of layers on an accelerator as bytes: written where a module is made, read where it runs.
+
+A ZIP file of what the target built and `program.json`; uncompressed, without time stamps.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, pack_files
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.targets.artifact_types import BuiltProgram, LayerGraph, Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Builds, HasSpecification, capability
+from tilewright.targets.layer import Layer, Value
+from tilewright.targets.registry import rebuild
+
+DESCRIPTION = "program.json"
+VERSION = 1
+Array = NDArray[Any]
+
+
+class OffloadError(TilewrightError):
+    """A program that is damaged, of another version, or given other tensors than it takes."""
+
+
+@dataclass(frozen=True)
+class LayerCycles:
+    """A layer that runs on the accelerator: cycles in its stream and by itself, and what no
+    schedule of it beats. `names` are the variables of the module that it stands for."""
+
+    name: str
+    names: tuple[str, ...]
+    operator: str
+    workload: str
+    macs: int
+    cycles: int
+    alone: int
+    roofline: int
+
+
+def written(
+    graph: IntegerGraph, layers: Sequence[Layer], outputs: Sequence[str], picks: Sequence[Pick],
+    target: Target, kind: str,
+) -> bytes:  # fmt: skip
+    """The program of some layers of a graph, of which others read the values `outputs`; `kind` is
+    what `targets.registry.rebuild` knows the target by. Raises `WorkloadError`."""
+    builds, spec = capability(target, Builds), capability(target, HasSpecification)
+    assert builds is not None
+    made = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
+    rows: list[dict[str, Json]] = [
+        {
+            "name": layer.name, "names": list(layer.names), "operator": layer.operator,
+            "macs": layer.macs, **row,
+        }
+        for layer, row in zip(layers, made.layers, strict=True)
+    ]  # fmt: skip
+    description: dict[str, Json] = {
+        "version": VERSION,
+        "kind": kind,
+        "keys": {} if spec is None else spec.specification,
+        "layers": rows,
+        "segments": [list(made.ports[number][0]) for _, number in made.order],
+        "inputs": list(inputs_of(layers)),
+        "outputs": [{"name": name, "shape": list(graph.values[name].shape)} for name in outputs],
+        "values": {layer.output: list(graph.values[layer.output].shape) for layer in layers},
+    }
+    files = {n: data for n, data in made.files.items() if not n.startswith("runtime/")}
+    text = json.dumps(description, ensure_ascii=False, sort_keys=True)
+    return pack_files({**files, DESCRIPTION: text.encode()})
+
+
+def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
+    """The values that layers read and do not write, in the order they are read."""
+    own = {layer.output for layer in layers}
+    read = [name for layer in layers for name in layer.reads]
+    return tuple(dict.fromkeys(name for name in read if name not in own))
+
+
+def layer_cycles(content: bytes) -> tuple[LayerCycles, ...]:
+    """The layers of a program, in order. Raises `OffloadError`."""
+    rows = as_list(_description(_files(content))["layers"])
+    return tuple(_cycles(as_object(row)) for row in rows)
+
+
+def clock_hz(content: bytes) -> float:
+    """Of the accelerator that a program is for. Raises `OffloadError`."""
+    return float(str(as_object(_description(_files(content))["keys"])["clock_mhz"])) * 1e6
+
+
+class HostProgram:
+    """A program on a simulated accelerator. One thread runs it at a time, others wait."""
+
+    def __init__(self, content: bytes) -> None:
+        """Raises `OffloadError`."""
+        files = _files(content)
+        said = _description(files)
+        self.inputs = tuple(map(as_text, as_list(said["inputs"])))
+        self.outputs = tuple(
+            Value(as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))))
+            for row in map(as_object, as_list(said["outputs"]))
+        )
+        self._shapes = {
+            name: tuple(map(as_int, as_list(shape)))
+            for name, shape in as_object(said["values"]).items()
+        }
+        self._loads = [tuple(map(as_text, as_list(loads))) for loads in as_list(said["segments"])]
+        target = rebuild(as_text(said["kind"]), as_object(said["keys"]), "")
+        builds = capability(target, Builds)
+        if builds is None:
+            raise OffloadError(f"{target.name} runs no programs; partition the module again")
+        layers = [as_object(row) for row in as_list(said["layers"])]
+        self._program: BuiltProgram = builds.open(files, layers)
+        self._lock = threading.Lock()
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Int8 arrays in the order of `inputs`, in the shapes of their values; gives those of
+        `outputs`."""
+        tensors = dict(zip(self.inputs, arrays, strict=True))
+        with self._lock:
+            for segment, loads in enumerate(self._loads):
+                made = self._program.run(segment, {name: tensors[name] for name in loads})
+                for name, array in made.items():
+                    tensors[name] = array.reshape(self._shapes[name])
+        return [tensors[value.name] for value in self.outputs]
+
+
+def _files(content: bytes) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            return {name: packed.read(name) for name in packed.namelist()}
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise OffloadError(
+            f"the program in the module is damaged ({error}); partition it again"
+        ) from None
+
+
+def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
+    try:
+        said = as_object(json.loads(files[DESCRIPTION]))
+    except (KeyError, ValueError):
+        raise OffloadError(
+            "what the module has for a program is none; partition it again"
+        ) from None
+    if said["version"] != VERSION:
+        raise OffloadError(
+            f"the program in the module is of version {said['version']}, this package reads "
+            f"{VERSION}; partition the module again"
+        )
+    return said
+
+
+def _cycles(row: Mapping[str, Json]) -> LayerCycles:
+    return LayerCycles(
+        name=as_text(row["name"]),
+        names=tuple(map(as_text, as_list(row["names"]))),
+        operator=as_text(row["operator"]),
+        workload=as_text(row["workload"]),
+        macs=as_int(row["macs"]),
+        cycles=as_int(row["stream_cycles"]),
+        alone=as_int(row["cycles"]),
+        roofline=as_int(row["roofline_cycles"]),
+    )

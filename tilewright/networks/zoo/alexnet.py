@@ -1,0 +1,29 @@
+"""AlexNet in torchvision's one-tower form (Krizhevsky, arXiv 1404.5997)."""
+
+from __future__ import annotations
+
+from tilewright.networks.zoo.builder import Builder
+
+INPUT = (1, 3, 224, 224)
+# layer index, output channels, kernel, stride, padding, whether a pooling follows
+CONVOLUTIONS = (
+    (0, 64, 11, 4, 2, True),
+    (3, 192, 5, 1, 2, True),
+    (6, 384, 3, 1, 1, False),
+    (8, 256, 3, 1, 1, False),
+    (10, 256, 3, 1, 1, True),
+)
+
+
+def alexnet(net: Builder) -> str:
+    """Five convolutions and three products; 224×224 images, 1000 classes."""
+    x = net.input
+    for index, channels, kernel, stride, pad, pooled in CONVOLUTIONS:
+        x = net.conv(x, f"features.{index}", channels, kernel, stride, pad, bias=True)
+        x = net.relu(x, f"features.{index + 1}")
+        if pooled:
+            x = net.max_pool(x, f"features.{index + 2}", kernel=3, stride=2)
+    x = net.flatten(x, "flatten")
+    x = net.relu(net.dense(x, "classifier.1", 4096), "classifier.2")
+    x = net.relu(net.dense(x, "classifier.4", 4096), "classifier.5")
+    return net.dense(x, "classifier.6", 1000)

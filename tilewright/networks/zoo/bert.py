@@ -1,0 +1,50 @@
+"""BERT-tiny, google/bert_uncased_L-2_H-128_A-2 (Turc et al., arXiv 1908.08962), with two classes.
+
+Its one input are the token ids of one whole sequence, int64 below `VOCABULARY`: it is as long as
+the network takes, so no mask is needed, and all of it is the first segment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from tilewright.networks.zoo.builder import Builder
+from tilewright.networks.zoo.transformer import attention, feed_forward
+
+INPUT = (1, 128)
+INPUT_NAME = "input_ids"
+INPUT_TYPE = TensorProto.INT64
+VOCABULARY, POSITIONS, SEGMENTS, CLASSES = 30522, 512, 2, 2
+WIDTH, LAYERS, HEADS, HIDDEN = 128, 2, 2, 512
+EPSILON = 1e-12
+
+
+def bert_tiny(net: Builder) -> str:
+    """Two layers over 128 tokens; the first token's pooled features give two classes."""
+    x = _embeddings(net)
+    for index in range(LAYERS):
+        x = _layer(net, x, f"encoder.{index}")
+    x = net.take(x, "first_token", index=0, axis=1)
+    x = net.tanh(net.dense(x, "pooler", WIDTH), "pooler.tanh")
+    return net.dense(x, "classifier", CLASSES)
+
+
+def _embeddings(net: Builder) -> str:
+    """Of words, segment and position, summed."""
+    ids = net.shapes[net.input]
+    segments = net.constant("segment_ids", np.zeros(ids, np.int64))
+    positions = net.constant("position_ids", np.arange(ids[1], dtype=np.int64)[None])
+    x = net.embedding(net.input, "embeddings.word", VOCABULARY, WIDTH)
+    y = net.embedding(segments, "embeddings.segment", SEGMENTS, WIDTH)
+    z = net.embedding(positions, "embeddings.position", POSITIONS, WIDTH)
+    x = net.add(net.add(x, y, "embeddings.add_segment"), z, "embeddings.add_position")
+    return net.layer_norm(x, "embeddings.norm", EPSILON)
+
+
+def _layer(net: Builder, x: str, name: str) -> str:
+    """Added to what came in, then normalised."""
+    y = net.add(attention(net, x, f"{name}.attention", HEADS), x, f"{name}.add1")
+    x = net.layer_norm(y, f"{name}.norm1", EPSILON)
+    y = net.add(feed_forward(net, x, f"{name}.ffn", HIDDEN), x, f"{name}.add2")
+    return net.layer_norm(y, f"{name}.norm2", EPSILON)

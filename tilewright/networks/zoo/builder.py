@@ -1,0 +1,290 @@
+"""Writes a network's ONNX graph layer by layer, keeping track of shapes, with seeded weights.
+
+Every weight tensor has its own random stream (seed, index), so a model built without weight data
+has the same graph as the one built with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from tilewright.networks.onnx_file import stub
+
+OPSET = 17
+IR_VERSION = 8
+
+Pair = int | tuple[int, int]
+
+
+class Builder:
+    """A graph under construction. Methods take and return tensor names; a node is a layer.
+
+    Images are (batch, channels, height, width) in elements, kernels and strides in rows or columns;
+    sequences are (batch, tokens, features).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_shape: Sequence[int],
+        seed: int,
+        weights: bool,
+        input_name: str = "input",
+        input_type: int = TensorProto.FLOAT,
+    ) -> None:
+        self.name = name
+        self.seed = seed
+        self.weights = weights
+        self.input = input_name
+        self.input_type = input_type  # of ONNX's element types
+        self.values: Mapping[str, NDArray[np.float32]] = {}  # trained weights by tensor name
+        self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: list[onnx.TensorProto] = []
+
+    def model(self, output: str) -> onnx.ModelProto:
+        """The finished model, with `output` as its only output."""
+        info = [
+            helper.make_tensor_value_info(tensor, kind, self.shapes[tensor])
+            for tensor, kind in ((self.input, self.input_type), (output, TensorProto.FLOAT))
+        ]
+        graph = helper.make_graph(self._nodes, self.name, info[:1], info[1:], self._tensors)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(
+            graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="tilewright"
+        )
+
+    def conv(
+        self,
+        x: str,
+        name: str,
+        out_channels: int,
+        kernel: Pair,
+        stride: int = 1,
+        pad: Pair = 0,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> str:
+        """A convolution with OIHW weights, He-scaled."""
+        batch, channels, height, width = self.shapes[x]
+        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)
+        weight_shape = (out_channels, channels // groups, kernel_h, kernel_w)
+        inputs = [x, self._he(f"{name}.weight", weight_shape)]
+        if bias:
+            inputs.append(self._normal(f"{name}.bias", (out_channels,), 0.01))
+        out_h = (height + 2 * pad_h - kernel_h) // stride + 1
+        out_w = (width + 2 * pad_w - kernel_w) // stride + 1
+        return self._node(
+            "Conv", inputs, name, (batch, out_channels, out_h, out_w),
+            kernel_shape=[kernel_h, kernel_w], strides=[stride, stride],
+            pads=[pad_h, pad_w, pad_h, pad_w], dilations=[1, 1], group=groups,
+        )  # fmt: skip
+
+    def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
+        """Scales and shifts each channel; statistics near 0 and 1."""
+        channels = (self.shapes[x][1],)
+        inputs = [
+            x,
+            self._uniform(f"{name}.weight", channels, 0.75, 1.25),
+            self._normal(f"{name}.bias", channels, 0.1),
+            self._normal(f"{name}.running_mean", channels, 0.1),
+            self._uniform(f"{name}.running_var", channels, 0.75, 1.25),
+        ]
+        return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
+
+    def relu(self, x: str, name: str) -> str:
+        """max(x, 0)."""
+        return self._node("Relu", [x], name, self.shapes[x])
+
+    def relu6(self, x: str, name: str) -> str:
+        """x cut to 0 … 6."""
+        bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
+        return self._node("Clip", [x, *bounds], name, self.shapes[x])
+
+    def hard_swish(self, x: str, name: str) -> str:
+        """x · clip(x / 6 + 1/2, 0, 1)."""
+        return self._node("HardSwish", [x], name, self.shapes[x])
+
+    def hard_sigmoid(self, x: str, name: str) -> str:
+        """clip(x / 6 + 1/2, 0, 1), as PyTorch defines it; ONNX's own slope is another."""
+        return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
+
+    def gelu(self, x: str, name: str) -> str:
+        """x · (1 + erf(x / √2)) / 2, exact, in operators that every ONNX version has."""
+        root, half = (
+            self.constant(text, np.float32(value))
+            for text, value in (("sqrt_two", math.sqrt(2)), ("half", 0.5))
+        )
+        shape = self.shapes[x]
+        y = self._node("Div", [x, root], f"{name}.div", shape)
+        y = self._node("Erf", [y], f"{name}.erf", shape)
+        y = self._node("Add", [y, self.constant("one", np.float32(1))], f"{name}.add", shape)
+        y = self._node("Mul", [x, y], f"{name}.mul", shape)
+        return self._node("Mul", [y, half], f"{name}.half", shape)
+
+    def tanh(self, x: str, name: str) -> str:
+        """The hyperbolic tangent."""
+        return self._node("Tanh", [x], name, self.shapes[x])
+
+    def softmax(self, x: str, name: str) -> str:
+        """exp(x) over its sum along the last dimension."""
+        return self._node("Softmax", [x], name, self.shapes[x], axis=-1)
+
+    def add(self, x: str, y: str, name: str) -> str:
+        """The sum of two tensors; their shapes broadcast."""
+        return self._elementwise("Add", x, y, name)
+
+    def multiply(self, x: str, y: str, name: str) -> str:
+        """The product of two tensors, element by element; their shapes broadcast."""
+        return self._elementwise("Mul", x, y, name)
+
+    def concat(self, xs: Sequence[str], name: str) -> str:
+        """Images beside each other along their channels."""
+        return self.join(xs, name, axis=1)
+
+    def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """The maximum of each window."""
+        return self._pool("MaxPool", x, name, kernel, stride, pad)
+
+    def average_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """The mean of each window, padding counted in."""
+        return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
+
+    def global_average_pool(self, x: str, name: str) -> str:
+        """The mean of each channel: (batch, channels, 1, 1)."""
+        return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
+
+    def flatten(self, x: str, name: str) -> str:
+        """All but the batch in one dimension: (batch, features)."""
+        batch, *rest = self.shapes[x]
+        return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
+
+    def dense(self, x: str, name: str, out_features: int) -> str:
+        """x·Wᵀ + b with weights of shape (out, in)."""
+        batch, features = self.shapes[x]
+        weight = self._he(f"{name}.weight", (out_features, features))
+        bias = self._normal(f"{name}.bias", (out_features,), 0.01)
+        return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
+
+    def linear(self, x: str, name: str, out_features: int) -> str:
+        """x·W + b on the last dimension, two nodes as PyTorch exports it; W is (in, out), its
+        variance 1 / fan-in."""
+        features = self.shapes[x][-1]
+        size = (features, out_features)
+        weight = self._normal(f"{name}.weight", size, math.sqrt(1 / features))
+        y = self.matmul(x, weight, f"{name}.matmul")
+        bias = self._normal(f"{name}.bias", (out_features,), 0.01)
+        return self.add(y, bias, f"{name}.add")
+
+    def matmul(self, x: str, y: str, name: str) -> str:
+        """The matrix product over the last two dimensions; those of `x` before them are kept."""
+        return self._node("MatMul", [x, y], name, (*self.shapes[x][:-1], self.shapes[y][-1]))
+
+    def layer_norm(self, x: str, name: str, epsilon: float) -> str:
+        """Each vector of the last dimension to mean 0 and variance 1, then scaled and shifted."""
+        size = (self.shapes[x][-1],)
+        inputs = [
+            x,
+            self._uniform(f"{name}.weight", size, 0.75, 1.25),
+            self._normal(f"{name}.bias", size, 0.1),
+        ]
+        return self._node(
+            "LayerNormalization", inputs, name, self.shapes[x], axis=-1, epsilon=epsilon
+        )
+
+    def embedding(self, ids: str, name: str, rows: int, features: int) -> str:
+        """The rows of a learned table that integer `ids` name: (…, features)."""
+        table = self.table(name, (rows, features))
+        return self._node("Gather", [table, ids], name, (*self.shapes[ids], features), axis=0)
+
+    def table(self, name: str, shape: tuple[int, ...]) -> str:
+        """A learned tensor by itself, such as positions or a class token; deviation 0.02."""
+        return self._normal(f"{name}.weight", shape, 0.02)
+
+    def take(self, x: str, name: str, index: int, axis: int) -> str:
+        """One slice of a tensor, without the dimension it was taken along."""
+        which = self.constant(f"{name}.index", np.int64(index))
+        shape = self.shapes[x]
+        kept = (*shape[:axis], *shape[axis + 1 :])
+        return self._node("Gather", [x, which], name, kept, axis=axis)
+
+    def join(self, xs: Sequence[str], name: str, axis: int) -> str:
+        """Tensors behind each other along a dimension."""
+        shape = list(self.shapes[xs[0]])
+        shape[axis] = sum(self.shapes[x][axis] for x in xs)
+        return self._node("Concat", list(xs), name, tuple(shape), axis=axis)
+
+    def reshape(self, x: str, name: str, shape: tuple[int, ...]) -> str:
+        """The same elements in another shape."""
+        target = self.constant(f"{name}.shape", np.array(shape, np.int64))
+        return self._node("Reshape", [x, target], name, shape)
+
+    def transpose(self, x: str, name: str, order: tuple[int, ...]) -> str:
+        """Dimensions in another order."""
+        shape = tuple(self.shapes[x][axis] for axis in order)
+        return self._node("Transpose", [x], name, shape, perm=order)
+
+    def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
+        """An initializer of any shape that keeps its data; the same name gives the same tensor."""
+        if all(tensor.name != name for tensor in self._tensors):
+            self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
+            self.shapes[name] = np.shape(value)
+        return name
+
+    def _elementwise(self, op: str, x: str, y: str, name: str) -> str:
+        shape = np.broadcast_shapes(self.shapes[x], self.shapes[y])
+        return self._node(op, [x, y], name, shape)
+
+    def _pool(
+        self, op: str, x: str, name: str, kernel: int, stride: int, pad: int, **attributes: int
+    ) -> str:
+        batch, channels, *image = self.shapes[x]
+        height, width = ((size + 2 * pad - kernel) // stride + 1 for size in image)
+        return self._node(
+            op, [x], name, (batch, channels, height, width),
+            kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **attributes,
+        )  # fmt: skip
+
+    def _node(
+        self, op: str, inputs: list[str], name: str, shape: tuple[int, ...], **attributes: Any
+    ) -> str:
+        output = f"{name}.out"
+        self._nodes.append(helper.make_node(op, inputs, [output], name=name, **attributes))
+        self.shapes[output] = shape
+        return output
+
+    def _he(self, name: str, shape: tuple[int, ...]) -> str:
+        """Normal weights of variance 2 / fan-in (He et al., ICCV 2015, eq. 10)."""
+        return self._normal(name, shape, math.sqrt(2 / math.prod(shape[1:])))
+
+    def _normal(self, name: str, shape: tuple[int, ...], deviation: float) -> str:
+        if name in self.values:
+            return self.constant(name, self.values[name])
+        if not self.weights:
+            return self._absent(name, shape)
+        values = self._stream().standard_normal(shape, dtype=np.float32) * np.float32(deviation)
+        return self.constant(name, values)
+
+    def _uniform(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
+        if not self.weights:
+            return self._absent(name, shape)
+        return self.constant(name, self._stream().uniform(low, high, shape).astype(np.float32))
+
+    def _absent(self, name: str, shape: tuple[int, ...]) -> str:
+        self._tensors.append(stub(name, shape, TensorProto.FLOAT))
+        self.shapes[name] = shape
+        return name
+
+    def _stream(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, len(self._tensors)])
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

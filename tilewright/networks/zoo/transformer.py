@@ -1,0 +1,41 @@
+"""What transformers share: attention with several heads, and the two layers behind it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tilewright.networks.zoo.builder import Builder
+
+
+def attention(net: Builder, x: str, name: str, heads: int) -> str:
+    """softmax(Q·Kᵀ / √size)·V in every head, then a product over all heads (Vaswani et al., arXiv
+    1706.03762, section 3.2): (batch, tokens, features) in and out."""
+    batch, tokens, features = net.shapes[x]
+    size = features // heads
+    orders = {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}
+    query, key, value = (
+        _heads(net, net.linear(x, f"{name}.{role}", features), f"{name}.{role}", heads, order)
+        for role, order in orders.items()
+    )
+    scale = net.constant("attention.scale", np.float32(1 / math.sqrt(size)))
+    scores = net.multiply(net.matmul(query, key, f"{name}.scores"), scale, f"{name}.scale")
+    chances = net.softmax(scores, f"{name}.softmax")
+    y = net.matmul(chances, value, f"{name}.context")
+    y = net.transpose(y, f"{name}.context.transpose", (0, 2, 1, 3))
+    y = net.reshape(y, f"{name}.context.reshape", (batch, tokens, features))
+    return net.linear(y, f"{name}.output", features)
+
+
+def feed_forward(net: Builder, x: str, name: str, hidden: int) -> str:
+    """Two products with a GELU between, on every token by itself."""
+    y = net.gelu(net.linear(x, f"{name}.fc1", hidden), f"{name}.gelu")
+    return net.linear(y, f"{name}.fc2", net.shapes[x][-1])
+
+
+def _heads(net: Builder, x: str, name: str, heads: int, order: tuple[int, ...]) -> str:
+    """Features split among the heads; (batch, tokens, heads, size), its dimensions in `order`."""
+    batch, tokens, features = net.shapes[x]
+    y = net.reshape(x, f"{name}.reshape", (batch, tokens, heads, features // heads))
+    return net.transpose(y, f"{name}.transpose", order)

@@ -1,0 +1,103 @@
+"""Scales of pictures: round ticks that do not collide, and one hue for sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_hex
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from tilewright.reports.number_format import mega
+
+_SIZES = LinearSegmentedColormap.from_list("sizes", ["#c3e3d4", "#3f9a78", "#0b4a35"])
+_STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
+"""Mantissas of ticks, ever finer."""
+_FEWEST, _MOST = 4, 9  # ticks
+_NARROW = 4.0  # between the ends of an axis, below which it is linear
+_POWERS = 9  # powers of two on an axis, before every other is left out
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ends of a logarithmic axis, at most nine."""
+    found: list[float] = []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for mantissas in _STEPS:
+        ticks = [float(f"{m}e{power}") for power in powers for m in mantissas]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) >= _FEWEST:
+            break
+    return found[:: math.ceil(len(found) / _MOST)] if found else found
+
+
+def scale_factors(axes: Axes) -> None:
+    """The vertical axis is one of factors: `1.5×`."""
+    _scale(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+
+
+def scale_latency(axes: Axes, *, counted: bool) -> None:
+    """The vertical axis is one of cycles, `1,500`, or of seconds, `1.5 ms`."""
+    _scale(axes)
+    whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
+
+
+def _scale(axes: Axes) -> None:
+    """Logarithmic where much lies between the ends of what is drawn, else linear."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < _NARROW:
+        axes.set_yscale("linear")
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    else:
+        _fix(axes.yaxis, round_ticks(low, high))
+
+
+def trial_ticks(axis: Axis, most: int) -> None:
+    """Ticks of a logarithmic axis of counts from 1: powers of two, and the last one."""
+    powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    shown = powers[:: math.ceil(len(powers) / _POWERS)]
+    ticks = [tick for tick in shown if tick < 0.7 * most or tick == most]
+    _fix(axis, [*(tick for tick in ticks if tick < most), most])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+class Sizes:
+    """Colours of layers: one hue, the darker the more multiply-accumulates."""
+
+    def __init__(self, macs: Sequence[int]) -> None:
+        known = [each for each in macs if each > 0] or [1]
+        low, high = min(known), max(known)
+        self._norm = LogNorm(low, high if high > low else 2 * low)
+        self._ends = (low, high)
+
+    def colour(self, macs: int) -> str:
+        """As `#rrggbb`."""
+        if self._ends[0] == self._ends[1]:
+            return to_hex(_SIZES(1.0))
+        return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
+
+    def draw_scale(self, axes: Axes) -> None:
+        """A bar beside the axes that says which colour is how large; none for a single size."""
+        low, high = self._ends
+        if low == high or axes.figure is None:
+            return
+        bar = axes.figure.colorbar(
+            ScalarMappable(self._norm, _SIZES), ax=axes, pad=0.02, fraction=0.04, aspect=30
+        )
+        middle = float(np.sqrt(low * high))
+        ticks = [low, middle, high] if high / low > 4 else [low, high]
+        bar.set_ticks(ticks, labels=[mega(round(tick)) for tick in ticks])
+        bar.minorticks_off()
+        bar.outline.set_visible(False)
+        bar.set_label("million multiply-accumulates a call", fontsize=8)
+
+
+def _fix(axis: Axis, ticks: Sequence[float]) -> None:
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_minor_locator(NullLocator())

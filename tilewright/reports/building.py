@@ -1,0 +1,113 @@
+"""What an artifact holds and costs, in lines: for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.reports.markdown import plain
+from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.run_description import paragraphs
+
+LIBRARY_KIND = "library"
+MEBI = 1 << 20
+
+
+def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    """A line for what was built, further ones set off by spaces."""
+    head = f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}"
+    of = _library if manifest.get("kind") == LIBRARY_KIND else _programs
+    return [head, *of(manifest, out)]
+
+
+def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str]) -> str:
+    """The same in Markdown, with doubts about it."""
+    head, *lines = built_lines(manifest, out)
+    doubts = "\n".join(f"- {plain(each)}" for each in warnings)
+    listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
+    return paragraphs(f"# {plain(head)}", listed, "Doubts:\n\n" + doubts if doubts else "")
+
+
+def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    cycles, macs = as_object(manifest["cycles"]), as_object(manifest["macs"])
+    stream, alone = as_int(cycles["stream"]), as_int(cycles["sum_of_layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["accelerator"])
+    layers = as_list(manifest["layers"])
+    segments = [step for step in as_list(manifest["steps"]) if as_object(step)["kind"] == "segment"]
+    hertz = as_number(as_object(as_object(manifest["specification"])["keys"])["clock_mhz"]) * 1e6
+    streams = f"{len(segments)} {plural(len(segments), 'stream')}"
+    buffers = [as_object(each) for each in as_list(as_object(manifest["memory"])["buffers"])]
+    return [
+        f"  {len(layers)} {plural(len(layers), 'layer')} in {streams}: {stream:,} cycles, "
+        f"{milliseconds(stream / hertz)} ms",
+        f"  {alone:,} cycles is the sum of the layers, each by itself",
+        f"  {percent(ours / total if total else 1.0)} of {mega(total)} MMAC on the accelerator",
+        f"  {as_int(manifest['dram_bytes']) / MEBI:.2f} MiB of memory:",
+        *(f"    {as_text(row['name']):14}{as_int(row['bytes']):>14,} bytes" for row in buffers),
+        *(f"  {line}" for line in _accuracy(manifest)),
+        *_left_to_others(manifest, out),
+    ]
+
+
+def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
+    """How far a network's outputs are from its source model's, as a manifest states it."""
+    samples = as_int(accuracy["samples"])
+    tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
+    known = [as_number(top) for top in tops if top is not None]
+    error = (
+        f"relative error {as_number(accuracy['error']):.2g} against "
+        f"{as_text(accuracy['reference'])} (at most {as_number(accuracy['tolerance']):g})"
+    )
+    of = f"on {samples} {plural(samples, 'sample')}"
+    same = [f"{of}, the same largest value in {percent(min(known))}"] if known else [of]
+    return [error, *same]
+
+
+def _accuracy(manifest: Mapping[str, Json]) -> list[str]:
+    found = manifest.get("accuracy")
+    lines = [] if found is None else accuracy_lines(as_object(found))
+    lost = as_object(
+        as_object(manifest.get("quantisation") or {}).get("rounded_weights_decibels") or {}
+    )
+    if lost:
+        worst = min(lost, key=lambda name: as_number(lost[name]))
+        lines.append(
+            f"{len(lost)} {plural(len(lost), 'layer')} with weights rounded anew, worst {worst} at "
+            f"{as_number(lost[worst]):.1f} dB"
+        )
+    return lines
+
+
+def _left_to_others(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    islands = as_list(manifest["cpu"])
+    names = [
+        as_text(as_object(each)["operator"]) or "?"
+        for island in islands
+        for each in as_list(as_object(island)["operators"])
+    ]
+    moves = sum(not as_list(as_object(island)["operators"]) for island in islands)
+    kinds = ", ".join(
+        [f"{names.count(kind)} {kind}" for kind in dict.fromkeys(names)]
+        + ([f"{moves} {plural(moves, 'change')} of layout"] if moves else [])
+    )
+    left = [f"  left to the CPU: {kinds}"] if islands else []
+    if manifest["bare"] is True:
+        return [*left, f"  a board runs it by itself: make -C {out / 'runtime'} DRIVER=…"]
+    if islands:
+        return [*left, "  not for a board by itself: the host must compute those"]
+    return [*left, f"  not for a board by itself: {as_text(manifest['why_not_bare'])}"]
+
+
+def _library(manifest: Mapping[str, Json], out: Path) -> list[str]:
+    from tilewright.networks.artifact.compiled import LIBRARY
+
+    macs, layers = as_object(manifest["macs"]), as_list(manifest["layers"])
+    total, ours = as_int(macs["total"]), as_int(macs["kernels"])
+    kernels = {as_text(as_object(row)["function"]) for row in layers}
+    return [
+        f"  {len(layers)} {plural(len(layers), 'layer')} by {len(kernels)} "
+        f"{plural(len(kernels), 'kernel')}: {percent(ours / total if total else 1.0)} of "
+        f"{mega(total)} MMAC; the rest as TVM compiles it",
+        f"  {(out / LIBRARY).stat().st_size / MEBI:.1f} MiB of code and weights",
+    ]

@@ -1,0 +1,56 @@
+"""A co-design run in Markdown and as a table: what records of it show."""
+
+from __future__ import annotations
+
+from tilewright.codesign.command import command_of
+from tilewright.codesign.options import CodesignOptions
+from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.reports.markdown import block, plain
+from tilewright.reports.number_format import milliseconds, percent, plural, whole
+from tilewright.reports.run_description import Links, listed, paragraphs
+from tilewright.reports.run_table import Row, markdown_table
+
+
+def run_note(options: CodesignOptions, flow_page: str) -> str:
+    """Of a run, from its beginning; `flow_page` is the address of its flow run."""
+    what = (
+        f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
+        f"default machine's area: {whole(options.trials)} measurements by {options.method}."
+    )
+    links = {"the flow run in Prefect": flow_page}
+    return paragraphs(what, block(command_of(options), "sh"), listed(links))
+
+
+def front_rows(outcome: CodesignOutcome) -> list[Row]:
+    """A row a machine of the front, by ascending area."""
+    networks = outcome.summary["networks"]
+    return [
+        {
+            "machine": row["name"],
+            "area": f"{row['area']:.3f}",
+            **{f"{name}, ms": milliseconds(row["milliseconds"][name] / 1e3) for name in networks},
+            "bottleneck": row["bottleneck"],
+            **{part: percent(share) for part, share in row["shares"].items()},
+        }
+        for row in outcome.front
+    ]
+
+
+def front_note(outcome: CodesignOutcome, links: Links) -> str:
+    """The results of a run as a page of its own."""
+    summary, best = outcome.summary, outcome.summary["best"]
+    said = "No machine has a valid schedule of every layer yet."
+    if best is not None:
+        said = (
+            f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
+            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
+        )
+    count = summary["measurements"]
+    facts = (
+        f"{whole(count)} {plural(count, 'measurement')} of "
+        f"{whole(summary['hardware']['seen'])} machines by {summary['method']}, clock "
+        f"{summary['clock']}. Area is {summary['area_model']}."
+    )
+    table = markdown_table(front_rows(outcome)) if outcome.front else ""
+    names = plain(", ".join(summary["networks"]))
+    return paragraphs(f"# Accelerators for {names}", said, table, facts, listed(links))

@@ -1,0 +1,105 @@
+"""What two runs differ in, in words and tables: for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.evaluation.diff.summary import Change, DifferentSetting, DiffVerdict, Pair
+from tilewright.reports.markdown import plain
+from tilewright.reports.number_format import UNKNOWN, milliseconds, percent, whole
+from tilewright.reports.run_description import Links, listed, paragraphs
+from tilewright.reports.run_table import Row, markdown_table
+
+MARK = "worse"
+"""Stands behind what is."""
+_MODELS = {
+    "P_rmse": "error of P, log2",
+    "A_rmse": "error of A, log2",
+    "V_brier": "error of V, Brier",
+}
+
+
+def headline(verdict: DiffVerdict) -> str:
+    """`no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`."""
+    return f"{verdict.word}: {became(verdict.total)}"
+
+
+def became(change: Change) -> str:
+    """`7,136,630 cycles became 7,100,020 (-0.5 %)`; a latency without cycles in milliseconds."""
+    unit = "cycles" if change.unit == "cycles" else "ms"
+    return (
+        f"{_latency(change, change.a)} {unit} became {_latency(change, change.b)} ({_more(change)})"
+    )
+
+
+def latency_rows(verdict: DiffVerdict) -> list[Row]:
+    """A row a layer and one of all."""
+    unit = "cycles" if verdict.total.unit == "cycles" else "ms"
+    rows = []
+    for each in (*verdict.workloads, verdict.total):
+        rows.append(
+            {
+                "layer": "tuned layers" if each is verdict.total else each.what,
+                f"{unit} of A": _latency(each, each.a),
+                f"{unit} of B": _latency(each, each.b),
+                "change": _more(each),
+                "": MARK if each.worse else "",
+            }
+        )
+    return rows
+
+
+def figure_rows(verdict: DiffVerdict) -> list[Row]:
+    """A row for the validity of trials and for each model's error."""
+    return [
+        {
+            "figure": _MODELS.get(each.what, each.what),
+            "A": _figure(each, each.a),
+            "B": _figure(each, each.b),
+            "": MARK if each.worse else "",
+        }
+        for each in (verdict.validity, *verdict.models)
+    ]
+
+
+def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
+    """A row each."""
+    return [
+        {"what": each.what, "A": each.a or UNKNOWN, "B": each.b or UNKNOWN} for each in settings
+    ]
+
+
+def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
+    """The comparison in Markdown, as a page of its own."""
+    reasons = "\n".join(f"- {plain(each)}" for each in verdict.reasons)
+    changed = verdict.changed
+    return paragraphs(
+        f"# {plain(title)}: {verdict.word}",
+        plain(became(verdict.total)) + ".",
+        reasons,
+        listed(links),
+        markdown_table(latency_rows(verdict)),
+        markdown_table(figure_rows(verdict)),
+        "Changed between the two:\n\n" + markdown_table(setting_rows(changed)) if changed else "",
+        "Asked for otherwise:\n\n" + markdown_table(setting_rows(verdict.settings))
+        if verdict.settings
+        else "",
+    )
+
+
+def _latency(change: Change, value: float | None) -> str:
+    if value is None:
+        return "none valid"
+    return whole(int(value)) if change.unit == "cycles" else milliseconds(value)
+
+
+def _more(change: Change) -> str:
+    if change.more is None:
+        return UNKNOWN
+    return "0" if change.more == 0 else f"{100 * change.more:+.2g} %"
+
+
+def _figure(pair: Pair, value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return percent(value) if pair.what == "valid trials" else f"{value:.3g}"

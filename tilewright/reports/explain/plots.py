@@ -1,0 +1,180 @@
+"""One picture of a run's models: what moved them above, how right they were below."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from scipy.stats import rankdata
+from sklearn.calibration import calibration_curve
+
+from tilewright.evaluation.explain.workloads import (
+    Explained,
+    Floats,
+    JudgedWorkload,
+    pooled,
+    ranked,
+)
+from tilewright.reports.number_format import percent
+from tilewright.reports.styles import GRID, INK, MUTED, house_style
+from tilewright.search.explorer import ROLES
+
+FEATURES = 10
+_DOTS = 600  # a feature
+_BINS = 10
+_SMALLEST = 0.005  # share of a feature worth a line
+_VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
+_UNSEEN, _BEFORE = "#5b7fa6", "#0b6e4f"
+
+
+def picture(explained: Sequence[Explained]) -> bytes:
+    """PNG: influences of P, V and A; V's calibration, P and A against the simulator."""
+    with house_style():
+        figure = Figure(figsize=(13.5, 8.6), dpi=110, layout="constrained")
+        above, below = figure.subplots(2, 3, height_ratios=(1.15, 1))
+        for axes, role in zip(above, "PVA", strict=True):
+            _influences(axes, explained, role)
+        for axes, role in zip(below, "PVA", strict=True):
+            draw = _calibration if role == "V" else _predictions
+            draw(axes, explained, role)
+        FigureCanvasAgg(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _influences(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+    """A line a feature, a dot a config: how far the feature moved the prediction, coloured by the
+    feature's value among those of its workload (blue low, red high)."""
+    rows = [row for row in ranked(explained, role) if row.share >= _SMALLEST][:FEATURES]
+    axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
+    if not rows:
+        _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
+        return
+    rng = np.random.default_rng(0)
+    ends = [0.0]
+    for place, row in enumerate(rows):
+        moved, value = _points(explained, role, row.name)
+        ends += np.quantile(moved, (0.002, 0.998)).tolist()
+        chosen = rng.permutation(len(moved))[:_DOTS]
+        moved, value = moved[chosen], value[chosen]
+        axes.scatter(
+            moved, place + _spread(moved, rng), c=value, cmap=_VALUES, vmin=0, vmax=1, s=5, lw=0,
+            alpha=0.75, rasterized=True,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [f"{row.name}  {percent(row.share)}" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    margin = 0.05 * (max(ends) - min(ends)) or 1.0
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    axes.axvline(0, color=MUTED, lw=0.8)
+    axes.grid(axis="y", color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel(f"moved {_unit(explained, role)} by")
+
+
+def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
+    """Shapley values of a feature in all workloads, and the rank of its value in its own, 0 … 1."""
+    moved, ranks = [np.empty(0)], [np.empty(0)]
+    for each in explained:
+        influence = each.influences.get(role)
+        if influence is None or name not in influence.names:
+            continue
+        k = influence.names.index(name)
+        moved.append(influence.values[:, k])
+        ranks.append(rankdata(influence.x[:, k], method="average") / max(len(influence.x), 1))
+    return np.concatenate(moved), np.concatenate(ranks)
+
+
+def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
+    """Vertical places of dots: wide where many lie, so that none hides another."""
+    counts, edges = np.histogram(moved, bins=40)
+    density = counts[np.clip(np.digitize(moved, edges) - 1, 0, len(counts) - 1)]
+    return np.asarray(rng.uniform(-0.36, 0.36, len(moved)) * density / max(density.max(), 1))
+
+
+def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+    """Of the configs given a chance, how many were valid."""
+    axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
+    shown = False
+    for judged, colour, name in _both(explained):
+        chance, valid = pooled(judged, role)
+        if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
+            continue
+        share, mean = calibration_curve(valid, chance, n_bins=_BINS, strategy="quantile")
+        axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5, label=f"{name} ({len(valid):,})")
+        shown = True
+    if not shown:
+        every = pooled([each.unseen for each in explained], role)
+        _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
+        return
+    axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
+    _finish(axes, "lower right")
+
+
+def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+    """Predicted against simulated cycles."""
+    axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
+    drawn = [np.empty((2, 0))]
+    for judged, colour, name in _both(explained):
+        pair = pooled(judged, role)
+        if pair.shape[1]:
+            predicted, simulated = 2.0**pair
+            label = f"{name} ({len(simulated):,})"
+            axes.scatter(
+                simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, label=label,
+                rasterized=True,
+            )  # fmt: skip
+            drawn.append(pair)
+    both = np.concatenate(drawn, axis=1)
+    if not both.shape[1]:
+        _empty(axes, "no predictions")
+        return
+    ends = 2.0 ** np.quantile(both[1], (0, 1)) * (0.8, 1.25)
+    axes.plot(ends, ends, color=INK, lw=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="simulated cycles", ylabel="predicted cycles")
+    axes.set_ylim(*(ends * (0.5, 2.0)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    _finish(axes, "upper left", 2.5)
+
+
+def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str, str]]:
+    return [
+        ([each.unseen for each in explained], _UNSEEN, "random configs"),
+        ([each.before for each in explained], _BEFORE, "trials, before they were measured"),
+    ]
+
+
+def _unit(explained: Sequence[Explained], role: str) -> str:
+    """What a model predicts: boosted trees explain log-odds, any other classifier its chance."""
+    if role != "V":
+        return "predicted log2 cycles"
+    exact = all(each.influences[role].exact for each in explained if role in each.influences)
+    return "the log-odds of valid" if exact else "the chance of valid"
+
+
+def _has(explained: Sequence[Explained], role: str) -> bool:
+    return any(role in each.influences for each in explained)
+
+
+def _finish(axes: Axes, corner: Literal["upper left", "lower right"], scale: float = 1.0) -> None:
+    axes.grid(color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, fontsize=8, loc=corner, markerscale=scale)
+
+
+def _empty(axes: Axes, why: str) -> None:
+    axes.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, transform=axes.transAxes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

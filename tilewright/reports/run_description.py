@@ -1,0 +1,109 @@
+"""What a tuning run is, in Markdown: the description of a record, with the command and links."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+
+from tilewright.core.sanitize import printable
+from tilewright.reports.markdown import block, code, plain
+from tilewright.reports.number_format import milliseconds, plural, speedup, whole
+from tilewright.reports.run_table import gain_of, markdown_table, results_rows, sure_gain, sure_time
+from tilewright.targets.capabilities import is_published
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import Workload
+from tilewright.tuning.network_totals import Total
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.results import WorkloadRow, untuned_word
+
+Links = Mapping[str, str]
+"""Addresses by what is there."""
+Names = Mapping[str, Sequence[str]]
+"""The layers of each workload, by its id."""
+
+
+def network_title(network: str, target: str, tuner: str) -> str:
+    """`resnet18 on vta-pynq, default`: the name of a run."""
+    return printable(f"{network} on {target}, {tuner}")
+
+
+def network_note(
+    title: str, workloads: int, trials: int, command: str, links: Links, dealt: bool = False
+) -> str:
+    """Of a network's run, from its beginning; where trials are `dealt`, no workload has its own."""
+    each = f"{workloads * trials} trials together" if dealt else f"{trials} trials each"
+    count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
+    what = f"**{plain(title)}**: {count}."
+    return paragraphs(what, block(command, "sh"), listed(links))
+
+
+def workload_note(
+    names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
+) -> str:
+    """Of the run of one workload of the network's run `title`."""
+    of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
+    what = f"{of}, {count} {plural(count, 'call')} an inference."
+    layers = f"Layers: {', '.join(map(code, names))}" if names else ""
+    epilogue = workload.epilogue_text
+    return paragraphs(
+        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), listed(links)
+    )
+
+
+def outcome_line(row: WorkloadRow | Total, sources: Sequence[str | None]) -> str:
+    """`stock 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `sources` are
+    those of the untuned schedules; `~` marks a gain that rests on one nobody published. Where
+    measuring does not repeat, 95 % intervals stand behind: `(1.80–1.86×)`."""
+    before = _latency(row["default_cycles"], row["default_seconds"])
+    after = _latency(row["tuned_cycles"], row["tuned_seconds"])
+    if not after:
+        return "Nothing that was tried is valid."
+    guess = "" if all(is_published(source) for source in sources) else "~"
+    gain = speedup(gain_of(row), 1.0)
+    untuned = f"{untuned_word(sources)} {before}, " if before else ""
+    after += f" ({sure})" if (sure := sure_time(row)) else ""
+    gain += f" ({sure})" if (sure := sure_gain(row)) else ""
+    line = f"{untuned}tuned {after}" + (f": gain {guess}{gain}" if gain else "")
+    return line[0].upper() + line[1:] + "."
+
+
+def with_outcome(note: str, outcome: str) -> str:
+    """A note with what came out of the run as its second paragraph."""
+    first, _, rest = note.partition("\n\n")
+    return paragraphs(first, outcome, rest)
+
+
+def network_summary(
+    title: str, summary: Summary, names: Names, links: Links, remark: str = "", picture: bytes = b""
+) -> str:
+    """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
+    outcome = outcome_line(
+        summary["total"], [row["default_source"] for row in summary["workloads"]]
+    )
+    return paragraphs(
+        f"# {plain(title)}",
+        plain(remark),
+        outcome,
+        listed(links),
+        markdown_table(results_rows(summary, names)),
+        f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
+        if picture
+        else "",
+    )
+
+
+def _latency(cycles: int | None, seconds: float | None) -> str:
+    time = f"{milliseconds(seconds)} ms" if seconds else ""
+    if not cycles:
+        return time
+    return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")
+
+
+def listed(links: Links) -> str:
+    """A line a link."""
+    return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())
+
+
+def paragraphs(*parts: str) -> str:
+    """Those that are not empty."""
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,89 @@
+"""The results of a run as a table: a row a layer, as people read it, for pages of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.reports.markdown import plain
+from tilewright.reports.number_format import milliseconds, percent, ranged, speedup, whole
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.network_totals import PublishedTotals, Total
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.results import WorkloadRow, untuned_word
+
+Row = dict[str, str]
+"""Cells by the heading of their column."""
+
+
+def results_rows(summary: Summary, names: Mapping[str, Sequence[str]]) -> list[Row]:
+    """A row a workload and one of an inference. What the target cannot tell has no column. `names`
+    are the layers of each workload, by its id."""
+    rows = summary["workloads"]
+    untuned = untuned_word(row["default_source"] for row in rows)
+    lines = [
+        {
+            "layer": layer(names.get(row["id"], ()), parse_workload(row["workload"])),
+            **_latencies(row, untuned),
+            "calls": whole(row["count"]),
+            "trials": whole(row["trials"]),
+            "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
+        }
+        for row in rows
+    ]
+    trials = whole(sum(row["trials"] for row in rows))
+    total = {"layer": "tuned layers", **_latencies(summary["total"], untuned)}
+    lines.append(total | {"calls": "", "trials": trials, "valid": ""})
+    known = [head for head in lines[0] if any(line[head] for line in lines)]
+    return [{head: line[head] for head in known} for line in lines]
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows of equal headings; all but the first column are figures, and stand on the right."""
+    heads = list(rows[0])
+    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
+    lines += [[plain(row[head]) for head in heads] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def gain_of(row: WorkloadRow | Total | PublishedTotals) -> float | None:
+    """Untuned over tuned latency, in cycles where both are counted; None if one is not known."""
+    before, after = row["default_cycles"], row["tuned_cycles"]
+    if before and after:
+        return before / after
+    earlier, later = row["default_seconds"], row["tuned_seconds"]
+    return earlier / later if earlier and later else None
+
+
+def sure_time(row: WorkloadRow | Total) -> str:
+    """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
+    measuring repeats."""
+    found = row["afresh"]["tuned_interval"] if "afresh" in row else None
+    return "" if found is None else ranged(found, milliseconds)
+
+
+def sure_gain(row: WorkloadRow | Total) -> str:
+    """`1.80–1.86×`: that of the gain."""
+    found = row["afresh"]["gain_interval"] if "afresh" in row else None
+    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+
+
+def _latencies(row: WorkloadRow | Total, untuned: str) -> Row:
+    bound = _above(row)
+    return {
+        f"{untuned} cycles": whole(row["default_cycles"]),
+        "tuned cycles": whole(row["tuned_cycles"]),
+        "gain": speedup(gain_of(row), 1.0),
+        "gain, 95 %": sure_gain(row),
+        f"{untuned} ms": milliseconds(row["default_seconds"]),
+        "tuned ms": milliseconds(row["tuned_seconds"]),
+        "tuned ms, 95 %": sure_time(row),
+        "above bound": "" if bound is None else percent(bound),
+        "fallback cycles": whole(row["fallback_cycles"]),
+    }
+
+
+def _above(row: WorkloadRow | Total) -> float | None:
+    """How far the tuned schedule is above what no schedule beats."""
+    tuned, bound = row["tuned_seconds"], row["bound_seconds"] or row["roofline_seconds"]
+    return tuned / bound - 1 if tuned and bound else None

@@ -1,0 +1,49 @@
+"""Pages from Jinja2 templates, which lie beside the code that fills them.
+
+Everything put into a page is escaped, unless it is `Markup`: pictures drawn here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tilewright.core.sanitize import printable
+from tilewright.reports import number_format
+
+
+def render(template: str, **values: object) -> bytes:
+    """A whole page in UTF-8. `template` is a path below `reports/`. Raises `jinja2.TemplateError`
+    for a defect of the template, such as a value it is not given."""
+    return _environment().get_template(template).render(values).encode()
+
+
+def _visible(value: object) -> object:
+    """Text without what a page could not show; pictures drawn here as they are."""
+    return printable(value, keep="\n\t") if type(value) is str else value
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_visible,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    for form in (
+        number_format.percent,
+        number_format.count,
+        number_format.decimal,
+        number_format.whole,
+        number_format.plural,
+        number_format.milliseconds,
+    ):
+        environment.filters[form.__name__] = form
+    return environment

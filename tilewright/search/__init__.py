@@ -1,0 +1,90 @@
+"""Finding good schedules: what a tuner is, the tuning loop, the record of every trial.
+
+    from tilewright.models import make_explorer                  # tuners with learned models built
+    in from tilewright.search import Ledger, tune
+
+    explorer = make_explorer("ml2tuner", {"alpha": 1.0})
+    with Ledger(path) as ledger:                      # optional: resume, crash safety
+        for round in tune(target, workload, explorer, trials=64, batch=8, seed=0, ledger=ledger):
+            print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
+
+The same round for who wants to look between the stages, or run each elsewhere
+(`search.tuning_loop`, `search.runner`; the stages themselves are functions on plain data,
+`search.round_steps`):
+
+    session = Session(setting_of(target, workload, explorer, seed))
+    proposal = session.propose(n)                    → Proposal; None: the space is exhausted
+    proposal, measured = session.measure(proposal, known)
+    done = session.finish(proposal, measured)        → Round; session.history, session.state go on
+
+`models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
+formats; `history` is arrays, and what a ledger holds of a run (`read(path).run(key).finished()`)
+rebuilds it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
+`trials.parquet`. `tuners()` lists what is registered, with option tables and summaries.
+`tune_shared` lets several processes work on one workload.
+"""
+
+from tilewright.search.api import run_id, tune
+from tilewright.search.explorer import (
+    BaseExplorer,
+    BatchChoice,
+    Candidates,
+    Explorer,
+    ExplorerState,
+    History,
+)
+from tilewright.search.file_lock import LeaseHeld, writer
+from tilewright.search.ledger import Contents, Ledger, LedgerError, read
+from tilewright.search.problem import Problem
+from tilewright.search.registry import OptionError, Options, Registration, create, register, tuners
+from tilewright.search.round_steps import Batch, Known, Trial, model_errors, problem_of
+from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger, RunRecords
+from tilewright.search.runner import InProcess, Setting, Stages, setting_of
+from tilewright.search.shared_ledger import SharedRecord, shared_key, tune_shared
+from tilewright.search.tuning_loop import Proposal, Record, Round, Session, SoloRecord, rounds
+
+__all__ = [
+    "BaseExplorer",
+    "Batch",
+    "BatchChoice",
+    "Candidates",
+    "Contents",
+    "Explorer",
+    "ExplorerState",
+    "FinishedRound",
+    "History",
+    "InProcess",
+    "Known",
+    "LeaseHeld",
+    "Ledger",
+    "LedgerError",
+    "OptionError",
+    "Options",
+    "Problem",
+    "Proposal",
+    "Record",
+    "Registration",
+    "Round",
+    "RunKey",
+    "RunLedger",
+    "RunRecords",
+    "Session",
+    "Setting",
+    "SharedRecord",
+    "SoloRecord",
+    "Stages",
+    "Trial",
+    "create",
+    "model_errors",
+    "problem_of",
+    "read",
+    "register",
+    "rounds",
+    "run_id",
+    "setting_of",
+    "shared_key",
+    "tune",
+    "tune_shared",
+    "tuners",
+    "writer",
+]  # fmt: skip

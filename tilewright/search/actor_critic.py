@@ -1,0 +1,211 @@
+"""Policy and critic of a walk through a space of knobs, and how PPO improves them (Schulman et al.,
+2017): small networks of tanh units, differentiated by JAX, with Adam of optax.
+
+Only `search.ppo.Agent` imports this module, when an agent is made, for JAX takes a second to load.
+All is float32 on one thread of the CPU, and every shape stays the same during a run: three programs
+are compiled for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from optax import tree_utils
+
+from tilewright.core.errors import TilewrightError
+
+_UNITS = 20
+_compiled = partial(
+    jax.jit,
+    static_argnums=0,
+    compiler_options={
+        # Sums of several threads would be taken in another order on another machine.
+        "xla_cpu_multi_thread_eigen": False,
+        # A third less to compile, and programs this small run no slower.
+        "xla_backend_optimization_level": 1,
+    },
+)
+_MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
+"""What the state of an explorer calls Adam's averages, and optax."""
+
+
+class LearnedError(TilewrightError):
+    """Weights that were learned by networks of another size."""
+
+
+class LearnedPolicy(NamedTuple):
+    """All weights, shape (numbers,), a matrix (outputs, inputs) and its biases a layer, the
+    policy's first; and the state of Adam."""
+
+    weights: jax.Array
+    adam: optax.OptState
+
+
+class PolicySteps(NamedTuple):
+    """Steps of walks to learn from: what was seen, float32, and done, int32, both (steps, knobs);
+    how likely that was (its log), how much better than expected, and what it earned in the end,
+    float32 (steps,)."""
+
+    seen: NDArray[np.float32]
+    done: NDArray[np.int32]
+    log_chance: NDArray[np.float32]
+    gain: NDArray[np.float32]
+    goal: NDArray[np.float32]
+
+
+def on_cpu() -> AbstractContextManager[None]:
+    """Within it JAX computes on the CPU, whatever devices it knows."""
+    device: AbstractContextManager[None] = jax.default_device(jax.local_devices(backend="cpu")[0])
+    return device
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """A policy that moves each of some knobs down, not, or up, and a critic that expects what will
+    be earned. Equal ones share what was compiled."""
+
+    knobs: int
+    temperature: float
+    clip: float
+    entropy: float
+    value: float
+    learning_rate: float
+
+    def begin(self, seed: int, arrays: Mapping[str, NDArray[np.generic]]) -> LearnedPolicy:
+        """Fresh networks, or those that `arrays` hold. Raises `LearnedError` if these are of
+        another size."""
+        fresh: LearnedPolicy = self._fresh(np.uint32(seed))
+        if "weights" not in arrays:
+            return fresh
+        vectors = {name: arrays[name].astype(np.float32) for name in ("weights", *_MOMENTS)}
+        if any(vector.shape != fresh.weights.shape for vector in vectors.values()):
+            raise LearnedError(
+                f"the state holds {vectors['weights'].size} weights, and networks for {self.knobs} "
+                f"knobs have {fresh.weights.size}; start without it"
+            )
+        moments = {its: vectors[ours] for ours, its in _MOMENTS.items()}
+        count = arrays["updates"].astype(np.int32)[0]
+        return LearnedPolicy(
+            vectors["weights"], tree_utils.tree_set(fresh.adam, count=count, **moments)
+        )
+
+    def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
+        """What `begin` goes on from: float32 vectors, shape (numbers,), and the count of updates,
+        shape (1,)."""
+        vectors = {"weights": learned.weights} | {
+            ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
+        }
+        count = tree_utils.tree_get(learned.adam, "count")
+        numbers = vectors | {"updates": np.atleast_1d(count)}
+        return {name: np.array(vector, np.float32) for name, vector in numbers.items()}
+
+    @_compiled
+    def act(
+        self, weights: ArrayLike, seed: ArrayLike, step: ArrayLike, seen: ArrayLike
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What walkers do who see `seen`, (walkers, knobs): 0, 1 or 2 of each knob, shape (walkers,
+        knobs); the log of how likely that is, and what the critic expects, both (walkers,)."""
+        log_policy, expected = self._networks(weights, seen)
+        draw = jax.random.fold_in(_key(seed), step)
+        done = jax.random.categorical(draw, log_policy).astype(jnp.int32)
+        return done, self._log_chance(log_policy, done), expected
+
+    @_compiled
+    def improve(
+        self, learned: LearnedPolicy, steps: PolicySteps, parts: ArrayLike, count: ArrayLike
+    ) -> LearnedPolicy:
+        """The networks after an update for each of the first `count` rows of `parts`, (updates,
+        minibatch), which number steps; -1 stands for none."""
+
+        def update(k: jax.Array, learned: LearnedPolicy) -> LearnedPolicy:
+            rows = parts[k]
+            slope = jax.grad(self._loss)(
+                learned.weights, PolicySteps(*(each[rows] for each in steps)), rows >= 0
+            )
+            change, adam = optax.adam(self.learning_rate).update(slope, learned.adam)
+            return LearnedPolicy(optax.apply_updates(learned.weights, change), adam)
+
+        parts, steps = jnp.asarray(parts), PolicySteps(*map(jnp.asarray, steps))
+        found: LearnedPolicy = jax.lax.fori_loop(0, count, update, learned)
+        return found
+
+    def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
+        """PPO's clipped surrogate with the critic's squared error and the policy's entropy."""
+        log_policy, expected = self._networks(weights, steps.seen)
+        ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
+        surrogate = self._surrogate(ratio, steps.gain)
+        error = (expected - steps.goal) ** 2
+        entropy = -(jnp.exp(log_policy) * log_policy).sum(axis=2).mean(axis=1)
+        loss = self.value * error - surrogate - self.entropy * entropy
+        return jnp.where(counted, loss, 0.0).sum() / counted.sum()
+
+    def _surrogate(self, ratio: jax.Array, gain: jax.Array) -> jax.Array:
+        clipped = jnp.clip(ratio, 1 - self.clip, 1 + self.clip)
+        return jnp.minimum(ratio * gain, clipped * gain)
+
+    def _log_chance(self, log_policy: jax.Array, done: ArrayLike) -> jax.Array:
+        chosen = jnp.take_along_axis(log_policy, done[..., None], axis=2)
+        return chosen.sum(axis=(1, 2))
+
+    def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Log-chances of down, stay, up, shape (rows, knobs, 3); what is expected, (rows,)."""
+        ends = np.cumsum([prod(shape) for shape in self._shapes])
+        parts = [
+            part.reshape(shape)
+            for part, shape in zip(jnp.split(weights, ends[:-1]), self._shapes, strict=True)
+        ]
+        policy, critic = parts[: self._policy_parts], parts[self._policy_parts :]
+        logits = layers(policy, seen).reshape(-1, self.knobs, 3) / self.temperature
+        return jax.nn.log_softmax(logits), layers(critic, seen)[:, 0]
+
+    @_compiled
+    def _fresh(self, seed: ArrayLike) -> LearnedPolicy:
+        """Uniform within 1/√inputs of a layer, matrix and biases."""
+        bounds = [
+            np.full(prod(shape), matrix[1] ** -0.5, np.float32)
+            for matrix, biases in zip(self._shapes[::2], self._shapes[1::2], strict=True)
+            for shape in (matrix, biases)
+        ]
+        bound = np.concatenate(bounds)
+        weights = bound * jax.random.uniform(_key(seed), bound.shape, jnp.float32, -1, 1)
+        return LearnedPolicy(weights, optax.adam(self.learning_rate).init(weights))
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        policy = [self.knobs, _UNITS, _UNITS, 3 * self.knobs]
+        critic = [self.knobs, _UNITS, _UNITS, _UNITS, 1]
+        return [
+            shape
+            for sizes in (policy, critic)
+            for inputs, outputs in pairwise(sizes)
+            for shape in ((outputs, inputs), (outputs,))
+        ]
+
+    @property
+    def _policy_parts(self) -> int:
+        return 6  # three layers
+
+
+def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
+    """Linear layers, matrices (outputs, inputs) and biases by turns, with tanh between them; the
+    last axis of `x` goes from inputs to outputs."""
+    for k in range(0, len(parts), 2):
+        x = (jnp.tanh(x) if k else x) @ parts[k].T + parts[k + 1]
+    return x
+
+
+def _key(seed: ArrayLike) -> jax.Array:
+    # The generator is named, since JAX's default may be set from outside.
+    return jax.random.key(seed, impl="threefry2x32")

@@ -1,0 +1,219 @@
+"""What every tuner owes, as checks that anyone can run on a tuner of their own.
+
+    from tilewright.search.conformance import CHECKS
+    for check in CHECKS.values():
+        check(lambda: make_explorer("mine"))
+
+Each check raises `AssertionError` with what was broken. They run on `ToyTarget`, which has a
+compiler, run-time failures, hidden features and estimates, and takes microseconds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.search.api import tune
+from tilewright.search.explorer import Explorer
+from tilewright.search.ledger import Ledger
+from tilewright.search.tuning_loop import Round
+from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
+from tilewright.targets.features import Feature, Features
+from tilewright.targets.workload import Workload
+
+Mood = Literal["mixed", "all_invalid", "none_compiles", "one_valid", "all_valid", "all_equal"]
+Make = Callable[[], Explorer]
+
+WORKLOAD = Workload("conv2d", 1, 64, 16, 16, 64, kernel_h=3, kernel_w=3, pad_top=1, pad_left=1,
+                    pad_bottom=1, pad_right=1)  # fmt: skip
+
+HIDDEN = (Feature("area", "work"), Feature("bytes_moved", "bytes", "load"))
+ESTIMATES = (
+    Feature("cycles", "latency"),
+    Feature("inp_bytes", "bytes", "load"),
+    Feature("acc_share", "share"),
+)
+
+
+class ToyTarget:
+    """A tiled accelerator in a few lines. `mood` decides which configs are valid."""
+
+    name = "toy"
+    deterministic = True
+
+    def __init__(self, mood: Mood = "mixed", listed: tuple[int, ...] | None = None) -> None:
+        self.mood = mood
+        self.listed = listed
+
+    @property
+    def fingerprint(self) -> str:
+        return f"toy-{self.mood}-{zlib.crc32(repr(self.listed).encode()):08x}"
+
+    def hardware_features(self) -> dict[str, float]:
+        return {"scratchpad": 64.0}
+
+    def space(self, workload: Workload) -> Space:
+        knobs = (
+            Knob("tile_h", (1, 2, 4, 8, 16)), Knob("tile_w", (1, 2, 4, 8, 16)),
+            Knob("tile_co", (1, 2, 4)), Knob("nthread", (1, 2)),
+        )  # fmt: skip
+        return Space("toy", knobs, self.listed)
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        area, bytes_moved = self._sizes(workload, configs)
+        broken = area > 96
+        if self.mood == "none_compiles":
+            broken = np.ones(len(configs), dtype=np.bool_)
+        elif self.mood != "mixed":
+            broken = np.zeros(len(configs), dtype=np.bool_)
+        hidden = np.stack([area, bytes_moved], axis=1).astype(np.float64)
+        hidden[broken] = np.nan
+        return Lowered(
+            workload, configs, np.where(broken, "ALLOC", "").astype(object),
+            np.where(broken, "build: the tile does not fit", "").astype(object),
+            Features(hidden, HIDDEN), {"tile": _tiles(area, ~broken)},
+        )  # fmt: skip
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        area, bytes_moved = self._sizes(lowered.workload, lowered.configs)
+        status = np.where(lowered.ok, "valid", "compile_error").astype(object)
+        if self.mood == "mixed":
+            status[lowered.ok & (area < 3)] = "run_error"
+        elif self.mood == "all_invalid":
+            status[lowered.ok] = "run_error"
+        elif self.mood == "one_valid":
+            status[lowered.ok & (lowered.configs.sum(axis=1) > 0)] = "wrong_result"
+        cycles = (1000 + 40_000 / area + bytes_moved).astype(np.int64)
+        if self.mood == "all_equal":
+            cycles[:] = 5000
+        cycles = np.where(status == "valid", cycles, -1)
+        seconds = np.where(cycles > 0, cycles / 1e8, np.nan)
+        reason = np.where(status == "valid", "", "run: nothing came back").astype(object)
+        return Measurements(status, reason, cycles, seconds)
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        area, bytes_moved = self._sizes(workload, configs)
+        table = np.stack([900 + 45_000 / area, bytes_moved, area / 64], axis=1)
+        return Features(table, ESTIMATES)
+
+    def _sizes(
+        self, workload: Workload, configs: Configs
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        values = self.space(workload).values(configs).astype(np.float64)
+        area = values.prod(axis=1)
+        halo = (values[:, 0] + 2) * (values[:, 1] + 2)
+        return area, 8000 * halo / (values[:, 0] * values[:, 1]) / values[:, 2]
+
+
+def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
+    """A row's program: its tile's size, nothing where it did not compile."""
+    sizes = area[compiled].astype(np.int64)
+    return Ragged(sizes, np.concatenate([[0], np.cumsum(compiled)]).astype(np.int64))
+
+
+def is_seeded(make: Make) -> None:
+    """Equal seeds give equal trials; the explorer object carries nothing over."""
+    explorer = make()
+    first = _trials(_run(explorer, trials=48, seed=3))
+    assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave other trials"
+    assert first == _trials(_run(explorer, trials=48, seed=3)), (
+        "a second run of the same object gave other trials: it keeps state outside of ExplorerState"
+    )
+
+
+def never_repeats(make: Make) -> None:
+    """No config is a trial twice, nor lowered again after it failed to compile."""
+    for mood in ("mixed", "all_equal"):
+        rounds = _run(make(), ToyTarget(mood), trials=150, batch=15)
+        flat = _flat(rounds)
+        assert len(np.unique(flat)) == len(flat), f"a config was proposed twice ({mood})"
+
+
+def respects_the_space(make: Make) -> None:
+    """Only configs of the space, and of a listed space only those it lists."""
+    listed = tuple(range(0, 150, 3))
+    rounds = _run(make(), ToyTarget(listed=listed), trials=40)
+    assert set(_flat(rounds).tolist()) <= set(listed), "a config the space does not list"
+    for done in _run(make(), trials=40):
+        limits = ToyTarget().space(WORKLOAD).cardinalities
+        assert ((done.configs >= 0) & (done.configs < limits)).all(), "an index outside its knob"
+
+
+def keeps_the_batch(make: Make) -> None:
+    """Never more trials in a batch than asked for, and at least one while there are any left."""
+    for done in _run(make(), trials=60, batch=5):
+        assert 1 <= len(done.configs) <= 5, f"{len(done.configs)} trials in a batch of 5"
+
+
+def survives_failure(make: Make) -> None:
+    """Rounds in which nothing compiles, or nothing runs, are no errors, and tuning goes on."""
+    for mood in ("all_invalid", "none_compiles"):
+        rounds = _run(make(), ToyTarget(mood), trials=150)
+        assert rounds, f"gave up before the first round ({mood})"
+        spent = sum(len(done.configs) + done.failed_compiles for done in rounds)
+        assert spent >= 40, f"gave up after {spent} configs ({mood})"
+        assert rounds[-1].best_latency is None, "a best config where none is valid"
+
+
+def copes_with_one_valid_point(make: Make) -> None:
+    """A single valid config in the whole space is found, at the latest when all is tried."""
+    rounds = _run(make(), ToyTarget("one_valid"), trials=150)
+    assert rounds[-1].best_latency is not None, "the only valid config was never tried"
+
+
+def stops_when_exhausted(make: Make) -> None:
+    """All of the space is tried if the budget allows, then the run ends."""
+    for mood in ("mixed", "all_valid"):
+        rounds = _run(make(), ToyTarget(mood), trials=1000, batch=15)
+        tried = sum(len(done.configs) + done.failed_compiles for done in rounds)
+        assert tried == ToyTarget().space(WORKLOAD).size, (
+            f"stopped after {tried} of {ToyTarget().space(WORKLOAD).size} configs ({mood})"
+        )
+
+
+def resumes(make: Make) -> None:
+    """A run rebuilt from its ledger proposes what the uninterrupted one does."""
+    expected = _trials(_run(make(), trials=72))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trials.jsonl"
+        for trials in (40, 72):
+            with Ledger(path) as ledger:
+                rounds = list(
+                    tune(ToyTarget(), WORKLOAD, make(), trials=trials, batch=8, ledger=ledger)
+                )
+    assert _trials(rounds) == expected, "a resumed run went another way"
+
+
+CHECKS: dict[str, Callable[[Make], None]] = {
+    check.__name__: check
+    for check in (
+        is_seeded, never_repeats, respects_the_space, keeps_the_batch, survives_failure,
+        copes_with_one_valid_point, stops_when_exhausted, resumes,
+    )
+}  # fmt: skip
+
+
+def _run(
+    explorer: Explorer,
+    target: ToyTarget | None = None,
+    *,
+    trials: int = 64,
+    batch: int = 8,
+    seed: int = 0,
+) -> list[Round]:
+    found = tune(target or ToyTarget(), WORKLOAD, explorer, trials=trials, batch=batch, seed=seed)
+    return list(found)
+
+
+def _flat(rounds: list[Round]) -> NDArray[np.int64]:
+    return ToyTarget().space(WORKLOAD).ravel(np.concatenate([done.configs for done in rounds]))
+
+
+def _trials(rounds: list[Round]) -> list[list[int]]:
+    return [row for done in rounds for row in done.configs.tolist()]

@@ -1,0 +1,222 @@
+"""Proximal policy optimisation of a walk through a space of knobs (Schulman et al., 2017), as
+CHAMELEON explores (Ahn et al., ICLR 2020): the agent sees the place of every knob, moves all of
+them by at most one value a step, and earns the score of where it arrives.
+
+Its networks are in `search.actor_critic`, which is imported when an agent is made and loads JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilewright.search.actor_critic import ActorCritic
+
+Places = NDArray[np.int64]
+"""Value index of every knob of some configs, shape (configs, knobs)."""
+Score = Callable[[Places], NDArray[np.float64]]
+"""What the agent earns at places, shape (configs,); -inf where it must not go."""
+Number = TypeVar("Number", np.float32, np.int32)
+_QUERIED = 128
+"""Places that the critic is asked about at a time."""
+
+
+class PPOOptions(Protocol):
+    """The numbers an agent needs."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of an episode at most."""
+        ...
+
+    @property
+    def clip(self) -> float:
+        """PPO's clip of the probability ratio."""
+        ...
+
+    @property
+    def discount(self) -> float:
+        """γ."""
+        ...
+
+    @property
+    def trace(self) -> float:
+        """λ of the advantage estimates."""
+        ...
+
+    @property
+    def entropy(self) -> float:
+        """Weight of the policy's entropy."""
+        ...
+
+    @property
+    def value(self) -> float:
+        """Weight of the critic's error."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Of Adam."""
+        ...
+
+    @property
+    def temperature(self) -> float:
+        """Of the softmax over down, stay, up."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the steps of an episode."""
+        ...
+
+    @property
+    def minibatch(self) -> int:
+        """Steps an update."""
+        ...
+
+    @property
+    def held(self) -> float:
+        """Share of knobs not moving that ends a walk."""
+        ...
+
+    @property
+    def learned(self) -> int:
+        """Steps of an episode to learn from."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Steps of all walkers, first axis time: what each saw, did (0, 1, 2 a knob), how likely that
+    was, what it earned, what the critic expected, and whether it was still walking."""
+
+    seen: NDArray[np.float32]
+    done: NDArray[np.int32]
+    log_chance: NDArray[np.float32]
+    earned: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    walking: NDArray[np.bool_]
+
+
+class Agent:
+    """Actor and critic with their optimiser. `arrays` are those of an earlier agent, if any;
+    `networks` others than one actor that sees and moves all."""
+
+    def __init__(
+        self, options: PPOOptions, cardinalities: NDArray[np.int64], seed: int,
+        arrays: Mapping[str, NDArray[np.generic]], networks: ActorCritic | None = None,
+    ) -> None:  # fmt: skip
+        from tilewright.search import actor_critic
+
+        self._jax = actor_critic
+        self.options, self.cardinalities, self.seed = options, cardinalities, seed
+        self._networks = networks or actor_critic.ActorCritic(
+            len(cardinalities), options.temperature, options.clip, options.entropy, options.value,
+            options.learning_rate,
+        )  # fmt: skip
+        with actor_critic.on_cpu():
+            self._learned = self._networks.begin(seed, arrays)
+
+    def explore(self, start: Places, score: Score) -> Places:
+        """One episode from each row of `start`, and what is learned from them. Returns all places
+        met, shape (visits, knobs)."""
+        rng = np.random.default_rng(self.seed)
+        with self._jax.on_cpu():
+            walk, met = self._episode(start, score, _seed(rng))
+            self._learn(walk, rng)
+        self.seed = _seed(rng)
+        return met
+
+    def expects(self, places: Places) -> NDArray[np.float64]:
+        """What the critic expects from places (n, knobs) on, shape (n,)."""
+        found, size = [], _QUERIED
+        with self._jax.on_cpu():
+            for begin in range(0, len(places), size):
+                seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
+                asked = _filled(seen, size)  # one shape, one program
+                act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
+                found.append(np.asarray(act[2], np.float64)[: len(seen)])
+        return np.concatenate(found) if found else np.empty(0)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """All it has learned, as float32 vectors, shape (numbers,)."""
+        return self._networks.arrays(self._learned)
+
+    def _episode(self, start: Places, score: Score, seed: int) -> tuple[_Walk, Places]:
+        places, walking = start, np.ones(len(start), dtype=np.bool_)
+        movable = self.cardinalities > 1
+        steps: list[tuple[NDArray[Any], ...]] = []
+        met = [start]
+        for step in range(self.options.steps):
+            seen = (places / self.cardinalities).astype(np.float32)
+            act = self._networks.act(self._learned.weights, np.uint32(seed), step, seen)
+            done, log_chance, expected = map(np.asarray, act)
+            moved = np.clip(places + done - 1, 0, self.cardinalities - 1)
+            barred = np.isneginf(score(moved))
+            moved[barred] = places[barred]
+            expected = expected.astype(np.float64)
+            steps.append((seen, done, log_chance, score(moved), expected, walking))
+            met.append(moved[walking])
+            held = (moved == places)[:, movable].mean(axis=1) if movable.any() else np.ones(1)
+            walking = walking & (held < self.options.held)
+            places = moved
+            if not walking.any():
+                break
+        return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
+
+    def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
+        """Some epochs of minibatches over the steps of one episode."""
+        options = self.options
+        # As many as an episode can have, so that the same program serves every episode.
+        most = min(options.learned, options.steps * walk.walking.shape[1])
+        gain = _advantages(walk, options.discount, options.trace)
+        rows = rng.permutation(np.flatnonzero(walk.walking))[:most]
+        goal = (gain + walk.expected).ravel()[rows]
+        gain = gain.ravel()[rows]
+        count = walk.walking.size
+        steps = self._jax.PolicySteps(
+            _filled(walk.seen.reshape(count, -1)[rows], most),
+            _filled(walk.done.reshape(count, -1)[rows], most),
+            _filled(walk.log_chance.reshape(count, *walk.log_chance.shape[2:])[rows], most),
+            _filled(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32), most),
+            _filled(goal.astype(np.float32), most),
+        )
+        orders = [rng.permutation(len(rows)) for _ in range(options.epochs)]
+        parts = np.concatenate([_parts(order, options.minibatch) for order in orders])
+        updates = options.epochs * -(-most // options.minibatch)
+        self._learned = self._networks.improve(
+            self._learned, steps, _filled(parts, updates), len(parts)
+        )
+
+
+def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
+    """Row numbers in minibatches, shape (minibatches, size); -1 where the last has no more."""
+    parts = np.full((-(-len(order) // size), size), -1, np.int32)
+    parts.ravel()[: len(order)] = order
+    return parts
+
+
+def _filled(rows: NDArray[Number], count: int) -> NDArray[Number]:
+    """These rows and zeros after them, `count` in all."""
+    return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(1 << 31))
+
+
+def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float64]:
+    """Generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers). What comes
+    after a walker's last step is worth nothing."""
+    gain = np.zeros_like(walk.earned)
+    later, after = np.zeros(gain.shape[1]), np.zeros(gain.shape[1])
+    for step in reversed(range(len(gain))):
+        surprise = walk.earned[step] + discount * after - walk.expected[step]
+        gain[step] = np.where(walk.walking[step], surprise + discount * trace * later, 0.0)
+        later, after = gain[step], np.where(walk.walking[step], walk.expected[step], 0.0)
+    return gain

@@ -1,0 +1,216 @@
+"""The stages of a round as functions on plain data. `search.tuning_loop` calls them in order;
+whoever performs them (`Stages`) may do so where it likes and store what lies between.
+
+    begin → generate_candidates → filter_candidates → lower_candidates → choose_candidates
+        → measure_batch → extend_history → retrain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.search.blas_threads import one_thread
+from tilewright.search.explorer import BatchChoice, Candidates, Explorer, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Status, Target
+from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
+from tilewright.targets.workload import Workload
+
+
+class Trial(NamedTuple):
+    """A measurement at hand. `seconds` is NaN where it is not valid; `repeats` are those of every
+    repetition, where there were any."""
+
+    status: Status
+    reason: str
+    cycles: int
+    seconds: float
+    repeats: tuple[float, ...] = ()
+
+
+Known = Mapping[int, Trial]
+"""Measurements at hand by flat index."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of a round that are measured, with their programs, and what else it lowered.
+
+    `failed` (m, knobs) are configs lowered beyond the batch that did not compile, `lowered` counts
+    all lowered beyond the batch.
+    """
+
+    rows: Lowered
+    scores: dict[str, NDArray[np.float64]]
+    failed: Configs
+    lowered: int
+
+
+def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
+    """The problem a target poses for a workload; with closed-form estimates and with what trials
+    cost if it knows. Raises `WorkloadError` if the target has no schedule for it."""
+    estimates, priced = capability(target, Estimates), capability(target, HasCosts)
+    return Problem(
+        workload,
+        target.space(workload),
+        seed,
+        target.hardware_features(),
+        None if estimates is None else partial(estimates.estimate, workload),
+        UNKNOWN_COSTS if priced is None else priced.costs(workload),
+        target.deterministic,
+    )
+
+
+@one_thread
+def begin(explorer: Explorer, problem: Problem, state: ExplorerState) -> ExplorerState:
+    """What the explorer knows before the first round."""
+    return explorer.begin(problem, state)
+
+
+@one_thread
+def generate_candidates(
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History, n: int
+) -> Candidates:
+    """What the explorer would try next, best first. Empty when the space is exhausted."""
+    return explorer.generate(problem, state, history, n)
+
+
+@one_thread
+def filter_candidates(
+    explorer: Explorer,
+    problem: Problem,
+    state: ExplorerState,
+    history: History,
+    candidates: Candidates,
+    n: int,
+) -> Candidates:
+    """Model V's veto: the candidates worth lowering."""
+    return explorer.veto(problem, state, history, candidates, n) if len(candidates) else candidates
+
+
+def lower_candidates(target: Target, problem: Problem, candidates: Candidates) -> Lowered:
+    """Compile all of them; failures are rows."""
+    return target.lower(problem.workload, candidates.configs)
+
+
+@one_thread
+def choose_candidates(
+    explorer: Explorer,
+    problem: Problem,
+    state: ExplorerState,
+    history: History,
+    lowered: Lowered,
+    n: int,
+) -> Batch:
+    """The batch to measure: Model A's re-ranking, where the explorer has one."""
+    choice = explorer.choose(problem, state, history, lowered, n) if len(lowered) else _nothing()
+    beyond = np.ones(len(lowered), dtype=np.bool_)
+    beyond[choice.rows] = False
+    return Batch(
+        rows=lowered.rows(choice.rows),
+        scores=choice.scores,
+        failed=lowered.configs[beyond & ~lowered.ok],
+        lowered=int(beyond.sum()),
+    )
+
+
+def measure_batch(target: Target, problem: Problem, rows: Lowered, known: Known) -> Measurements:
+    """Run the batch; rows that `known` holds are not run again."""
+    flat = problem.space.ravel(rows.configs)
+    fresh = np.array([int(i) not in known for i in flat], dtype=np.bool_)
+    if fresh.all():
+        return target.measure(rows)
+    held = measurements_of([known[int(i)] for i in flat[~fresh]])
+    if not fresh.any():
+        return held
+    return _merged(fresh, target.measure(rows.rows(fresh)), held)
+
+
+def trial_at(measured: Measurements, row: int) -> Trial:
+    """One row of measurements."""
+    repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
+    return Trial(
+        measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),
+        float(measured.seconds[row]), repeats,
+    )  # fmt: skip
+
+
+def measurements_of(trials: Sequence[Trial]) -> Measurements:
+    """One row a trial; counters are not kept."""
+    repeated = any(trial.repeats for trial in trials)
+    return Measurements(
+        status=np.array([trial.status for trial in trials], dtype=object),
+        reason=np.array([trial.reason for trial in trials], dtype=object),
+        cycles=np.array([trial.cycles for trial in trials], dtype=np.int64),
+        seconds=np.array([trial.seconds for trial in trials], dtype=np.float64),
+        repeats=Ragged.of([np.array(t.repeats) for t in trials]) if repeated else None,
+    )
+
+
+def extend_history(history: History, batch: Batch, measured: Measurements) -> History:
+    """The history with the finished round."""
+    return history.after(batch.rows, measured, batch.failed)
+
+
+@one_thread
+def retrain(
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History
+) -> ExplorerState:
+    """The models after the round that `history` ends with."""
+    return explorer.learn(problem, state, history)
+
+
+def model_errors(
+    scores: Mapping[str, NDArray[np.float64]], measured: Measurements
+) -> dict[str, float]:
+    """How wrong the models were on a batch before they saw it, from their `scores` (n,) by role:
+    `P_rmse`, `A_rmse` in log2 latency over its valid rows, `V_brier` the mean squared error of the
+    chance. Absent where unknown."""
+    valid, errors = measured.valid, {}
+    for name in ("P", "A"):
+        if name in scores and valid.any():
+            error = scores[name][valid] - np.log2(measured.latency[valid])
+            errors[f"{name}_rmse"] = float(np.sqrt(np.mean(error**2)))
+    if "V" in scores and len(valid):
+        errors["V_brier"] = float(np.mean((scores["V"] - valid) ** 2))
+    return {name: error for name, error in errors.items() if np.isfinite(error)}
+
+
+def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
+    """Rows of `new` where `fresh` is set, the others of `held`."""
+    order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
+    both = Measurements(
+        np.concatenate([new.status, held.status]),
+        np.concatenate([new.reason, held.reason]),
+        np.concatenate([new.cycles, held.cycles]),
+        np.concatenate([new.seconds, held.seconds]),
+        {
+            name: np.concatenate([values, np.full(len(held), -1, dtype=np.int64)])
+            for name, values in new.counters.items()
+        },
+        _repeats(new, held),
+    )
+    return both.rows(order)
+
+
+def _repeats(*parts: Measurements) -> Ragged | None:
+    if all(part.repeats is None for part in parts):
+        return None
+    nothing = np.empty(0)
+    return Ragged.of(
+        [
+            nothing if part.repeats is None else part.repeats[row]
+            for part in parts
+            for row in range(len(part))
+        ]
+    )
+
+
+def _nothing() -> BatchChoice:
+    return BatchChoice(np.empty(0, dtype=np.int64))

@@ -1,0 +1,223 @@
+"""AutoTVM's XGBTuner: a plan of promising configs found by simulated annealing on a cost model that
+is refitted once a plan has been measured (TVM 0.14, autotvm/tuner/model_based_tuner.py,
+sa_model_optimizer.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.features import Features
+
+Points = NDArray[np.int64]
+Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+
+class AutoTVMOptions(Options):
+    """XGBTuner's parameters; the defaults are TVM's, but for `features`: TVM's own default,
+    `itervar`, reads the lowered program of each config, which costs a lowering each. Here it is
+    worked out from the knobs (`models.loop_features`)."""
+
+    features: Literal["knob", "itervar"] = Field("knob", description="what the model sees")
+
+    plan: int = Field(64, ge=1, description="configs planned between two fits of the model")
+    chains: int = Field(128, ge=1, description="parallel annealing chains, kept between plans")
+    steps: int = Field(500, ge=1, description="annealing steps at most")
+    patience: int = Field(50, ge=1, description="steps without a change of the best set to stop")
+    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+
+
+class AutoTVM(BaseExplorer):
+    """XGBTuner: gradient-boosted trees on knob features, simulated annealing, ε-greedy."""
+
+    def __init__(self, name: str, options: AutoTVMOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        tried = history.tried(problem.space)
+        plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
+        # A planned place is used until int(greed · plan) are left; then the draw is uniform.
+        usable = len(plan) - int(self.table.greed * self.table.plan)
+        fresh = plan[: max(usable, 0)]
+        fresh = fresh[~np.isin(fresh, tried)][:n]
+        rng = problem.rng(history.round, "generate")
+        known = np.union1d(tried, fresh)
+        lucky = candidates.sample(problem.space, n - len(fresh), known, rng)
+        return Candidates(problem.space.unravel(np.concatenate([fresh, lucky])))
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        fits = int(state.arrays.get("fits", np.zeros(1, np.int64))[0])
+        if len(history) < self.table.plan * (fits + 1) or not history.valid.any():
+            return state
+        rng = problem.rng(history.round, "learn")
+        model = self.learners.regressor(
+            "autotvm-ranker", int(rng.integers(1 << 31)), plan=self.table.plan
+        )
+        throughput = history.throughput
+        shuffled = rng.permutation(len(history))
+        features = self._features(problem, history.configs)
+        model.fit(features.rows(shuffled), (throughput / throughput.max())[shuffled])
+        plan, chains = anneal(
+            problem.space,
+            scorer(problem.space, lambda configs: model.predict(self._features(problem, configs))),
+            self.table,
+            history.tried(problem.space),
+            state.arrays.get("chains"),
+            rng,
+        )
+        arrays = {"plan": plan, "chains": chains, "fits": np.array([fits + 1])}
+        return ExplorerState({"P": model}, arrays)
+
+    def _features(self, problem: Problem, configs: Configs) -> Features:
+        if self.table.features == "itervar":
+            return self.learners.loop_features(problem, configs)
+        return knob_features(problem.space, configs)
+
+
+def knob_features(space: Space, configs: Configs) -> Features:
+    """AutoTVM's 'knob' features of configs (n, knobs): inner and outer extent of each split, other
+    knobs' values."""
+    values = space.values(configs).astype(np.float64)
+    columns = {}
+    for index, knob in enumerate(space.knobs):
+        if knob.name.startswith("tile_"):
+            columns[f"outer {knob.name}"] = max(knob.values) / values[:, index]
+        columns[knob.name] = values[:, index]
+    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+
+
+def anneal(
+    space: Space,
+    score: Score,
+    options: AutoTVMOptions,
+    tried: NDArray[np.int64],
+    chains: NDArray[np.generic] | None,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The best configs the chains meet that are not in `tried` (ascending), best first, shape
+    (up to `plan`,), and where the chains end, (chains,): flat indices."""
+    if chains is None:
+        points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
+    else:
+        points = chains.astype(np.int64)
+    top = np.full(options.plan, -1, dtype=np.int64)
+    top_scores = np.full(options.plan, -np.inf)
+    points = cooled(
+        points, score, lambda flat: random_walk(space, flat, rng),
+        lambda flat, scores: keep_best(flat, scores, tried, top, top_scores),
+        options.steps, options.patience, rng,
+    )  # fmt: skip
+    order = np.argsort(-top_scores, kind="stable")
+    return top[order][top_scores[order] >= 0], points
+
+
+def cooled(
+    points: Points,
+    score: Callable[[Points], NDArray[np.float64]],
+    move: Callable[[Points], Points],
+    keep: Callable[[Points, NDArray[np.float64]], bool],
+    steps: int,
+    patience: int,
+    rng: np.random.Generator,
+) -> Points:
+    """Where chains of simulated annealing end that begin at `points`, shape (chains, …). `keep` is
+    told all points met with their scores, and says whether that changed the best set; after
+    `patience` steps without a change, or `steps`, all is over."""
+    scores = score(points)
+    keep(points, scores)
+    cooling = 1.0 / (steps + 1)
+    temperature, step, last_change = 1.0, 0, 0
+    while step < min(steps, last_change + patience):
+        moved = move(points)
+        moved_scores = score(moved)
+        gain = np.minimum((moved_scores - scores) / (temperature + 1e-5), 1.0)
+        accepted = rng.random(len(points)) < np.exp(gain)
+        points = np.where(accepted.reshape(-1, *[1] * (points.ndim - 1)), moved, points)
+        scores = np.where(accepted, moved_scores, scores)
+        if keep(moved, moved_scores):
+            last_change = step
+        step += 1
+        temperature -= cooling
+    return points
+
+
+def random_walk(
+    space: Space, flat: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Each config, by flat index (n,), with one knob redrawn to another value. A knob is drawn as
+    by redrawing a uniform knob until something changes: with weight 1 - 1/cardinality."""
+    count = space.cardinalities
+    weight = 1.0 - 1.0 / count
+    if not weight.any():
+        return flat
+    configs = space.unravel(flat).astype(np.int64)
+    knob = rng.choice(len(count), size=len(flat), p=weight / weight.sum())
+    rows = np.arange(len(flat))
+    step = rng.integers(1, np.maximum(count[knob], 2))
+    configs[rows, knob] = (configs[rows, knob] + step) % count[knob]
+    return space.ravel(configs.astype(np.int32))
+
+
+def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> Score:
+    """The model's score of flat indices, both (n,), from a table where the space is small enough.
+    In a table, a config that the space does not list scores -inf."""
+    total = int(np.prod(space.cardinalities))
+    if total > candidates.ENUMERABLE:
+        return lambda flat: predict(space.unravel(flat))
+    scores = predict(space.unravel(np.arange(total)))
+    if space.listed is not None:
+        unlisted = np.ones(total, dtype=np.bool_)
+        unlisted[np.asarray(space.listed)] = False
+        scores[unlisted] = -np.inf
+    return lambda flat: scores[flat]
+
+
+@nb.njit(cache=True, nogil=True)
+def keep_best(
+    points: NDArray[np.int64],
+    scores: NDArray[np.float64],
+    tried: NDArray[np.int64],
+    top: NDArray[np.int64],
+    top_scores: NDArray[np.float64],
+) -> bool:
+    """Let points (n,), by their scores (n,), replace the worst of the best set, in place, if they
+    beat it and are not in `tried`, ascending, shape (m,); whether any did."""
+    changed = False
+    worst = np.argmin(top_scores)
+    for i in range(len(points)):
+        if scores[i] <= top_scores[worst]:
+            continue
+        place = np.searchsorted(tried, points[i])
+        if place < len(tried) and tried[place] == points[i]:
+            continue
+        known = False
+        for j in range(len(top)):
+            if top[j] == points[i]:
+                known = True
+                break
+        if known:
+            continue
+        top[worst], top_scores[worst] = points[i], scores[i]
+        worst = np.argmin(top_scores)
+        changed = True
+    return changed
+
+
+register(
+    "autotvm", AutoTVM, AutoTVMOptions,
+    summary="AutoTVM's tuner: boosted trees, simulated annealing, ε-greedy",
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""BaCO: Bayesian optimisation with hidden constraints, expected improvement of a Gaussian process
+times the feasibility a random forest predicts (Hellsten et al., ASPLOS 2023)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners, Surrogate
+from tilewright.search.explorer import (
+    BaseExplorer,
+    Candidates,
+    ExplorerState,
+    History,
+    ModelInput,
+    noise_of,
+)
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Configs, Lowered, Space
+from tilewright.targets.features import Features
+
+
+class BacoOptions(Options):
+    """BaCO's choices as far as they fit finite knobs; its kernels see knobs on a log scale."""
+
+    first: int = Field(10, ge=1, description="random trials before the models are asked")
+    pool: int = Field(4096, ge=64, description="candidates scored where a space is too large")
+    trees: int = Field(100, ge=1, description="trees of the feasibility forest")
+
+
+class Baco(BaseExplorer):
+    """Gaussian process × random-forest feasibility, on knobs alone."""
+
+    def __init__(self, name: str, options: BacoOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        space, tried = problem.space, history.tried(problem.space)
+        rng = problem.rng(history.round, "generate")
+        if "P" not in state.models or history.best is None:
+            return Candidates(space.unravel(candidates.sample(space, n, tried, rng)))
+        best = history.configs[history.best][None]
+        configs = candidates.pool(space, tried, best, self.table.pool, rng)
+        if not len(configs):
+            return Candidates(configs)
+        x, model = _knobs(space, configs), cast(Surrogate, state.models["P"])
+        chance = state.models["V"].predict(x)
+        goal = float(history.log_latency[history.best])
+        if not problem.deterministic:  # what the model believes, not what the luckiest showed
+            goal = float(model.predict(_knobs(space, history.configs[history.valid])).min())
+        log_chance = np.log(np.maximum(chance, 1e-6))
+        rows = model.propose(x, np.zeros(len(x)), goal, log_chance, n)
+        scores = {"P": model.predict(x.rows(rows)), "V": chance[rows]}
+        return Candidates(configs[rows], scores)
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        valid = history.valid
+        if len(history) < self.table.first or valid.sum() < 2:
+            return state
+        x = _knobs(problem.space, history.configs)
+        performance = self.learners.surrogate(problem.seed)
+        noise = noise_of(problem, history)
+        performance.fit(x.rows(valid), history.log_latency[valid], noise)
+        forest = self.learners.classifier("forest", problem.seed, trees=self.table.trees)
+        forest.fit(x, valid.astype(np.float64))
+        return ExplorerState({"P": performance, "V": forest})
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        known = ModelInput.plain(_knobs(problem.space, lowered.configs))
+        return dict.fromkeys(state.models, known)
+
+
+def _knobs(space: Space, configs: Configs) -> Features:
+    """log2 of every knob's value (of value + 1 where a knob can be 0), each of deviation 1."""
+    columns = []
+    for knob, values in zip(space.knobs, space.values(configs).T, strict=True):
+        shift = 1.0 if min(knob.values) < 1 else 0.0
+        levels = np.log2(np.array(knob.values, dtype=np.float64) + shift)
+        columns.append((np.log2(values + shift) - levels.mean()) / max(levels.std(), 1e-9))
+    return Features.of(np.stack(columns, axis=1), [knob.name for knob in space.knobs])
+
+
+register(
+    "baco", Baco, BacoOptions,
+    summary="BaCO: Gaussian process × random-forest feasibility, on knobs alone",
+)  # fmt: skip

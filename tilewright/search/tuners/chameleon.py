@@ -1,0 +1,204 @@
+"""CHAMELEON: adaptive exploration by reinforcement learning, adaptive sampling by clustering
+(Ahn et al., ICLR 2020). An agent walks the space for the score of AutoTVM's cost model; the places
+it met are clustered, and one config a cluster is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import CostModel, Learners
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.ppo import Agent, Places
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.search.tuners.autotvm import knob_features, scorer
+from tilewright.targets.base import Space
+
+_CLUSTERS = range(8, 65, 8)
+
+
+class ChameleonOptions(Options):
+    """CHAMELEON's parameters; what paper and code leave open is said so."""
+
+    first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
+    starts: int = Field(128, ge=1, description="random configs the agent walks from")
+    steps: int = Field(500, ge=1, description="steps of an episode at most")
+    held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
+    episodes: int = Field(2, ge=1, description="episodes between two fits (open in the paper)")
+    learned: int = Field(
+        1024, ge=2, description="steps of an episode, drawn at random, to learn from (open there)"
+    )
+    clip: float = Field(0.2, gt=0, description="PPO's clip of the probability ratio (paper: 0.3)")
+    discount: float = Field(0.9, ge=0, le=1, description="γ")
+    trace: float = Field(0.99, ge=0, le=1, description="λ of the advantage estimates")
+    entropy: float = Field(0.3, ge=0, description="weight of the policy's entropy (paper: 0.1)")
+    value: float = Field(1.0, ge=0, description="weight of the critic's error")
+    learning_rate: float = Field(1e-3, gt=0, description="of Adam")
+    temperature: float = Field(0.1, gt=0, description="of the softmax over down, stay, up")
+    epochs: int = Field(3, ge=1, description="passes over the steps of an episode")
+    minibatch: int = Field(32, ge=1, description="steps an update")
+    kept: int = Field(
+        64, ge=1, description="untried configs met that are clustered, best first (open there)"
+    )
+    knee: float = Field(2.5, gt=1, description="factor by which 8 more clusters must cut the error")
+    others: Literal["mode", "random"] = Field(
+        "mode", description="knobs beside the two clustered: the cluster's mode (paper), or random"
+    )
+    greed: float = Field(0.05, ge=0, le=1, description="last share of a plan that is random")
+
+
+class Chameleon(BaseExplorer):
+    """CHAMELEON: PPO walks on AutoTVM's cost model, one measurement a cluster of what they met."""
+
+    def __init__(self, name: str, options: ChameleonOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        space, tried = problem.space, history.tried(problem.space)
+        plan = state.arrays.get("plan", np.empty(0, np.int64)).astype(np.int64)
+        plan = plan[: len(plan) - int(self.table.greed * len(plan))]
+        fresh = plan[~np.isin(plan, tried)][:n]
+        rng = problem.rng(history.round, "generate")
+        lucky = candidates.sample(space, n - len(fresh), np.union1d(tried, fresh), rng)
+        return Candidates(space.unravel(np.concatenate([fresh, lucky])))
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        due = int(state.arrays.get("due", np.array([self.table.first]))[0])
+        if len(history) < due or not history.valid.any():
+            return state
+        space, rng = problem.space, problem.rng(history.round, "learn")
+        model = self._model(space, history, int(rng.integers(1 << 31)))
+        agent = Agent(
+            self.table, space.cardinalities, int(rng.integers(1 << 31)), state.arrays
+        )  # fmt: skip
+        tried = history.tried(space)
+        met = self._walks(space, agent, model, tried, rng)
+        plan = adaptive_sample(space, met, tried, self.table.others, self.table.knee, rng)
+        # An empty plan is no end: random trials until as many as the fewest clusters are known.
+        wait = max(len(plan), _CLUSTERS.start)
+        arrays = agent.arrays() | {"plan": plan, "due": np.array([len(history) + wait])}
+        return ExplorerState({"P": model}, arrays)
+
+    def _model(self, space: Space, history: History, seed: int) -> CostModel:
+        """AutoTVM's, on throughput relative to the best, 0 where not valid."""
+        throughput = history.throughput
+        model = self.learners.regressor("autotvm-ranker", seed)
+        model.fit(knob_features(space, history.configs), throughput / throughput.max())
+        return model
+
+    def _walks(
+        self,
+        space: Space,
+        agent: Agent,
+        model: CostModel,
+        tried: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """Flat indices of the best untried places met, as often as they were met."""
+        score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
+
+        def earned(places: Places) -> NDArray[np.float64]:
+            return score(space.ravel(places.astype(np.int32)))
+
+        met = []
+        for _ in range(self.table.episodes):
+            start = candidates.sample(space, self.table.starts, np.empty(0, np.int64), rng)
+            met.append(agent.explore(space.unravel(start).astype(np.int64), earned))
+        flat, times = np.unique(
+            space.ravel(np.concatenate(met).astype(np.int32)), return_counts=True
+        )
+        fresh = ~np.isin(flat, tried)
+        flat, times = flat[fresh], times[fresh]
+        best = np.sort(np.argsort(-score(flat), kind="stable")[: self.table.kept])
+        return np.repeat(flat[best], times[best])
+
+
+def adaptive_sample(
+    space: Space,
+    met: NDArray[np.int64],
+    tried: NDArray[np.int64],
+    others: Literal["mode", "random"],
+    knee: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Flat indices to measure: one untried config a cluster of those met (flat, with repetition).
+
+    k-means over the two knobs of most values, for 8, 16, … 64 clusters until the inertia is not
+    `knee` times smaller than before; the centroid gives the two knobs, `others` the rest.
+    """
+    flat, times = np.unique(met, return_counts=True)
+    if not len(flat):
+        return flat
+    configs = space.unravel(flat)
+    two = np.sort(np.argsort(-space.cardinalities, kind="stable")[:2])
+    points = configs[:, two].astype(np.float64)
+    label, centres = clusters(points, times, _CLUSTERS, knee, rng)
+    allowed = None if space.listed is None else np.asarray(space.listed)
+    plan: list[int] = []
+    for cluster, centre in enumerate(centres):
+        rows = np.flatnonzero(label == cluster)
+        made = representatives(configs[rows], times[rows], two, centre, others, rng)
+        found = space.ravel(made)
+        fresh = found[~np.isin(found, tried) & ~np.isin(found, plan)]
+        if allowed is not None:
+            fresh = fresh[np.isin(fresh, allowed)]
+        plan += fresh[:1].tolist()
+    return np.array(plan, dtype=np.int64)
+
+
+def clusters(
+    points: NDArray[np.float64],
+    times: NDArray[np.int64],
+    counts: Iterable[int],
+    knee: float,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """k-means of points (n, axes) that were met so often (n,), for the next of `counts` clusters
+    until the inertia is not `knee` times smaller than before: each point's cluster, (n,), and
+    centres, (clusters, axes)."""
+    from sklearn.cluster import KMeans
+
+    distinct, last = len(np.unique(points, axis=0)), np.inf
+    for k in counts:
+        k = min(k, distinct)
+        means = KMeans(k, n_init=1, random_state=int(rng.integers(1 << 31)))
+        label = means.fit_predict(points, sample_weight=times)
+        if k == distinct or means.inertia_ >= last / knee:
+            break
+        last = means.inertia_
+    return label, means.cluster_centers_
+
+
+def representatives(
+    members: NDArray[np.int32],
+    times: NDArray[np.int64],
+    two: NDArray[np.int64],
+    centre: NDArray[np.float64],
+    others: Literal["mode", "random"],
+    rng: np.random.Generator,
+) -> NDArray[np.int32]:
+    """Configs that may stand for a cluster of members (n, knobs) met so often (n,), the proper one
+    first, then members at random in case it is known already: the knobs `two` are the centre's."""
+    drawn = members[rng.permutation(len(members))]
+    first = drawn[:1].copy()
+    if others == "mode":
+        for knob in range(members.shape[1]):
+            first[0, knob] = np.argmax(np.bincount(members[:, knob], weights=times))
+    first[0, two] = np.rint(centre)
+    return np.concatenate([first, drawn])
+
+
+register(
+    "chameleon", Chameleon, ChameleonOptions,
+    summary="CHAMELEON: reinforcement learning explores, a measurement a cluster",
+    extra="neural", modules=("jax", "optax"),
+)  # fmt: skip

@@ -1,0 +1,336 @@
+"""Tilewright's own tuner: expected improvement of a Gaussian process times the chance of valid.
+
+What it does beyond ML²Tuner: the performance models know their own uncertainty and which features
+matter; a batch is chosen together, each member knowing the others; Model A sees what a price a
+counted thing would predict; failed compiles teach the validity model; the veto is calibrated to
+cost hardly any good config. `default` also starts from closed-form estimates of the target, where
+it offers them: they rank the first batch, and the models learn only by how much they are wrong.
+`default-blind` looks at no estimate: its first batch is what does least work among programs spread
+over the space. Neither uses anything learned on other workloads.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.search import candidates
+from tilewright.search.acquisition import in_turn, spread_out
+from tilewright.search.cost_model_protocols import Learners, Surrogate, VetoModel
+from tilewright.search.explorer import (
+    BaseExplorer,
+    BatchChoice,
+    Candidates,
+    ExplorerState,
+    History,
+    ModelInput,
+    noise_of,
+)
+from tilewright.search.prior import ESTIMATE_ERROR, Prior, estimated
+from tilewright.search.problem import Problem
+from tilewright.search.program_dedup import new_programs
+from tilewright.search.registry import register
+from tilewright.search.tuners.default_options import DefaultOptions
+from tilewright.search.tuners.surrogate import Beliefs
+from tilewright.targets.base import Configs, Lowered
+
+_NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
+_SPREAD_OVER = 4096  # configs that a blind first batch is spread over
+_SHORT_LIST = 1500  # candidates a batch is chosen from
+_DOUBT = 1.0  # log2 latency by which checks allow anything to be wrong
+_DRAWN = 2048  # configs that checks are chosen from
+_MORE = 512  # new ones a round about which a transferred model is asked, beside those remembered
+_CALIBRATED = 32  # trials from which a veto is calibrated where a transferred model knows what runs
+
+
+class Default(BaseExplorer):
+    """Gaussian process × calibrated validity, on top of estimates where allowed."""
+
+    def __init__(self, name: str, options: DefaultOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """Screens a large space once for what is believed to be best; of a small one it remembers
+        what a transferred model says, that need not be asked again."""
+        space, passed = problem.space, self.table.passed
+        small = 2 * passed >= space.size
+        beliefs = self._beliefs(problem, state)
+        if not beliefs.informed or (small and problem.transferred is None):
+            return state
+        if small:
+            return beliefs.screen(np.arange(space.size), space.size)
+        looked_at = self.table.screen if beliefs.estimates else self.table.asked
+        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
+        return beliefs.screen(flat, passed)
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        rng, beliefs = problem.rng(history.round, "generate"), self._beliefs(problem, state)
+        wanted = self._wanted(beliefs, n)
+        configs, prior = self._pool(beliefs, history, rng)
+        if not len(configs):
+            return Candidates(configs)
+        if not state.models and prior is None:
+            configs = configs[np.sort(rng.permutation(len(configs))[:_SPREAD_OVER])]
+            rows = spread_out(self.learners.gp_features(problem, configs).matrix, wanted, rng)
+            return Candidates(configs[rows])
+        features = beliefs.features(configs, prior) if "P" in state.models else None
+        scores = beliefs.scores(configs, prior, features)
+        chance = beliefs.log_chance(scores)
+        rough = (
+            -scores["P"] / (ESTIMATE_ERROR if prior is None else prior.error)
+            if "P" in scores
+            else 0.0
+        )
+        rows = np.argsort(-(rough + chance), kind="stable")[: max(_SHORT_LIST, wanted)]
+        if features is not None and history.best is not None:
+            model = cast(Surrogate, state.models["P"])
+            offset = estimated(prior, rows)
+            goal = beliefs.goal(history, "P")
+            sure = wanted - int(self.table.checks * (wanted - n))
+            rows = rows[model.propose(features.rows(rows), offset, goal, chance[rows], sure)]
+            every = Candidates(configs, scores)
+            return self._checked(beliefs, history, every, every.take(rows), wanted)
+        if prior is not None and not beliefs.estimates:
+            few = rows[: int(np.ceil(self.table.believed * wanted))]
+            return self._spread(beliefs, Candidates(configs, scores).take(few), wanted, rng)
+        if prior is not None:
+            rows = self._first(problem, configs, rows, (rough + chance)[rows], wanted, rng)
+        return Candidates(configs, scores).take(rows[: 2 * wanted])
+
+    def _pool(
+        self, beliefs: Beliefs, history: History, rng: np.random.Generator
+    ) -> tuple[Configs, Prior | None]:
+        """What the models are asked about, of a large space a part: what is believed to be good, or
+        else a random part and the neighbours of the best."""
+        space, size = beliefs.problem.space, self.table.pool
+        if beliefs.problem.transferred is not None and not beliefs.estimates:
+            size = self.table.asked  # each is a question to it
+        tried = history.tried(space)
+        best = history.configs[history.fastest(8)]
+        if len(screened := beliefs.screened):
+            flat = np.union1d(screened, candidates.neighbours(space, best))
+            flat = candidates.without(flat, tried)
+            if len(flat):
+                configs = space.unravel(flat)
+                return configs, beliefs.prior(configs)
+        configs = candidates.pool(space, tried, best, size, rng, 2 * size)
+        return configs, beliefs.prior(configs)
+
+    def _first(
+        self,
+        problem: Problem,
+        configs: Configs,
+        rows: NDArray[np.int64],
+        value: NDArray[np.float64],
+        wanted: int,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """The first batch on estimates: some are believed, the others find out where they err."""
+        near = rows[value > value[0] - _NEAR]
+        spread = near[
+            spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
+        ]
+        return in_turn(rows, spread, self.table.trust)
+
+    def _spread(
+        self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
+    ) -> Candidates:
+        """What a transferred model names, then what is spread over the space as if there were none:
+        it may be wrong, also about what compiles."""
+        problem = beliefs.problem
+        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        configs = problem.space.unravel(flat)
+        count = max(wanted - len(few), 0)
+        rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
+        prior = beliefs.prior(configs[rows])
+        scores = beliefs.scores(configs[rows], prior, None)
+        return few.before(Candidates(configs[rows], scores))
+
+    def _checked(
+        self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
+        wanted: int,
+    ) -> Candidates:  # fmt: skip
+        """What looks promising, then, in the places left, draws from the whole space: so models are
+        put to the test where they know nothing. What is believed to be fast and valid is drawn
+        more often. A transferred model is not asked about new ones: `every` one scored has draws
+        among it."""
+        if len(promising) >= wanted:
+            return promising
+        problem = beliefs.problem
+        space, rng = problem.space, problem.rng(history.round, "check")
+        if problem.transferred is not None:
+            left = ~np.isin(space.ravel(every.configs), space.ravel(promising.configs))
+            few = every.take(rng.permutation(np.flatnonzero(left))[:_DRAWN])
+        else:
+            known = np.union1d(history.tried(space), space.ravel(promising.configs))
+            few = Candidates(space.unravel(candidates.sample(space, _DRAWN, known, rng)))
+        if not len(few):
+            return promising
+        if not few.scores:
+            prior = beliefs.prior(few.configs)
+            features = beliefs.features(few.configs, prior)
+            few = Candidates(few.configs, beliefs.scores(few.configs, prior, features))
+        scores = few.scores
+        weight = beliefs.log_chance(scores) - scores["P"] / _DOUBT
+        drawn = np.argsort(-(weight + rng.gumbel(size=len(weight))), kind="stable")
+        return promising.before(few.take(drawn[: wanted - len(promising)]))
+
+    def veto(
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
+    ) -> Candidates:
+        wanted = self._wanted(self._beliefs(problem, state), n)
+        if "V" not in state.models:
+            return candidates.take(np.arange(min(wanted, len(candidates))))
+        passed = cast(VetoModel, state.models["V"]).passed(candidates.scores["V"])
+        order = np.concatenate([np.flatnonzero(passed), np.flatnonzero(~passed)])[:wanted]
+        kept = candidates.take(order)
+        looked_at = int(order[passed[order]].max(initial=-1)) + 1
+        return Candidates(kept.configs, kept.scores, int((~passed[:looked_at]).sum()))
+
+    def choose(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
+    ) -> BatchChoice:
+        beliefs, hidden = self._beliefs(problem, state), lowered.hidden
+        configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
+        prior = beliefs.prior(configs)
+        features = beliefs.features(configs, prior)
+        scores = beliefs.scores(configs, prior, features)
+        prior, features = beliefs.revealed(configs, prior, features, hidden)
+        fresh = compiled
+        if beliefs.looks(hidden):
+            fresh = compiled[new_programs(history, hidden.rows(compiled))]
+        if {"A", "draft"} <= set(state.models) and history.best is not None and len(fresh):
+            model = cast(Surrogate, state.models["A"])
+            features = beliefs.with_hidden(history, features, hidden)
+            scores["A"] = model.predict(features) + estimated(prior, np.arange(len(configs)))
+            chance = beliefs.log_chance(scores)[fresh]
+            goal = beliefs.goal(history, "A")
+            promising = fresh[
+                model.propose(features.rows(fresh), estimated(prior, fresh), goal, chance, n)
+            ]
+            fresh = np.concatenate([promising, np.setdiff1d(fresh, promising)])
+        elif not beliefs.estimates and beliefs.looks(hidden):
+            fresh = self._first_compiled(lowered, fresh, prior)
+        # A place in the batch is spent whether its config compiles or not; what looks like a
+        # program before it comes last.
+        last = [np.setdiff1d(compiled, fresh), np.flatnonzero(~lowered.ok)]
+        rows = np.concatenate([fresh, *last])[:n]
+        return BatchChoice(rows, {name: score[rows] for name, score in scores.items()})
+
+    def _first_compiled(
+        self, lowered: Lowered, fresh: NDArray[np.int64], prior: Prior | None
+    ) -> NDArray[np.int64]:
+        """The order of compiled rows while no trial tells anything: by the work they do, among what
+        is spread over the space; or by what a transferred model says of them, and that order in
+        between, for the model may be wrong."""
+        work = self.learners.work(lowered.hidden.rows(fresh))
+        least = in_turn(fresh[np.argsort(work, kind="stable")], fresh, self.table.trust)
+        if prior is None:
+            return least
+        best = fresh[np.argsort(prior.log_latency[fresh], kind="stable")]
+        return in_turn(best, least, self.table.believed)
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        models = dict(state.models)
+        beliefs = self._beliefs(problem, state)
+        failed = self._failed(problem, history)
+        known = np.concatenate([history.configs, failed])
+        label = np.concatenate([history.valid, np.zeros(len(failed))]).astype(np.float64)
+        said = beliefs.said(known)
+        few = said is not None and len(history) < _CALIBRATED
+        models["V"] = self.learners.validity(problem.seed, **({"calibrate": 0} if few else {}))
+        models["V"].fit(beliefs.tree_features(known, beliefs.prior(known, said=said)), label)
+        valid = history.valid
+        if valid.sum() >= 2:
+            configs, hidden = history.configs[valid], history.hidden.rows(valid)
+            early = None if said is None else said.rows(np.flatnonzero(valid))
+            late = beliefs.said(configs, hidden)
+            beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+            prior, every = beliefs.prior(configs, said=early), np.arange(len(configs))
+            target = history.log_latency[valid] - estimated(prior, every)
+            features = beliefs.features(configs, prior)
+            noise = noise_of(problem, history)
+            models["P"] = before = self.learners.surrogate(problem.seed)
+            before.fit(features, target, noise)
+            if beliefs.looks(hidden) and valid.sum() >= self.table.first_a:
+                models["draft"] = self.learners.draft(hidden)
+                models["draft"].fit(hidden, history.log_latency[valid])
+                prior, features = beliefs.revealed(configs, prior, features, hidden, late)
+                target = history.log_latency[valid] - estimated(prior, every)
+                drafted = self._beliefs(problem, ExplorerState(models, beliefs.state.arrays))
+                features = drafted.with_hidden(history, features, hidden)
+                models["A"] = after = self.learners.surrogate(problem.seed)
+                after.fit(features, target, noise)
+        state = ExplorerState(models, beliefs.state.arrays)
+        return self._looked_further(problem, state, history)
+
+    def _looked_further(
+        self, problem: Problem, state: ExplorerState, history: History
+    ) -> ExplorerState:
+        """With more configs that a transferred model was asked about: what it remembered may lack
+        the best, and only draws it knows nothing good of check it."""
+        beliefs = self._beliefs(problem, state)
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+            return state
+        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        rng = problem.rng(history.round, "look further")
+        flat = candidates.sample(problem.space, _MORE, known, rng)
+        return beliefs.remembered(flat, self.table.passed) if len(flat) else state
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        beliefs = self._beliefs(problem, state)
+        configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
+        prior, every = beliefs.prior(configs), np.arange(len(configs))
+        features = beliefs.features(configs, prior)
+        asked = {
+            "V": ModelInput.plain(beliefs.tree_features(configs, prior)),
+            "P": ModelInput(every, features, estimated(prior, every)),
+        }
+        if {"A", "draft"} <= set(state.models):
+            asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
+            prior, features = beliefs.revealed(configs, prior, features, lowered.hidden)
+            features = beliefs.with_hidden(history, features, lowered.hidden)
+            asked["A"] = ModelInput(compiled, features.rows(compiled), estimated(prior, compiled))
+        return {role: each for role, each in asked.items() if role in state.models}
+
+    def _failed(self, problem: Problem, history: History) -> Configs:
+        """Failed compiles that V learns from: no more than there are trials. What compiled without
+        being measured is not known to be valid, so all failures would make V a pessimist."""
+        drawn = problem.rng(history.round, "failed").permutation(len(history.failed))
+        return history.failed[np.sort(drawn[: len(history)])]
+
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> Beliefs:
+        return Beliefs(self.table, self.learners, problem, state)
+
+    def _wanted(self, beliefs: Beliefs, n: int) -> int:
+        """How many to compile for a batch of `n`."""
+        blind = not beliefs.state.models and not beliefs.estimates
+        warm = beliefs.problem.transferred is not None and not beliefs.estimates
+        later = self.table.warm_alpha if warm else self.table.alpha
+        alpha = self.table.first_alpha if blind else later
+        return beliefs.problem.compiles(n, alpha, self.table.looking)
+
+
+register(
+    "default", Default, DefaultOptions,
+    summary="Tilewright's own: Gaussian process × calibrated veto, on closed-form estimates",
+    transfers=True,
+)  # fmt: skip
+register(
+    "default-blind", Default, DefaultOptions,
+    summary="the same without estimates, for hardware that has none", estimates=False, trust=0.75,
+    transfers=True,
+)  # fmt: skip

@@ -1,0 +1,112 @@
+"""AutoTVM's genetic tuner: populations of knob indices, crossed at one point, mutated knob by knob
+(TVM 0.14, autotvm/tuner/ga_tuner.py). Unlike TVM's it never measures a config twice, which makes it
+a stronger rival."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Space
+
+Flat = NDArray[np.int64]
+
+
+class GeneticOptions(Options):
+    """GATuner's parameters; the defaults are TVM's."""
+
+    population: int = Field(100, ge=2, description="configs a generation")
+    elites: int = Field(3, ge=1, description="best configs that stay parents")
+    mutation: float = Field(0.1, ge=0, le=1, description="chance of a knob to be redrawn")
+
+
+class Genetic(BaseExplorer):
+    """Genetic search with elites, one-point crossover and uniform mutation."""
+
+    def __init__(self, name: str, options: GeneticOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        genes = self._genes(problem, state)
+        waiting = genes[~np.isin(genes, history.tried(problem.space))]
+        return Candidates(problem.space.unravel(waiting[:n]))
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        space, genes = problem.space, self._genes(problem, state)
+        tried = history.tried(space)
+        if not np.isin(genes, tried).all():
+            return ExplorerState(arrays=dict(state.arrays) | {"genes": genes})
+        elites = state.arrays.get("elites", np.empty(0, np.int64)).astype(np.int64)
+        parents = np.unique(np.concatenate([genes, elites]))
+        fitness = _throughput(space, history, parents)
+        best = parents[np.argsort(-fitness, kind="stable")[: self.table.elites]]
+        rng = problem.rng(history.round, "learn")
+        if space.size - len(tried) <= self.table.population:
+            genes = rng.permutation(candidates.sample(space, space.size, tried, rng))
+        else:
+            genes = self._offspring(space, parents, fitness, tried, rng)
+        return ExplorerState(arrays={"genes": genes, "elites": best})
+
+    def _genes(self, problem: Problem, state: ExplorerState) -> Flat:
+        if "genes" in state.arrays:
+            return state.arrays["genes"].astype(np.int64)
+        rng = problem.rng(0, "population")
+        return candidates.sample(problem.space, self.table.population, np.empty(0, np.int64), rng)
+
+    def _offspring(
+        self,
+        space: Space,
+        parents: Flat,
+        fitness: NDArray[np.float64],
+        tried: Flat,
+        rng: np.random.Generator,
+    ) -> Flat:
+        """A population of configs nobody tried: each a crossing of two parents drawn by fitness."""
+        chance = (fitness + 1e-8) / (fitness + 1e-8).sum()
+        genomes, count = space.unravel(parents), space.cardinalities
+        known = {int(i) for i in tried}
+        born: list[int] = []
+        while len(born) < self.table.population:
+            one, other = rng.choice(len(parents), size=2, replace=False, p=chance)
+            cut = int(rng.integers(len(count)))
+            child = np.concatenate([genomes[one, :cut], genomes[other, cut:]])
+            drawn = rng.integers(0, count)
+            child = np.where(rng.random(len(count)) < self.table.mutation, drawn, child)
+            while (flat := int(space.ravel(child[None].astype(np.int32))[0])) in known or not (
+                _listed(space, flat)
+            ):
+                knob = int(rng.integers(len(count)))
+                child[knob] = rng.integers(count[knob])
+            known.add(flat)
+            born.append(flat)
+        return np.array(born, dtype=np.int64)
+
+
+def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
+    """Throughput of each parent relative to the best, 0 where it is not valid."""
+    speed = history.throughput
+    by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
+    found = np.array([by_config.get(int(i), 0.0) for i in parents])
+    return found / max(float(found.max(initial=0.0)), 1e-12)
+
+
+def _listed(space: Space, flat: int) -> bool:
+    if space.listed is None:
+        return True
+    place = int(np.searchsorted(space.listed, flat))
+    return place < len(space.listed) and space.listed[place] == flat
+
+
+register(
+    "ga", Genetic, GeneticOptions,
+    summary="AutoTVM's genetic tuner: elites, one-point crossover, mutation",
+)  # fmt: skip

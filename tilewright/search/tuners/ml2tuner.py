@@ -1,0 +1,168 @@
+"""ML²Tuner: P ranks the space, V vetoes, (α+1)·N candidates are compiled, A re-ranks them with
+hidden features, the best N are measured, all three retrain (arXiv 2411.10764)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners
+from tilewright.search.explorer import (
+    BaseExplorer,
+    BatchChoice,
+    Candidates,
+    ExplorerState,
+    History,
+    ModelInput,
+    Scores,
+)
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Configs, Lowered
+from tilewright.targets.features import Features
+
+
+class ML2TunerOptions(Options):
+    """What the paper leaves open is open here; no default is the paper's unless it says so."""
+
+    alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
+    veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
+    first: int = Field(16, ge=1, description="random trials before the models are asked")
+    explore: float = Field(0.1, ge=0, le=1, description="share of a batch drawn at random")
+    learner: Literal["xgboost", "lightgbm"] = Field("xgboost", description="of all three models")
+    rounds: int = Field(120, ge=1, description="boosting rounds")
+    pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
+    use_p: bool = Field(True, description="rank by P; otherwise in random order")
+    use_v: bool = Field(True, description="let V veto")
+    use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
+
+
+class ML2Tuner(BaseExplorer):
+    """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
+
+    def __init__(self, name: str, options: ML2TunerOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        rng = problem.rng(history.round, "generate")
+        tried = history.tried(problem.space)
+        if not state.models or not self.table.use_p:
+            count = n if not state.models else self.table.pool
+            flat = candidates.sample(problem.space, count, tried, rng)
+            return Candidates(problem.space.unravel(flat))
+        best = history.configs[history.fastest(8)]
+        configs = candidates.pool(problem.space, tried, best, self.table.pool, rng)
+        if not len(configs):
+            return Candidates(configs)
+        predicted = state.models["P"].predict(self.learners.tree_features(problem, configs))
+        order = np.lexsort((rng.random(len(configs)), predicted))
+        lucky = rng.random(len(configs)) < self.table.explore * n / len(configs)
+        order = np.concatenate([order[lucky[order]], order[~lucky[order]]])
+        return Candidates(configs[order], {"P": predicted[order]})
+
+    def veto(
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
+    ) -> Candidates:
+        wanted = n if "A" not in state.models else int(np.ceil((self.table.alpha + 1) * n))
+        if "V" not in state.models or not self.table.use_v:
+            return candidates.take(np.arange(min(wanted, len(candidates))))
+        features = self.learners.tree_features(problem, candidates.configs)
+        chance = state.models["V"].predict(features)
+        passed = np.flatnonzero(chance >= self.table.veto)[:wanted]
+        vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
+        if len(passed) < wanted:  # too strict: the likeliest of the rest
+            rest = np.flatnonzero(chance < self.table.veto)
+            rest = rest[np.argsort(-chance[rest], kind="stable")]
+            vetoed = len(rest)
+            passed = np.concatenate([passed, rest[: wanted - len(passed)]])
+        kept = candidates.take(passed)
+        return Candidates(kept.configs, kept.scores | {"V": chance[passed]}, vetoed)
+
+    def choose(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
+    ) -> BatchChoice:
+        if "A" not in state.models:
+            rows = np.arange(min(n, len(lowered)), dtype=np.int64)
+            return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
+        compiled, broken = np.flatnonzero(lowered.ok), np.flatnonzero(~lowered.ok)
+        hidden = lowered.hidden.rows(compiled)
+        features = self._with_hidden(problem, lowered.configs[compiled], hidden)
+        predicted = state.models["A"].predict(features)
+        # A place in the batch is spent whether its config compiles or not.
+        rows = np.concatenate([compiled[np.argsort(predicted, kind="stable")], broken])[:n]
+        return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        if len(history) < self.table.first:
+            return state
+        seed, kind = problem.seed + history.round, self.table.learner
+        features = self.learners.tree_features(problem, history.configs)
+        valid = history.valid
+        models = dict(state.models)
+        if self.table.use_v:
+            models["V"] = self.learners.classifier(kind, seed, rounds=self.table.rounds)
+            models["V"].fit(features, valid.astype(np.float64))
+        if valid.sum() >= 2:
+            target = history.log_latency[valid]
+            models["P"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+            models["P"].fit(features.rows(valid), target)
+            if self.table.use_a:
+                models["A"] = self.learners.regressor(kind, seed, rounds=self.table.rounds)
+                hidden = history.hidden.rows(valid)
+                models["A"].fit(self._with_hidden(problem, history.configs[valid], hidden), target)
+        return ExplorerState(models if "P" in models else {})
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        known = self.learners.tree_features(problem, lowered.configs)
+        asked: dict[str, ModelInput] = {
+            role: ModelInput.plain(known) for role in ("P", "V") if role in state.models
+        }
+        if "A" in state.models:
+            features = self._with_hidden(problem, lowered.configs, lowered.hidden)
+            asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
+        return asked
+
+    def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
+        return self.learners.tree_features(problem, configs).beside(hidden.named("hidden"))
+
+    def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
+        if not state.models or not len(rows):
+            return {}
+        tree_features = self.learners.tree_features(problem, rows.configs)
+        scores = {n: m.predict(tree_features) for n, m in state.models.items() if n in ("P", "V")}
+        if "A" in state.models:
+            scores["A"] = state.models["A"].predict(
+                self._with_hidden(problem, rows.configs, rows.hidden)
+            )
+        return scores
+
+
+register(
+    "ml2tuner", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner, the published method: P proposes, V vetoes, A re-ranks what was compiled",
+)  # fmt: skip
+register(
+    "p", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner with Model P alone: proposes by predicted speed", use_v=False, use_a=False,
+)  # fmt: skip
+register(
+    "p+v", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner without Model A: P proposes, V vetoes what will likely fail", use_a=False,
+)  # fmt: skip
+register(
+    "p+a", ML2Tuner, ML2TunerOptions,
+    summary="ML²Tuner without Model V: P proposes, A re-ranks, nothing is vetoed", use_v=False,
+)  # fmt: skip

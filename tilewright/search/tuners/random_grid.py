@@ -1,0 +1,40 @@
+"""The tuners that learn nothing: uniform random order and grid order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.search import candidates
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import register
+
+
+class Random(BaseExplorer):
+    """Uniform random order without repetition."""
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        rng = problem.rng(history.round, "generate")
+        flat = candidates.sample(problem.space, n, history.tried(problem.space), rng)
+        return Candidates(problem.space.unravel(flat))
+
+
+class Grid(BaseExplorer):
+    """Flat-index order, first knob fastest."""
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        space, tried = problem.space, history.tried(problem.space)
+        if space.listed is not None:
+            flat = candidates.untried(space, tried)[:n]
+        else:  # at most len(tried) of the first ones are gone
+            first = np.arange(min(space.size, n + len(tried)))
+            flat = np.setdiff1d(first, tried)[:n]
+        return Candidates(space.unravel(flat))
+
+
+register("random", Random, summary="random order without repetition; learns nothing")
+register("grid", Grid, summary="the space in order, first knob fastest; learns nothing")

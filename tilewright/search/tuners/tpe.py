@@ -1,0 +1,132 @@
+"""Optuna's TPE with constraints: densities of good and of other configs, drawn where their ratio is
+highest (Bergstra et al., NeurIPS 2011; constraints and batches as in Optuna's `TPESampler`).
+
+The study lives in memory and for one batch: it is made of the history, so nothing has to be kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.cost_model_protocols import Learners
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Space
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+
+Distributions = dict[str, "BaseDistribution"]
+
+
+class OptunaOptions(Options):
+    """TPESampler's parameters; the first three defaults are Optuna's."""
+
+    startup: int = Field(10, ge=1, description="random trials before the densities are asked")
+    candidates: int = Field(24, ge=1, description="draws of which the best ratio is taken")
+    multivariate: bool = Field(True, description="one density of all knobs, not one a knob")
+    knobs: Literal["int", "categorical", "mixed"] = Field(
+        "mixed",
+        description="what a knob is to TPE: the place of its value in ascending order ('int'), a "
+        "name without neighbours ('categorical'), or a name if it has two values only ('mixed': "
+        "the best of the three on the replayed tables)",
+    )
+    redraws: int = Field(
+        8, ge=0, description="draws beyond the first to find an untried config, then one at random"
+    )
+
+
+class Optuna(BaseExplorer):
+    """Tree-structured Parzen estimators (Optuna) with invalid trials as violated constraints."""
+
+    def __init__(self, name: str, options: OptunaOptions, learners: Learners) -> None:
+        super().__init__(name, options, learners)
+        self.table = options
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        space, rng = problem.space, problem.rng(history.round, "generate")
+        tried = history.tried(space)
+        n = min(n, space.size - len(tried))
+        distributions = _distributions(space, self.table.knobs)
+        study = self._study(history, distributions, int(rng.integers(1 << 31)))
+        known, batch = set(tried.tolist()), list[int]()
+        members = None if space.listed is None else set(space.listed)
+        for _ in range(n * (1 + self.table.redraws)):
+            if len(batch) == n:
+                break
+            # A draw is pending until the batch ends, also one that cannot be used: so the next is
+            # pushed away from it (the constant liar).
+            drawn = study.ask(distributions).params
+            config = np.array([[drawn[knob.name] for knob in space.knobs]], dtype=np.int32)
+            flat = int(space.ravel(config)[0])
+            if flat not in known and (members is None or flat in members):
+                known.add(flat)
+                batch.append(flat)
+        rest = candidates.sample(space, n - len(batch), np.array(sorted(known), np.int64), rng)
+        return Candidates(space.unravel(np.concatenate([np.array(batch, np.int64), rest])))
+
+    def _study(self, history: History, distributions: Distributions, seed: int) -> Study:
+        """All trials so far, those of others that are under way, and a sampler."""
+        import optuna
+        from optuna.trial import TrialState, create_trial
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        sampler = optuna.samplers.TPESampler(
+            n_startup_trials=self.table.startup,
+            n_ei_candidates=self.table.candidates,
+            multivariate=self.table.multivariate,
+            seed=seed,
+        )
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        cost = np.where(history.valid, history.log_latency, 0.0)
+        for config, valid, value in zip(history.configs, history.valid, cost, strict=True):
+            study.add_trial(
+                create_trial(
+                    params=_params(config, distributions),
+                    distributions=distributions,
+                    value=float(value),
+                    constraints={"invalid": 0.0 if valid else 1.0},
+                )
+            )
+        for config in [] if history.pending is None else history.pending:
+            study.add_trial(
+                create_trial(
+                    state=TrialState.RUNNING,
+                    params=_params(config, distributions),
+                    distributions=distributions,
+                )
+            )
+        return study
+
+
+def _distributions(space: Space, kind: str) -> Distributions:
+    """Of the index of each knob's value."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    found: Distributions = {}
+    for knob in space.knobs:
+        count = len(knob.values)
+        named = kind == "categorical" or (kind == "mixed" and count == 2)
+        found[knob.name] = (
+            CategoricalDistribution(range(count)) if named else IntDistribution(0, count - 1)
+        )
+    return found
+
+
+def _params(config: NDArray[np.int32], distributions: Distributions) -> dict[str, int]:
+    return {name: int(index) for name, index in zip(distributions, config, strict=True)}
+
+
+register(
+    "optuna", Optuna, OptunaOptions,
+    summary="Optuna's TPE, invalid trials as violated constraints",
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""Where the web pages of a home are: each server's address as it was last up, kept in a file.
+
+Links that a run stores name a port, so a home keeps its ports: `tilewright ui` comes back on those
+it used last, and runs link to them whether or not the pages are up. The file may come with a folder
+from a stranger: nothing but an address of this very machine is taken from it, and nobody connects
+to it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tilewright.core.files import write_atomically
+from tilewright.core.safe_files import read_plain
+from tilewright.services.server_process import LOOPBACK
+from tilewright.services.workspace import Home, current_home
+
+PREFECT, MLFLOW = "prefect", "mlflow"
+DEFAULT_PORTS = {PREFECT: 4200, MLFLOW: 5000}
+ANY_INTERFACE = "0.0.0.0"
+LOCAL = (LOOPBACK, ANY_INTERFACE, "localhost", "::1")
+
+
+def page_address(server: str) -> str:
+    """Of the pages of `PREFECT` or `MLFLOW` on this home's records: where they were last, or where
+    they are by default."""
+    known = _read(current_home()).get(server, "")
+    return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"
+
+
+def port_or_last(port: int | None, server: str) -> int:
+    """The port that is asked for; without one that of `page_address`."""
+    if port is not None:
+        return port
+    return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
+
+
+def remember(home: Home, **addresses: str) -> None:
+    """Keep addresses of pages that are up, by server. Those on loopback only: others are not
+    believed when they are read. Raises `OSError`."""
+    here = {name: reachable(address) for name, address in addresses.items() if is_local(address)}
+    text = json.dumps(_read(home) | here, indent=2)
+    write_atomically(_file(home), text.encode())
+
+
+def is_local(address: str) -> bool:
+    """Whether an address can lead to no other machine."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme == "http" and parts.hostname in LOCAL and parts.port is not None
+    except ValueError:
+        return False
+
+
+def reachable(address: str) -> str:
+    """The address to open of a server that listens there: on every interface, it is loopback."""
+    parts = urlsplit(address)
+    if parts.hostname != ANY_INTERFACE:
+        return address
+    return parts._replace(netloc=f"{LOOPBACK}:{parts.port}").geturl()
+
+
+def _read(home: Home) -> dict[str, str]:
+    try:
+        found = json.loads(read_plain(_file(home)))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: str(found[name]) for name in DEFAULT_PORTS if name in found}
+
+
+def _file(home: Home) -> Path:
+    return home.root / "pages.json"

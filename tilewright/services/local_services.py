@@ -1,0 +1,119 @@
+"""Everything a flow needs around it on one machine: records, a Prefect server, quiet logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+
+from tilewright.core.safe_files import open_own
+from tilewright.services.mlflow_server import mlflow_login
+from tilewright.services.prefect_server import Login, announced, login_at, start_prefect_server
+from tilewright.services.urls import PREFECT_PAGES, name_prefect_pages
+from tilewright.services.workspace import Home, use_home
+
+API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+
+
+@contextmanager
+def embedded(prepare: Callable[[], None] = lambda: None) -> Iterator[Home]:
+    """Run flows inside. Uses the server the user names in `PREFECT_API_URL` or the one of
+    `tilewright ui`, else starts one for the while. `prepare` runs while it starts.
+
+    Raises `ServerError`, `SecretError` or `HomeError`.
+    """
+    home = use_home()
+    mlflow = mlflow_login(home)
+    changed = (API_URL, AUTH_STRING, PREFECT_PAGES, *mlflow)
+    before = {name: os.environ.get(name) for name in changed}
+    named = before[API_URL]
+    if named:
+        name_prefect_pages(named)
+    login = login_for(named, home)
+    own = None
+    if login is None and not named:
+        own = start_prefect_server(home)
+        login = own.login
+    try:
+        if login is not None:
+            os.environ |= login.settings
+        os.environ |= mlflow
+        prepare()
+        if own is not None:
+            own.process.wait()
+        with _settings():
+            _log_to_file(home)
+            try:
+                yield home
+            finally:
+                drain()
+    finally:
+        _restore(before)
+        if own is not None:
+            own.process.stop()
+
+
+def login_for(named: str | None, home: Home) -> Login | None:
+    """What opens the server that the user names, or that of `tilewright ui`, if it is up and one of
+    this home's. A login that the user gives is theirs. Raises `SecretError` or `HomeError`."""
+    if not named:
+        return announced(home)
+    return None if os.environ.get(AUTH_STRING) else login_at(named, home)
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    # A heartbeat thread would be joined at the end of every flow, for a second each.
+    changed = {PREFECT_API_URL: os.environ[API_URL], PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    if login := os.environ.get(AUTH_STRING):
+        changed[PREFECT_API_AUTH_STRING] = login
+    with temporary_settings(changed):
+        yield
+
+
+class _OwnFileHandler(logging.FileHandler):
+    """Writes to no file but the user's own."""
+
+    def _open(self) -> TextIOWrapper:
+        handle = open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND)
+        return os.fdopen(handle, "a", encoding=self.encoding)
+
+
+def _log_to_file(home: Home) -> None:
+    """The terminal belongs to the command; what the libraries have to say goes to a file."""
+    handler = _OwnFileHandler(home.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            if isinstance(old, logging.StreamHandler) and not isinstance(old, logging.FileHandler):
+                logger.removeHandler(old)
+        if not name or not logger.propagate:
+            logger.addHandler(handler)
+
+
+def drain() -> None:
+    """Send what the clients still hold, before the server goes."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=5)
+    EventsWorker.drain_all(timeout=5)

@@ -1,0 +1,144 @@
+"""The MLflow server behind `tilewright ui`.
+
+Run as `python -m tilewright.services.mlflow_server DESCRIPTOR HOST DATABASE ARTIFACTS`, this module
+is that server: MLflow's own application, behind the same guard as Prefect's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import urllib.request
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict, cast
+from urllib.parse import quote
+
+from tilewright.core.gc_tuning import collect_seldom
+from tilewright.services.addresses import DEFAULT_PORTS, MLFLOW, is_local, reachable
+from tilewright.services.auth_middleware import Guard
+from tilewright.services.credentials import USER, Credentials
+from tilewright.services.secret_file import home_secret
+from tilewright.services.server_process import ServerProcess, listening_socket, start
+from tilewright.services.urls import runs_url
+from tilewright.services.workspace import Home
+
+EXPERIMENT = "tilewright"
+"""Where runs of `tilewright tune` are."""
+VIEW_KEY = "tilewright"
+"""The name of the view in which they are shown."""
+TRACKING_URI, USERNAME = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME"
+
+
+def start_mlflow_server(
+    home: Home,
+    host: str,
+    port: int = DEFAULT_PORTS[MLFLOW],
+    credentials: Credentials | None = None,
+) -> ServerProcess:
+    """Start MLflow's pages on this home's runs. Raises `ServerError` when the port is taken."""
+    credentials = credentials or Credentials.of(home)
+    with listening_socket(host, port) as listener:
+        descriptor = listener.fileno()
+        return start(
+            "MLflow",
+            [
+                sys.executable, "-m", "tilewright.services.mlflow_server", str(descriptor), host,
+                home.mlflow_address, home.mlflow_artifacts.as_uri(),
+            ],
+            health=reachable(f"http://{host}:{port}/health"),
+            log=home.root / "mlflow" / "server.log",
+            environment=credentials.environment,
+            descriptors=[descriptor],
+            headers=credentials.headers,
+        )  # fmt: skip
+
+
+def mlflow_login(home: Home) -> dict[str, str]:
+    """For the environment of MLflow's clients, if the user names a server of this home that is up;
+    nothing for others, nor where the user gives a login. Raises `SecretError` or `HomeError`."""
+    named = os.environ.get(TRACKING_URI, "").rstrip("/")
+    if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
+        return {}
+    credentials = Credentials(home_secret(home))
+    if not credentials.proven_by(f"{named}/health"):
+        return {}
+    return {USERNAME: USER, "MLFLOW_TRACKING_PASSWORD": credentials.secret}
+
+
+def mlflow_pages(server: ServerProcess) -> str:
+    """The address of a server's pages."""
+    return server.health.removesuffix("/health")
+
+
+def mlflow_runs_page(server: ServerProcess) -> str:
+    """The page with the runs of `tilewright tune`, on a server that is up; before the first run
+    that with all experiments."""
+    pages = mlflow_pages(server)
+    found = _experiment(pages, server.headers)
+    if found is None:
+        return runs_url(pages, None)
+    shared = any(tag["key"].endswith(f".{VIEW_KEY}") for tag in found.get("tags", []))
+    return runs_url(pages, found["experiment_id"]) + f"&viewStateShareKey={VIEW_KEY}" * shared
+
+
+class _Tag(TypedDict):
+    """A tag as MLflow sends it."""
+
+    key: str
+    value: str
+
+
+class _Experiment(TypedDict):
+    """What is read of an experiment."""
+
+    experiment_id: str
+    tags: NotRequired[list[_Tag]]
+
+
+def _experiment(pages: str, headers: Mapping[str, str]) -> _Experiment | None:
+    asked = "api/2.0/mlflow/experiments/get-by-name?experiment_name=" + quote(EXPERIMENT)
+    request = urllib.request.Request(f"{pages}/{asked}", headers=dict(headers))
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return cast(_Experiment, json.loads(reply.read())["experiment"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+# -- the server --------------------------------------------------------------------------------
+
+
+def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
+    """What `mlflow server` does, on a socket that is open already."""
+    collect_seldom()
+    credentials = Credentials.inherited()
+    os.environ.update({
+        "_MLFLOW_SERVER_FILE_STORE": database,
+        "_MLFLOW_SERVER_REGISTRY_STORE": database,
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts,
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artifacts,
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        "_MLFLOW_SGI_NAME": "uvicorn",
+        "_MLFLOW_IN_JOB_EXECUTOR": "false",
+        # the guard knows the names of this server, MLflow guesses
+        "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
+    })  # fmt: skip
+
+    import uvicorn
+    from mlflow.server.fastapi_app import app
+    from mlflow.server.handlers import initialize_backend_stores
+
+    initialize_backend_stores(database, database, artifacts)
+    listener = socket.socket(fileno=descriptor)
+    guarded = Guard(app, credentials, host, listener.getsockname()[1])
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), *sys.argv[2:])

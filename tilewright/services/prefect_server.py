@@ -1,0 +1,232 @@
+"""The embedded Prefect server, and its database.
+
+Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
+for it. Here it starts at once, while the command reads its input, with a database that set-up has
+migrated already, and ends with the command.
+
+Run as `python -m tilewright.services.prefect_server DESCRIPTOR HOST`, this module is that server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.core.files import providing, write_atomically
+from tilewright.core.gc_tuning import collect_beside, collect_seldom
+from tilewright.core.safe_files import read_plain
+from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
+from tilewright.services.auth_middleware import Guard
+from tilewright.services.credentials import Credentials
+from tilewright.services.secret_file import home_secret
+from tilewright.services.server_process import (
+    LOOPBACK,
+    ServerProcess,
+    answers,
+    listening_socket,
+    start,
+)
+from tilewright.services.workspace import Home
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+@dataclass(frozen=True)
+class Login:
+    """A server of this home, and what opens it."""
+
+    api_url: str
+    credentials: Credentials
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """For the environment of Prefect's clients."""
+        return {
+            "PREFECT_API_URL": self.api_url,
+            "PREFECT_API_AUTH_STRING": self.credentials.login,
+        }
+
+
+@dataclass(frozen=True)
+class PrefectServer:
+    """A server on its way up: `process.wait()` before the first flow, `process.stop()` last."""
+
+    process: ServerProcess
+    api_url: str
+    credentials: Credentials
+
+    @property
+    def login(self) -> Login:
+        """What a client needs."""
+        return Login(self.api_url, self.credentials)
+
+    @property
+    def pages(self) -> str:
+        """The address of its web pages, if it shows any."""
+        return self.api_url.removesuffix("/api")
+
+
+def start_prefect_server(home: Home) -> PrefectServer:
+    """Start one on a free port, without pages and scheduler, as flows of this process need it."""
+    return _start(home, LOOPBACK, 0, Credentials.of(home), interface=False)
+
+
+def start_prefect_pages(
+    home: Home,
+    host: str,
+    port: int = DEFAULT_PORTS[PREFECT],
+    credentials: Credentials | None = None,
+) -> PrefectServer:
+    """Start one that also serves the web pages and runs deployments that are due."""
+    return _start(home, host, port, credentials or Credentials.of(home), interface=True)
+
+
+def _start(
+    home: Home, host: str, port: int, credentials: Credentials, *, interface: bool
+) -> PrefectServer:
+    _provide_database(home)
+    with listening_socket(host, port) as listener:
+        api_url = reachable(f"http://{host}:{listener.getsockname()[1]}/api")
+        login = Login(api_url, credentials)
+        descriptor = listener.fileno()
+        process = start(
+            "Prefect",
+            [sys.executable, "-m", "tilewright.services.prefect_server", str(descriptor), host]
+            + ["--interface"] * interface,
+            health=f"{api_url}/health",
+            log=home.server_log,
+            # the pages ask where they come from, under whatever name that is
+            environment={"PREFECT_UI_API_URL": "/api", **login.settings, **credentials.environment},
+            descriptors=[descriptor],
+            headers=credentials.headers,
+        )
+    return PrefectServer(process, api_url, credentials)
+
+
+# -- a server that is already there ------------------------------------------------------------
+
+
+@contextmanager
+def announcing(home: Home, server: PrefectServer, **others: str) -> Iterator[None]:
+    """Let other commands on this home use the server of `tilewright ui` meanwhile, and link to its
+    pages and to those of `others` also later. Raises `OSError`."""
+    write_atomically(_announcement(home), json.dumps({"api_url": server.api_url}).encode())
+    remember(home, **{PREFECT: server.pages}, **others)
+    try:
+        yield
+    finally:
+        if _announced_address(home) == server.api_url:
+            with suppress(OSError):
+                _announcement(home).unlink()
+
+
+def announced(home: Home) -> Login | None:
+    """A server that runs on this home's data, if there is a live one. A folder from a stranger can
+    name none, here or elsewhere. Raises `SecretError` or `HomeError`."""
+    api_url = _announced_address(home)
+    return None if api_url is None else login_at(api_url, home)
+
+
+def login_at(api_url: str, home: Home) -> Login | None:
+    """What opens the server there, if it is one of this home's and up. Nobody else's is told.
+    Raises `SecretError` or `HomeError`."""
+    if not is_local(api_url):
+        return None
+    health = f"{api_url.rstrip('/')}/health"
+    credentials = Credentials(home_secret(home))
+    if not credentials.proven_by(health) or not answers(health, credentials.headers):
+        return None
+    return Login(api_url, credentials)
+
+
+def _announced_address(home: Home) -> str | None:
+    try:
+        api_url = str(json.loads(read_plain(_announcement(home)))["api_url"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return api_url if is_local(api_url) else None
+
+
+def _announcement(home: Home) -> Path:
+    return home.root / "prefect" / "server.json"
+
+
+# -- a database that is already migrated -------------------------------------------------------
+
+
+def prepare_database_template(home: Home) -> None:
+    """Start a server once on an empty home and keep its database for later homes."""
+    if _template().exists():
+        return
+    server = start_prefect_server(home)
+    server.process.wait()
+    server.process.stop()
+    with providing(_template()) as fresh, sqlite3.connect(home.prefect_database) as database:
+        database.execute("VACUUM INTO ?", (str(fresh),))
+
+
+def _provide_database(home: Home) -> None:
+    if home.prefect_database.exists() or not _template().exists():
+        return  # without the template the server migrates an empty file, which takes it seconds
+    with providing(home.prefect_database) as fresh:
+        shutil.copyfile(_template(), fresh)
+
+
+def _template() -> Path:
+    return Path(sys.prefix) / "share" / "tilewright" / f"prefect-{version('prefect')}.db"
+
+
+# -- the server --------------------------------------------------------------------------------
+
+
+class RetrySoon:
+    """ASGI middleware: a busy SQLite file (503) is free again within milliseconds, so tell the
+    client to come back then; by itself it would wait two seconds."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_hint(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 503:
+                message["headers"] = [*message.get("headers", []), (b"retry-after", b"0.05")]
+            await send(message)
+
+        await self.app(scope, receive, send_with_hint)
+
+
+def _serve(descriptor: int, host: str, *, interface: bool) -> None:
+    collect_seldom()
+    credentials = Credentials.inherited()
+    # the guard asks; Prefect would ask once more, and by settings for another server
+    os.environ.pop("PREFECT_SERVER_API_AUTH_STRING", None)
+
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    listener = socket.socket(fileno=descriptor)
+    app = create_app(ephemeral=not interface, final=True)
+    app.add_middleware(RetrySoon)
+    port = listener.getsockname()[1]
+    guarded = Guard(app, credentials, host, port, sockets_log_in=True)
+    config = uvicorn.Config(
+        guarded, log_level="error", access_log=False, proxy_headers=False, lifespan="on",
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    collect_beside()
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), sys.argv[2], interface="--interface" in sys.argv)

@@ -1,0 +1,143 @@
+"""The secret of a home: made by the first command that starts a server there, kept in a file that
+only its user can read.
+
+A folder from a stranger may bring such a file, which the stranger knows. So a second file, the
+seal, says when and where the first came to lie there, which nobody can arrange from outside: a
+secret that was unpacked or copied is replaced by a new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.services.workspace import Home, HomeError
+
+SECRET_BYTES = 32
+OWN_ONLY, OTHERS = 0o600, 0o077
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+_LONGEST = 4096
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class SecretError(TilewrightError):
+    """A file of a secret that others may know."""
+
+
+def secret_path(home: Home) -> Path:
+    """Where it is kept."""
+    return home.root / "secret"
+
+
+def home_secret(home: Home) -> str:
+    """The secret of this home, made now if there is none: 64 hex digits. Raises `SecretError` for a
+    file that others made or can read, or that is no plain file, and `HomeError`; `OSError` where
+    the disk is full."""
+    path = secret_path(home)
+    try:
+        with _alone(home.root):
+            return _sealed(path) or _made(path)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise HomeError(
+            f"cannot keep a secret in {path}: {error.strerror or error}; remove what lies there, "
+            "or set TILEWRIGHT_HOME to a folder you can write"
+        ) from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other command makes one: two that start at once are to know the same."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # a disk without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sealed(path: Path) -> str | None:
+    """What the file holds, if it was made here."""
+    found, seal = _read(path), _read(_seal_path(path))
+    if found is None or seal is None:
+        return None
+    (secret, state), (text, _) = found, seal
+    return secret if text == _seal(state) and _SECRET.fullmatch(secret) else None
+
+
+def _made(path: Path) -> str:
+    secret = secrets.token_hex(SECRET_BYTES)
+    _write(_seal_path(path), _seal(_write(path, secret)))
+    return secret
+
+
+def _seal_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.seal")
+
+
+def _seal(state: os.stat_result) -> str:
+    """The change time is the system's alone to set."""
+    return f"{state.st_dev} {state.st_ino} {state.st_ctime_ns}"
+
+
+def _read(path: Path) -> tuple[str, os.stat_result] | None:
+    """Text and state of a file, if there is one. Raises `SecretError` and `OSError`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unfit(path, (error.strerror or str(error)).lower()) from None
+    try:
+        state = os.fstat(handle)
+        if reason := _reason_for_doubt(state):
+            raise _unfit(path, reason)
+        return os.read(handle, _LONGEST).decode(errors="replace"), state
+    finally:
+        os.close(handle)
+
+
+def _reason_for_doubt(state: os.stat_result) -> str:
+    if not stat.S_ISREG(state.st_mode):
+        return "it is no plain file"
+    if state.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if state.st_mode & OTHERS:
+        return "others may read or write it"
+    if state.st_nlink > 1:
+        return "it has a second name"
+    return ""
+
+
+def _unfit(path: Path, reason: str) -> SecretError:
+    return SecretError(
+        f"{path} is not fit for a secret: {reason}; remove it and repeat the command, which makes "
+        "a new one (a 'tilewright ui' that is running then has to be started anew, too)"
+    )
+
+
+def _write(path: Path, text: str) -> os.stat_result:
+    """Whole or not at all, for its user alone. Returns the state of the file in its place."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
+    try:
+        os.fchmod(handle, OWN_ONLY)  # whatever the umask
+        os.write(handle, text.encode())
+        os.fsync(handle)
+        os.replace(fresh, path)
+        return os.fstat(handle)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)

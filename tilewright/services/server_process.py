@@ -1,0 +1,208 @@
+"""Server processes that live exactly as long as the command that started them, even a killed one.
+
+`python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
+own, again if it is killed, and ends the whole group when its standard input closes; the pipe's
+other end is held by whoever called `start`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.python_path import module_path
+from tilewright.core.safe_files import UnsafeFile, open_own, read_plain
+
+LOOPBACK = "127.0.0.1"
+START_LIMIT_SECONDS = 180.0
+STOP_LIMIT_SECONDS = 10.0
+RESTARTS = 3
+
+
+class ServerError(TilewrightError):
+    """A server of this command did not start."""
+
+
+@dataclass
+class ServerProcess:
+    """A running server. `health` is an address that answers 200 once it is up, asked with
+    `headers`."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    health: str
+    log: Path
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def wait(self) -> None:
+        """Block until the server answers. Raises `ServerError` if it does not."""
+        deadline = time.monotonic() + START_LIMIT_SECONDS
+        while not answers(self.health, self.headers):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                said = self._last_words()
+                raise ServerError(f"the {self.name} server did not start{said}; see {self.log}")
+            time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        try:
+            lines = read_plain(self.log).decode(errors="replace").split("\n")
+        except (OSError, UnsafeFile):
+            return ""
+        return next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
+
+    def stop(self) -> None:
+        """Ask it to end, then insist."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        try:
+            self.process.wait(2 * STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    health: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
+    headers: Mapping[str, str] | None = None,
+) -> ServerProcess:
+    """Start a server; returns at once. `descriptors` are open files it inherits, `headers` what it
+    wants to be asked with."""
+    with os.fdopen(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tilewright.services.server_process", *command],
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            pass_fds=tuple(descriptors),
+            # what lies in the folder of the command is neither imported nor read as settings
+            env=os.environ
+            | {"PYTHONSAFEPATH": "1", "PYTHONPATH": module_path()}
+            | dict(environment or {}),
+            cwd="/",
+            start_new_session=True,  # Ctrl-C reaches the command, which then stops its servers
+        )
+    return ServerProcess(name, process, health, log, headers or {})
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A bound socket to hand to a server. Raises `ServerError` when the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = (error.strerror or str(error)).lower()
+        raise ServerError(
+            f"cannot listen on {host}:{port}: {reason}; choose another port"
+        ) from None
+    return listener
+
+
+def answers(url: str, headers: Mapping[str, str] | None = None) -> bool:
+    """Whether something healthy answers at this address."""
+    try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+# -- the process between -----------------------------------------------------------------------
+
+
+class Tethered:
+    """A server in a process group of its own. One that is killed or crashes is started again on the
+    same open descriptors, so who calls it meanwhile waits in the queue of its port."""
+
+    def __init__(self, command: Sequence[str], descriptors: Sequence[int]) -> None:
+        self.command = list(command)
+        self.descriptors = tuple(descriptors)
+        self._ending = False
+        self._changing = threading.RLock()
+        self._server = self._started()
+
+    def run(self) -> int:
+        """Until the server ends or is ended; returns its status."""
+        status = self._server.wait()
+        for _ in range(RESTARTS):
+            if status >= 0 or -status in (signal.SIGTERM, signal.SIGINT):
+                break
+            with self._changing:
+                if self._ending:
+                    break
+                self._server = self._started()
+            if self._ending:  # a signal came while it was started
+                self.end()
+            status = self._server.wait()
+        return status
+
+    def end(self) -> None:
+        """Ask the whole group to end, then insist; it is not started again."""
+        with self._changing:
+            self._ending = True
+        for wanted in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._server.pid, wanted)
+                self._server.wait(STOP_LIMIT_SECONDS)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def end_with_parent(self) -> None:
+        """Block until standard input closes, then `end`."""
+        while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
+            pass
+        self.end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=self.descriptors,
+        )
+
+
+def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
+    tethered = Tethered(command, descriptors)
+    threading.Thread(target=tethered.end_with_parent, daemon=True).start()
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda *_: tethered.end())
+    return tethered.run()
+
+
+def _inherited() -> list[int]:
+    """The descriptors beyond the standard three that this process was given."""
+    found = []
+    for descriptor in range(3, 64):
+        try:
+            if os.get_inheritable(descriptor):
+                found.append(descriptor)
+        except OSError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(_run_tethered(sys.argv[1:], _inherited()))

@@ -1,0 +1,187 @@
+"""Where runs keep their records: one folder for Prefect, MLflow, caches and logs.
+
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_home` must
+run before Prefect or MLflow is imported, since both read their settings from the environment at
+import. A user who points `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` at a server of their own keeps
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.services.check_workspace import check_home
+from tilewright.services.mlflow_database import provide_mlflow_database
+from tilewright.services.no_proxy import keep_loopback_direct
+from tilewright.services.relocate_artifacts import follow_home
+from tilewright.services.settings_files import own_settings
+from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
+from tilewright.services.url_credentials import login, without_login
+
+DEFAULT = ".tilewright"
+
+
+class HomeError(TilewrightError):
+    """The folder for records cannot be created or written."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The layout below `root`."""
+
+    root: Path
+
+    @property
+    def prefect_database(self) -> Path:
+        """SQLite file of this home's own Prefect server."""
+        return self.root / "prefect" / "prefect.db"
+
+    @property
+    def cache(self) -> Path:
+        """Finished stages (`tasks.artifact_store`)."""
+        return self.root / "cache"
+
+    @property
+    def prefect_storage(self) -> Path:
+        """Where Prefect would put results; nothing here has it keep any."""
+        return self.root / "prefect" / "results"
+
+    @property
+    def mlflow_database(self) -> Path:
+        """SQLite file that MLflow logs to, unless it logs to a server."""
+        return self.root / "mlflow" / "mlflow.db"
+
+    @property
+    def mlflow_address(self) -> str:
+        """That file, as MLflow is told of it."""
+        return sqlite_address(self.mlflow_database)
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        """Folder of the files logged with runs in that database."""
+        return self.root / "mlflow" / "artifacts"
+
+    @property
+    def log(self) -> Path:
+        """What the libraries of a command log."""
+        return self.root / "tilewright.log"
+
+    @property
+    def server_log(self) -> Path:
+        """What the Prefect server prints."""
+        return self.root / "prefect" / "server.log"
+
+
+def current_home() -> Home:
+    """The home in force, made absolute so that a later change of folder does not move it. Raises
+    `HomeError`."""
+    named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
+    try:
+        return Home(Path(named).resolve())
+    except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
+        raise _unusable(named, str(error)) from None
+
+
+def use_home(home: Home | None = None) -> Home:
+    """Create the folders and point Prefect and MLflow at them. Raises `HomeError`, and `UnsafeFile`
+    if there are links below the home."""
+    home = home or _believed_home()
+    if reason := unfit_for_sqlite(home.mlflow_database) or unfit_for_sqlite(home.prefect_database):
+        raise _unusable(home.root, reason)
+    try:
+        check_home(home.root)
+        for folder in (home.prefect_database.parent, home.mlflow_artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home.root):
+            pass  # a folder that is there already may be on a disk that cannot be written
+        _take_logins_out_of_addresses()
+        keep_loopback_direct()
+        _have_a_user_home()
+        settings = _settings(home)
+        for name, value in settings.items():
+            os.environ.setdefault(name, value)
+        os.environ["TILEWRIGHT_HOME"] = str(home.root)
+        if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
+            provide_mlflow_database(home.mlflow_database)
+            follow_home(home.mlflow_database, home.mlflow_artifacts)
+    except OSError as error:
+        raise _unusable(home.root, error.strerror or str(error)) from None
+    return home
+
+
+def _believed_home() -> Home:
+    """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
+    home = current_home()
+    if not os.environ.get("TILEWRIGHT_HOME") and Path(DEFAULT).is_symlink():
+        raise HomeError(
+            f"{DEFAULT} is a link to {home.root}; set TILEWRIGHT_HOME to that folder if records "
+            "are to be kept there, else remove the link"
+        )
+    return home
+
+
+def _unusable(folder: object, reason: str) -> HomeError:
+    shown = str(folder) if str(folder).isprintable() else ascii(str(folder))
+    return HomeError(
+        f"cannot keep records under {shown}: {reason}; "
+        "set TILEWRIGHT_HOME to a folder you can write"
+    )
+
+
+def _have_a_user_home() -> None:
+    """A user whom the machine does not know by name, as in a container, has none, and Prefect does
+    not start. Not this folder: what lies in a user's home is believed."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = "/"
+
+
+def _take_logins_out_of_addresses() -> None:
+    """Errors of the clients name the address, and land in logs and databases: hand a name and
+    password to the clients beside it."""
+    if pages := os.environ.get("PREFECT_UI_URL"):
+        os.environ["PREFECT_UI_URL"] = without_login(pages)
+    if found := login(os.environ.get("PREFECT_API_URL", "")):
+        os.environ["PREFECT_API_URL"] = without_login(os.environ["PREFECT_API_URL"])
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", ":".join(found))
+    if found := login(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        os.environ["MLFLOW_TRACKING_URI"] = without_login(os.environ["MLFLOW_TRACKING_URI"])
+        os.environ.setdefault("MLFLOW_TRACKING_USERNAME", found[0])
+        os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", found[1])
+
+
+def _settings(home: Home) -> dict[str, str]:
+    return {
+        # No telemetry. MLflow knows only the literal `true`.
+        "DO_NOT_TRACK": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        # links that runs store open these pages, which draw a run's graph; nobody is sold anything
+        "PREFECT_SERVER_UI_V2_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_HOME": str(home.root / "prefect"),
+        **own_settings(),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect_storage),
+        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(home.prefect_database, "aiosqlite"),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        # One SQLite writer at a time: write task events in batches, and try again when it is busy.
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+        "PREFECT_CLIENT_MAX_RETRIES": "60",
+        # Automations call addresses that are kept in the database.
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+        "MLFLOW_TRACKING_URI": home.mlflow_address,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    }

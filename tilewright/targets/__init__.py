@@ -1,0 +1,42 @@
+"""Hardware: the contract a target keeps, and the targets that keep it.
+
+from tilewright.targets import make_target
+
+target = make_target("vta-pynq")          # a preset, a file, or what `target_kinds()` names
+space = target.space(workload)
+lowered = target.lower(workload, space.unravel(np.arange(8)))
+measured = target.measure(lowered)        # status, reason, seconds, cycles of each
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from tilewright.targets.numba_cache import use_cache_of_these_sources
+
+if TYPE_CHECKING:
+    from tilewright.targets.base import Lowered, Measurements, Space, Target
+    from tilewright.targets.capabilities import capability
+    from tilewright.targets.registry import TargetKind, make_target, target_kinds
+
+use_cache_of_these_sources()
+
+_HOMES = {
+    "tilewright.targets.base": ("Lowered", "Measurements", "Space", "Target"),
+    "tilewright.targets.capabilities": ("capability",),
+    "tilewright.targets.registry": ("TargetKind", "make_target", "target_kinds"),
+}
+
+__all__ = [
+    "Lowered", "Measurements", "Space", "Target", "TargetKind", "capability", "make_target",
+    "target_kinds",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """These names when they are asked for: a command that only needs the errors loads no numpy."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'targets' has no attribute '{name}'")

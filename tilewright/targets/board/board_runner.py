@@ -1,0 +1,233 @@
+"""What measures on a board: the C runtime, built once against the board's driver, one program at a
+time, each in a process of its own with a limit, and the board reset after one that ended badly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, write_atomically
+from tilewright.targets.base import Ragged, Status
+from tilewright.targets.board import EXPECTED, INPUT
+from tilewright.targets.vta.board.files import FILES
+from tilewright.targets.vta.board.runtime import copy_runtime
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.worker import write_programs
+
+PROGRAM, OUTPUT = "tilewright_run", "output.bin"
+MOST_SECONDS = 600.0
+"""For the runtime to be built, and for the board to be reset."""
+_TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c
+
+
+def machine_named(text: str) -> VtaSpec:
+    """The machine of a bitstream: a preset, or a `vta_config.json`. Raises `SpecError`."""
+    return VtaSpec.load(text)
+
+
+class BoardDown(TilewrightError):
+    """A board that cannot be used: its runtime does not build, or it cannot be reset."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """A board and how it is measured on. `driver` are object files, archives and shared objects
+    that define the stock driver's functions; `reset` is the command that programs the FPGA.
+    `seconds` is for one program with all its `repeats`; `patience` is how often the driver looks
+    whether the device has finished; `cflags` are those of the C compiler."""
+
+    spec: VtaSpec
+    driver: str
+    reset: str
+    repeats: int = 3
+    seconds: float = 10.0
+    patience: int = 1 << 31
+    cflags: str = ""
+
+
+@dataclass
+class Counts:
+    """What became of the programs so far."""
+
+    programs: int = 0
+    wrong: int = 0
+    time_outs: int = 0
+    failures: int = 0
+    resets: int = 0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that was run. `seconds` and `cycles` (0 where the driver counts none) of each
+    repetition; `wrong` bytes of the output, -1 where there is none."""
+
+    status: Status
+    reason: str = ""
+    seconds: Sequence[float] = ()
+    cycles: Sequence[int] = ()
+    wrong: int = -1
+    resets: int = 0
+
+
+@dataclass
+class BoardBench:
+    """A board ready to measure on, with a folder for its files. Raises `BoardDown` if the runtime
+    does not build or the board cannot be reset."""
+
+    options: BenchOptions
+    folder: Path
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._build()
+        self.reset()
+
+    def describe(self) -> dict[str, Json]:
+        """What a command has to know: the machine, and what else can change a measurement."""
+        spec: dict[str, Json] = self.options.spec.model_dump(by_alias=True, exclude={"source"})
+        return {"spec": spec, "bench": self._digest, "repeats": self.options.repeats}
+
+    def status(self) -> dict[str, Json]:
+        """The board's machine and what became of its programs so far."""
+        return {"machine": self.options.spec.name, **vars(self.counts)}
+
+    def measure(self, rows: Sequence[Mapping[str, str]], blobs: Arrays) -> dict[str, NDArray[Any]]:
+        """Run programs, each given as files by name and digest, bytes in `blobs` (bytes,); returns
+        what `targets.remote_target.checked_measurements` reads, arrays of shape (rows,). Raises
+        `BoardDown`, and `KeyError` for files that are not there."""
+        with self._one_at_a_time:
+            done = [self._run(row, blobs) for row in rows]
+        return self._told(done)
+
+    def reset(self) -> None:
+        """Program the FPGA. Raises `BoardDown`."""
+        try:
+            subprocess.run(
+                shlex.split(self.options.reset), check=True, capture_output=True, text=True,
+                timeout=MOST_SECONDS, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            said = str(getattr(error, "stderr", "") or "").strip().splitlines()
+            raise BoardDown(
+                f"the board cannot be reset: '{self.options.reset}' failed ({error})"
+                f"{': ' + said[-1] if said else ''}; repair it, and start the worker again"
+            ) from None
+
+    def _build(self) -> None:
+        copy_runtime(self.folder)
+        source = (resources.files("tilewright.targets.board") / "measure.c").read_bytes()
+        write_atomically(self.folder / "main.c", source, sync=False)
+        wanted = [
+            "make", "-C", str(self.folder), PROGRAM, f"DRIVER={self.options.driver}",
+            f"CFLAGS={self.options.cflags}", "LDFLAGS=-Wl,--wrap=VTADeviceRun",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                wanted, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BoardDown(f"the runtime cannot be built: {error}; install make and cc") from None
+        if done.returncode:
+            said = done.stderr.strip() or done.stdout.strip()
+            raise BoardDown(
+                f"the runtime cannot be built with --driver '{self.options.driver}': {said}"
+            )
+        about = [self.options.cflags, str(self.options.repeats)]
+        content = hashlib.sha256("\0".join(about).encode() + source)
+        for part in shlex.split(self.options.driver):
+            if Path(part).is_file():
+                content.update(Path(part).read_bytes())
+        self._digest = content.hexdigest()[:16]
+
+    def _run(self, row: Mapping[str, str], blobs: Arrays) -> Ran:
+        self.counts.programs += 1
+        for name in (*FILES, INPUT):
+            data = np.asarray(blobs[row[name]], np.uint8).tobytes()
+            write_atomically(self.folder / "art" / name, data, sync=False)
+        expected = np.asarray(blobs[row[EXPECTED]], np.uint8)
+        output = self.folder / OUTPUT
+        output.unlink(missing_ok=True)
+        command = [
+            str(self.folder / PROGRAM), str(self.folder / "art"), str(self.folder / "art" / INPUT),
+            str(output), str(self.options.repeats), str(self.options.patience),
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                printed, said = process.communicate(timeout=self.options.seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return self._broken("timeout", f"no end within {self.options.seconds:g} s")
+        cause = (said.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        if process.returncode == _TIMED_OUT:
+            return self._broken("timeout", cause)
+        if process.returncode < 0 or process.returncode == _FAILED:
+            return self._broken("run_error", cause)
+        if process.returncode:
+            self.counts.failures += 1
+            return Ran("run_error", f"run: {cause}")
+        return self._compared(printed, output, expected)
+
+    def _compared(self, printed: str, output: Path, expected: NDArray[np.uint8]) -> Ran:
+        got = np.frombuffer(output.read_bytes(), np.uint8)
+        if got.shape != expected.shape:
+            wrong = max(got.size, expected.size)
+        else:
+            wrong = int((got != expected).sum())
+        if wrong:
+            return self._broken("wrong_result", f"{wrong} bytes of the output are wrong", wrong)
+        pairs = [tuple(map(int, line.split())) for line in printed.splitlines()]
+        return Ran("valid", "", [n / 1e9 for n, _ in pairs], [c for _, c in pairs], 0)
+
+    def _broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
+        """Of a program after which the hardware may be in no state to go on: tokens that it left
+        in the queues would spoil the next one."""
+        self.counts.time_outs += status == "timeout"
+        self.counts.wrong += status == "wrong_result"
+        self.counts.failures += status == "run_error"
+        self.reset()
+        self.counts.resets += 1
+        return Ran(status, f"run: {cause}; the board was reset", wrong=wrong, resets=1)
+
+    def _told(self, done: Sequence[Ran]) -> dict[str, NDArray[Any]]:
+        hertz = self.options.spec.clock_mhz * 1e6
+        cycles = np.full(len(done), -1, np.int64)
+        seconds = np.full(len(done), np.nan)
+        repeats = []
+        for at, ran in enumerate(done):
+            every = np.array(ran.seconds, np.float64)
+            if ran.status == "valid" and min(ran.cycles) > 0:
+                cycles[at] = int(np.median(ran.cycles))
+                every = np.array(ran.cycles) / hertz
+                seconds[at] = cycles[at] / hertz
+            elif ran.status == "valid":
+                seconds[at] = float(np.median(every))
+            repeats.append(every)
+        return {
+            "status": np.array([ran.status for ran in done]),
+            "reason": np.array([ran.reason for ran in done]),
+            "cycles": cycles,
+            "seconds": seconds,
+            "counter_resets": np.array([ran.resets for ran in done], np.int64),
+            "counter_wrong": np.array([ran.wrong for ran in done], np.int64),
+            **write_programs({"repeats": Ragged.of(repeats)}),
+        }

@@ -1,0 +1,55 @@
+"""How boards are named: `board:NAME`, by what a worker beside one offers.
+
+Nothing heavy is imported before one is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tilewright.core.files import Json
+from tilewright.targets.base import Target
+from tilewright.targets.registry import TargetError, TargetKind, rebuild
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+
+
+def check_name(name: str) -> None:
+    """Raises `TargetError` for what is no name of a board."""
+    if not _NAME.fullmatch(name):
+        raise TargetError(
+            f"board:{name}: a board's name has 1 to 60 letters, digits, dots, dashes and "
+            "underscores; 'tilewright board list' shows those of a cluster"
+        )
+
+
+def _make(text: str, space: str) -> Target:
+    check_name(text)
+    raise TargetError(
+        f"board:{text} sits beside a worker of a cluster: say which, --cluster tcp://HOST:PORT "
+        "(commands but 'tune' measure on 'vta-pynq' and other simulated machines)"
+    )
+
+
+def _make_on(text: str, space: str, cluster: str) -> Target:
+    from tilewright.targets.board.target import board_on
+
+    check_name(text)
+    return board_on(cluster, text, space)
+
+
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    """The machine that the board is, simulated: nothing else of it is written down."""
+    return rebuild("vta", specification, space)
+
+
+KIND = TargetKind(
+    name="board",
+    summary="a VTA on a board beside a worker of a cluster: board:NAME",
+    make=_make,
+    make_on=_make_on,
+    spaces=("extended", "template", "stock"),
+    check=check_name,
+    rebuild=_rebuild,
+)

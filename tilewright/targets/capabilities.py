@@ -1,0 +1,390 @@
+"""What only some targets can do, a protocol each. Ask for one with `capability`.
+
+estimates = capability(target, Estimates)
+if estimates is not None:
+    features = estimates.estimate(workload, configs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json
+from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
+from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.features import Features
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import DType, Workload
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of one call of a workload; `cycles` is -1 on a target that counts none."""
+
+    seconds: float
+    cycles: int = -1
+
+    @property
+    def cost(self) -> float:
+        """In cycles where they are counted, else in seconds: the unit of `Measurements.latency`."""
+        return float(self.cycles) if self.cycles > 0 else self.seconds
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What trying a config takes, in seconds on average: compiling it, whether it compiles or not,
+    and measuring one that did."""
+
+    compiling: float
+    measuring: float
+
+
+UNKNOWN_COSTS = Costs(1.0, 1.0)
+"""Of a target that does not say: compiling is taken to need as long as measuring."""
+
+
+@dataclass(frozen=True)
+class UntunedSchedule:
+    """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
+    It may come from another space than the target's; `source` says from where (`is_published`). Its
+    programs are of `lowered.workload`: another where the stock compiler runs the workload in a form
+    of its own."""
+
+    source: str
+    space: Space
+    lowered: Lowered
+    measured: Measurements
+
+    @property
+    def config(self) -> tuple[int, ...]:
+        """Its knob indices in `space`."""
+        return tuple(int(index) for index in self.lowered.configs[0])
+
+    @property
+    def latency(self) -> Latency:
+        """What it takes."""
+        return Latency(float(self.measured.seconds[0]), int(self.measured.cycles[0]))
+
+
+PUBLISHED = frozenset({"tophub", "tophub (int32 residual)"})
+"""Sources of untuned schedules that were tuned and published: a user of the stock compiler has
+them. Any other was chosen by a rule, an estimate, and says little about what a user would have."""
+
+
+def is_published(source: str | None) -> bool:
+    """Whether schedules from there are the stock compiler's own."""
+    return source in PUBLISHED
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a target computes at once; a layer is padded to whole blocks. In elements."""
+
+    batch: int = 1
+    in_channels: int = 1
+    out_channels: int = 1
+
+
+@runtime_checkable
+class Estimates(Protocol):
+    """Closed-form estimates of a schedule, without compiling it."""
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """A row a config, configs of shape (n, knobs). One column means `latency`, in the unit of
+        `Measurements.latency`; those that mean `share` and `bytes` say what fits and what moves."""
+        ...
+
+
+@runtime_checkable
+class Baseline(Protocol):
+    """A schedule that needs no tuning."""
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """Raises `WorkloadError` if there is none."""
+        ...
+
+
+@runtime_checkable
+class Fallback(Protocol):
+    """Knows what its stock compiler makes of a workload that no log of schedules names."""
+
+    def fallback(self, workload: Workload) -> UntunedSchedule:
+        """Raises `WorkloadError` if it makes nothing of it."""
+        ...
+
+
+@runtime_checkable
+class Roofline(Protocol):
+    """A bound on latency from the workload's arithmetic and the bytes it has to move."""
+
+    def roofline(self, workload: Workload) -> Latency:
+        """The larger of arithmetic at its peak and bytes over the bus."""
+        ...
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """A bound on latency that counts all the work the machine cannot do without."""
+
+    def bound(self, workload: Workload) -> Latency:
+        """What no schedule beats."""
+        ...
+
+
+PARTS = ("compute", "reads", "writes", "start-up")
+"""What the time of a program goes to: arithmetic, waiting for what is read from memory, waiting for
+what is written there, and all before the first arithmetic on what was read."""
+
+
+@runtime_checkable
+class HasBreakdown(Protocol):
+    """Sees where the time of a program goes."""
+
+    def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
+        """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
+        program takes. -1 where there is none, or it does not run to its end."""
+        ...
+
+
+@runtime_checkable
+class Floors(Protocol):
+    """A bound on the latency of each schedule, without compiling it."""
+
+    def floor(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
+        """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
+        `Measurements.latency`; infinite where there surely is none."""
+        ...
+
+
+@runtime_checkable
+class HasCosts(Protocol):
+    """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""
+
+    def costs(self, workload: Workload) -> Costs:
+        """Of this workload's configs; of the same arguments always the same."""
+        ...
+
+
+@runtime_checkable
+class HasDesigns(Protocol):
+    """One of a family of machines that could be built instead."""
+
+    def designs(self) -> Space:
+        """The hardware's knobs. Not every point is a machine."""
+        ...
+
+    def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
+        """This one with other values of some knobs, under the rule that `clock` names: "fixed" or
+        "tree". Raises `SpecError` for what cannot be built, with the sum that shows it."""
+        ...
+
+
+@runtime_checkable
+class WritesAutoTvm(Protocol):
+    """Its stock compiler is tuned by AutoTVM, whose logs hold schedules."""
+
+    def autotvm_record(
+        self,
+        workload: Workload,
+        space: str,
+        knobs: Mapping[str, int],
+        seconds: float,
+        written: float,
+    ) -> str:
+        """A line of a log: the schedule of `space` with these knob values, its latency in seconds,
+        and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
+        ...
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    """Runs programs on data."""
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """How many output values differ from the reference on random tensors, shape (configs,); -1
+        where a config has no program or it does not run to its end."""
+        ...
+
+
+@runtime_checkable
+class Enumerates(Protocol):
+    """Measures whole spaces faster than batch by batch."""
+
+    def enumerate(
+        self, workload: Workload, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """Every config in the order of its flat index; no programs are kept. `progress` is told
+        the number of configs done since the last call, from any thread."""
+        ...
+
+
+@runtime_checkable
+class MeasuresInOnePass(Protocol):
+    """Lowers and measures configs together, faster than one after the other."""
+
+    def lower_and_measure(
+        self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
+    ) -> tuple[Lowered, Measurements]:
+        """What `lower` and `measure` give of configs (n, knobs), but no programs are kept.
+        `progress` is told the number of configs done since the last call, from any thread."""
+        ...
+
+
+@runtime_checkable
+class Builds(Protocol):
+    """Makes of layers and their schedules what a board loads, and runs that as the board would."""
+
+    def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
+        """One schedule a layer, in the order of the graph. Raises `WorkloadError` for what no board
+        could load."""
+        ...
+
+    def open(
+        self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
+    ) -> BuiltProgram:
+        """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
+        are damaged or another target's."""
+        ...
+
+
+@runtime_checkable
+class TimesStreams(Protocol):
+    """Times what `Builds` would build, without building it."""
+
+    def stream_timer(self) -> StreamTimer:
+        """One that knows nothing yet; it keeps what it lowers."""
+        ...
+
+
+@runtime_checkable
+class CompilesKernels(Protocol):
+    """Runs kernels of TensorIR that can be compiled into a library with a whole network."""
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
+        there is none."""
+        ...
+
+    def code_target(self) -> Any:
+        """What TVM compiles for."""
+        ...
+
+    def code_pipeline(self) -> str:
+        """The name of TVM's pipeline that lowers what was scheduled, for
+        `tvm.compile(..., tir_pipeline=)`."""
+        ...
+
+    def use_threads(self) -> None:
+        """Let what was compiled run on as many threads as the target has."""
+        ...
+
+    def kernel_error(
+        self, workload: Workload, config: Sequence[int], function: Callable[..., object]
+    ) -> float:
+        """The largest difference of a compiled kernel's output from the reference on seeded
+        tensors, as a share of the largest value."""
+        ...
+
+
+@runtime_checkable
+class HasArea(Protocol):
+    """Knows how large the hardware is."""
+
+    def area(self) -> Mapping[str, float]:
+        """By component, and `total`; in the unit the target documents."""
+        ...
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """Computes blocks of channels at once."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """Their shape."""
+        ...
+
+
+def blocks_of(target: Target) -> Blocks:
+    """Those of a target; single elements where it has none."""
+    offered = capability(target, HasBlocks)
+    return Blocks() if offered is None else offered.blocks
+
+
+@runtime_checkable
+class ComputesIn(Protocol):
+    """Says with which numbers it computes."""
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """The element types of the workloads it runs."""
+        ...
+
+
+def dtypes_of(target: Target) -> frozenset[DType]:
+    """Those of a target; int8 where it does not say."""
+    offered = capability(target, ComputesIn)
+    return frozenset[DType](("int8",)) if offered is None else offered.dtypes
+
+
+@runtime_checkable
+class HasHost(Protocol):
+    """Knows the processor beside it, which runs what is not offloaded."""
+
+    @property
+    def host_slowdown(self) -> float:
+        """How many times as long as on the machine of `networks.cpu_costs` it takes."""
+        ...
+
+
+@runtime_checkable
+class PoolsSums(Protocol):
+    """May know schedules of a convolution whose sums are pooled (`Workload.pool`)."""
+
+    @property
+    def pools_sums(self) -> bool:
+        """Whether it does; else nobody asks it for one."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """Runs programs in a watched process of its own already, so that none can end, block or mislead
+    a session: there is no need for `targets.subprocess_target`."""
+
+    def within(self, seconds: float) -> Target:
+        """The same target with that limit on a run, instead of its own."""
+        ...
+
+
+@runtime_checkable
+class HasSpecification(Protocol):
+    """Can be written down and built again (`targets.registry.rebuild`)."""
+
+    @property
+    def specification(self) -> dict[str, Json]:
+        """As JSON."""
+        ...
+
+
+@runtime_checkable
+class StandsIn(Protocol):
+    """A target that answers for another, and has of its capabilities those it can pass on."""
+
+    def capability(self, kind: type[C]) -> C | None:
+        """Who offers this capability; None if nobody does."""
+        ...
+
+
+def capability(target: Target, kind: type[C]) -> C | None:
+    """The target as one that keeps the protocol `kind`, or who does so for it; else None."""
+    if isinstance(target, StandsIn):
+        return target.capability(kind)
+    return cast(C, target) if isinstance(target, kind) else None

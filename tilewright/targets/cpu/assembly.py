@@ -1,0 +1,129 @@
+"""LLVM's assembly text: made a library by the machine's C compiler, and looked at.
+
+LLVM generates code once, as text: the text tells what the kernel became, and assembling and linking
+it takes a tenth of a second. Equal texts give equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+
+LINKING = ("-shared", "-s", "-Wl,--build-id=none", "-x", "assembler")
+_DEBUG = re.compile(r"^\t\.(?:file|loc)\t.*\n", re.MULTILINE)
+_FUNCTION_END = re.compile(r"^\.Lfunc_end", re.MULTILINE)
+_OWN = re.compile(r"^(tilewright\w*|\.L__tvm_parallel_lambda[\w.]*):", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\t([a-z][\w.]*)(?:[ \t]+(.*))?$", re.MULTILINE)
+
+
+class CompilerMissing(TilewrightError):
+    """There is no C compiler on this machine."""
+
+
+class LinkFailed(TilewrightError):
+    """The C compiler did not make a library of LLVM's assembly."""
+
+
+def c_compiler() -> str:
+    """The path of the C compiler: `$CC`, or `cc`, `gcc`, `clang`. Raises `CompilerMissing`."""
+    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+        if found := shutil.which(name):
+            return found
+    raise CompilerMissing(
+        "the target cpu links its kernels with the machine's C compiler, and there is none (looked "
+        "for $CC, cc, gcc, clang); install one, on Debian and Ubuntu with: apt install gcc"
+    )
+
+
+def link(assembly: str) -> bytes:
+    """The bytes of a shared library. Raises `CompilerMissing` or `LinkFailed`."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "kernel.s", Path(folder) / "kernel.so"
+        source.write_text(_DEBUG.sub("", assembly))  # older assemblers cannot read LLVM's form
+        command = [c_compiler(), *LINKING, "-o", str(library), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise LinkFailed(said[-1].replace(folder, ""))
+        return library.read_bytes()
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Instructions of a kernel's own functions, without those that check its arguments."""
+
+    fused: int = 0
+    broadcasts: int = 0
+    vector_loads: int = 0
+    vector_stores: int = 0
+    spills: int = 0
+    vectors: int = 0
+    wide: int = 0
+    total: int = 0
+    branches: int = 0
+    stack_bytes: int = 0
+
+
+def mix_of(assembly: str) -> Mix:
+    """Counts of x86-64 or AArch64 code in LLVM's syntax (AT&T on x86-64)."""
+    counts = dict.fromkeys(Mix.__dataclass_fields__, 0)
+    for body in _bodies(assembly):
+        arm = "%" not in body  # AT&T syntax marks registers with it
+        (_count_arm if arm else _count_x86)(body, counts)
+    return Mix(**counts)
+
+
+def _bodies(assembly: str) -> list[str]:
+    """The text of each function that computes."""
+    bodies = []
+    for found in _OWN.finditer(assembly):
+        end = _FUNCTION_END.search(assembly, found.end())
+        bodies.append(assembly[found.end() : end.start() if end else len(assembly)])
+    return bodies
+
+
+def _count_x86(body: str, counts: dict[str, int]) -> None:
+    widest = next((each for each in ("%zmm", "%ymm") if each in body), "%xmm")
+    for name, operands in _INSTRUCTION.findall(body):
+        counts["total"] += 1
+        if name[0] == "j" or name.startswith("call"):
+            counts["branches"] += 1
+        elif name == "subq" and operands.startswith("$") and operands.endswith(", %rsp"):
+            counts["stack_bytes"] += int(operands[1:].partition(",")[0], 0)
+        elif "mm" in operands:
+            counts["vectors"] += 1
+            counts["wide"] += widest in operands
+            counts["fused"] += "fmadd" in name or "fnmadd" in name or name.startswith("vpdp")
+            counts["broadcasts"] += "broadcast" in name or "{1to" in operands
+            if "mov" in name:
+                stack = "(%rsp" in operands or "(%rbp" in operands
+                stores = operands.endswith(")") or operands.endswith("}")
+                kind = "spills" if stack else "vector_stores" if stores else "vector_loads"
+                counts[kind] += "(" in operands
+
+
+def _count_arm(body: str, counts: dict[str, int]) -> None:
+    for name, operands in _INSTRUCTION.findall(body):
+        counts["total"] += 1
+        vector = bool(re.search(r"\bq\d|\bv\d|\bz\d", operands))
+        if name in ("b", "bl", "blr", "cbz", "cbnz", "tbz", "tbnz") or name.startswith("b."):
+            counts["branches"] += 1
+        elif name == "sub" and operands.startswith("sp, sp, #"):
+            counts["stack_bytes"] += int(operands.rpartition("#")[2].partition(",")[0], 0)
+        elif vector:
+            counts["vectors"] += 1
+            counts["wide"] += 1
+            counts["fused"] += name in ("fmla", "fmls", "sdot", "udot")
+            counts["broadcasts"] += name in ("dup", "ld1r") or (
+                name == "fmla" and bool(re.search(r"\.s\[\d\]$", operands))
+            )
+            if name in ("ldr", "ldp", "ldur", "ld1", "str", "stp", "stur", "st1"):
+                kind = "vector_loads" if name.startswith("ld") else "vector_stores"
+                counts["spills" if "[sp" in operands else kind] += 1

@@ -1,0 +1,36 @@
+"""What no schedule of a workload can do without: operations and bytes."""
+
+from __future__ import annotations
+
+from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
+from tilewright.targets.workload import Workload
+
+SIZES = {"int8": 1, "int32": 4, "float32": 4}
+"""Bytes of a number."""
+WINOGRAD = 4
+"""F(4×4, 3×3) makes a quarter of the multiplications (Lavin and Gray 2016)."""
+
+
+def least_operations(workload: Workload) -> float:
+    """Operations, a multiply-add being two; in float32 of 3×3 convolutions of stride 1 without
+    dilation those of Winograd's algorithm, which kernels here may use."""
+    w = workload
+    winograd = (w.kernel_h, w.kernel_w) == (3, 3) and {
+        w.stride_h, w.stride_w, w.dilation_h, w.dilation_w
+    } == {1}  # fmt: skip
+    may = winograd and w.groups == 1 and w.dtype == "float32"
+    return 2.0 * w.macs / (WINOGRAD if may else 1)
+
+
+def bytes_of(workload: Workload) -> int:
+    """Data, weights, output and what the epilogue adds, each once."""
+    w = workload
+    out = w.batch * w.out_channels * w.out_height * w.out_width
+    matrices = w.batch if w.operator == "batch_matmul" else 1
+    weights = matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
+    numbers = w.batch * w.in_channels * w.height * w.width + weights + out
+    added = sum(
+        SIZES[dtype] * (w.out_channels if name in A_CHANNEL else out)
+        for name, dtype in epilogue_tensors(w).items()
+    )
+    return SIZES[w.dtype] * numbers + added

@@ -1,0 +1,116 @@
+"""One config → the bytes of a shared library, and what compiling it revealed; or a typed failure.
+
+Runs in processes of their own (`targets.cpu.compile_pool`): LLVM may take long, or end its process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.targets.cpu.assembly import LinkFailed, link
+from tilewright.targets.cpu.hidden import hidden_features
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+FUNCTION = "tilewright_kernel"
+MAX_CODE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`library` is a shared object with the function `FUNCTION`, `hidden` a value a column of
+    `targets.cpu.hidden.COLUMNS`; or `failure` and `reason` say why there is none."""
+
+    library: bytes = b""
+    hidden: tuple[float, ...] = ()
+    failure: str = ""
+    reason: str = ""
+
+
+def llvm_target(spec: CpuSpec) -> Any:
+    """TVM's target for a processor."""
+    import tvm
+
+    host = tvm.get_global_func("target.llvm_get_system_cpu")()
+    about = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
+    if spec.mcpu and spec.dots:  # not every processor of that family has them
+        about["mattr"] = [f"+{spec.dots}"]
+    return tvm.target.Target(about)
+
+
+def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    """The TensorIR function of a config. Raises `DoesNotApply`."""
+    from tvm.s_tir import ScheduleError
+
+    kernel = kernel_for(workload)
+    function = kernel.define(workload, spec, values)
+    try:
+        return kernel.schedule(function, workload, spec, values)
+    except ScheduleError as error:
+        raise DoesNotApply(str(error).strip().splitlines()[0]) from None
+
+
+def assembly_of(function: Any, target: Any) -> str:
+    """LLVM's text of a scheduled function, which is called `FUNCTION` there. LLVM generates code
+    once, here. Raises what TVM raises."""
+    import tvm
+
+    module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
+    compiled = tvm.compile(module, target=target, tir_pipeline=lowering())
+    return str(compiled.mod.inspect_source("asm"))
+
+
+class Compiler:
+    """Of one process. Schedules that are the same, from whatever configs, are compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[Any, Compiled]]] = {}
+
+    def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
+        """Never raises for a config that cannot be compiled."""
+        import tvm_ffi
+
+        try:
+            function = scheduled(workload, spec, values)
+        except DoesNotApply as error:
+            return Compiled(failure=error.failure, reason=f"schedule: {error}")
+        except Exception as error:  # TVM raises many kinds
+            return Compiled(failure="schedule", reason=f"schedule: {_first_line(error)}")
+        same = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
+        for known, compiled in same:
+            if tvm_ffi.structural_equal(known, function):
+                return compiled
+        found = compile_function(function, spec)
+        same.append((function, found))
+        return found
+
+
+def compile_config(workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
+    """In this process, without any memory. Never raises for a config that cannot be compiled."""
+    return Compiler().compile(workload, spec, values)
+
+
+def compile_function(function: Any, spec: CpuSpec) -> Compiled:
+    """Of a scheduled TensorIR function. Never raises for one that cannot be compiled."""
+    target = llvm_target(spec)
+    try:
+        assembly = assembly_of(function, target)
+    except Exception as error:  # TVM raises many kinds
+        return Compiled(failure="compile", reason=f"compile: {_first_line(error)}")
+    try:
+        library = link(assembly)
+    except LinkFailed as error:
+        return Compiled(failure="link", reason=f"link: {error}")
+    if len(library) > MAX_CODE_BYTES:
+        reason = f"link: {len(library)} bytes of code, at most {MAX_CODE_BYTES} are tried"
+        return Compiled(failure="code_too_large", reason=reason)
+    return Compiled(library, hidden_features(function, target, assembly, len(library)))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

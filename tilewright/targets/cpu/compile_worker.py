@@ -1,0 +1,44 @@
+"""The child's side of `targets.cpu.compile_pool`: compiles one config a call."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Header, arguments, serve
+from tilewright.core.files import as_int, as_object
+from tilewright.targets.cpu.compile import Compiler
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+
+class CompileWorker:
+    """Answers one call after another; TVM is loaded once."""
+
+    def __init__(self) -> None:
+        self._compiler = Compiler()
+
+    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+        """`ready`, or what a config was compiled to: its library, shape (bytes,), and hidden
+        features, shape (columns,)."""
+        if header["call"] == "ready":
+            import tvm.s_tir.meta_schedule  # noqa: F401
+
+            return {}, {}
+        values = {name: as_int(value) for name, value in as_object(header["values"]).items()}
+        found = self._compiler.compile(
+            Workload.from_json(as_object(header["workload"])),
+            CpuSpec(**cast(Any, as_object(header["spec"]))),
+            values,
+        )
+        return {"failure": found.failure, "reason": found.reason}, {
+            "library": np.frombuffer(found.library, np.uint8),
+            "hidden": np.array(found.hidden),
+        }
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(CompileWorker().answer)

@@ -1,0 +1,53 @@
+"""Closed-form estimates of schedules: seconds and what they consist of, without compiling them.
+
+    estimate        configs of a workload → `targets.features.Features`
+    machine         what is known of a core; what all estimates share
+    direct, winograd, windows, matrix           a family of kernels each
+
+A register tile takes as long as its multiply-adds, its loads, or the wait for its sums; what goes
+over between caches follows from what an iteration of each loop touches. Estimates are there to
+rank: see docs/cpu-estimates.md for how well they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.cpu.estimates import direct, grouped_tiles, matrix, winograd
+from tilewright.targets.cpu.estimates.machine import COLUMNS, CpuMachine, Knobs, Mask, Parts
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+__all__ = ["COLUMNS", "CpuMachine", "estimate"]
+
+
+def estimate(workload: Workload, machine: CpuMachine, space: Space, configs: Configs) -> Features:
+    """A row a config, configs of shape (n, knobs) of `space`: the columns of `COLUMNS`."""
+    values = space.values(configs).astype(np.float64)
+    knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
+    with np.errstate(all="raise"):
+        return Features(_parts(workload, machine, knobs).columns(machine), COLUMNS)
+
+
+def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
+    if w.operator != "conv2d":
+        return matrix.estimate(w, machine, knobs)
+    if w.groups > 1:
+        return grouped_tiles.estimate(w, machine, knobs)
+    plain = direct.estimate(w, machine, knobs)
+    if w.dtype == "int8":
+        return plain
+    other = knobs["algorithm"] > 0
+    if not other.any():
+        return plain
+    return _either(other, winograd.estimate(w, machine, knobs), plain)
+
+
+def _either(which: Mask, one: Parts, other: Parts) -> Parts:
+    """Those of `one` where `which`, else of the other."""
+    return Parts(
+        *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))
+    )

@@ -1,0 +1,110 @@
+"""How this processor is named as a target: `cpu`, or `cpu:threads=1,lanes=8`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.core.errors import SpecError
+from tilewright.core.files import Json
+from tilewright.targets.base import Target
+from tilewright.targets.cpu import machine
+from tilewright.targets.cpu.assembly import c_compiler
+from tilewright.targets.cpu.spec import LANES, CpuSpec, dots_of, this_machine
+from tilewright.targets.registry import Property, TargetKind
+
+BUSY = 0.5
+"""Processes a core, on average over a minute, from which on timings are noisy."""
+
+
+def _make(text: str, space: str) -> Target:
+    return _target(CpuSpec.parse(text))
+
+
+def _target(spec: CpuSpec) -> Target:
+    from tilewright.targets.cpu.target import CpuTarget
+
+    return CpuTarget(spec)
+
+
+def _check(text: str) -> None:
+    CpuSpec.parse(text)
+    c_compiler()
+
+
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    """Raises `SpecError` for another machine's."""
+    spec, own = CpuSpec.from_json(specification), this_machine()
+    if spec.model != own.model or spec.threads > own.threads or spec.lanes > own.lanes:
+        raise SpecError(
+            f"this is for {spec.model} ({spec.threads} threads, {spec.lanes} lanes), this machine "
+            f"is {own.model} ({own.threads}, {own.lanes}); tune and build anew on this machine"
+        )
+    if spec.dots not in ("", dots_of(spec.lanes)):
+        raise SpecError(
+            f"this needs the instructions {spec.dots}, which this machine does not have; tune and "
+            "build anew on this machine"
+        )
+    return _target(spec)
+
+
+def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    """Parts of this processor: numbers of threads by powers of two, and every width of vectors."""
+    own = this_machine()
+    threads = sorted({own.threads} | {1 << k for k in range(own.threads.bit_length())})
+    found = [
+        CpuSpec.parse(f"threads={cores},lanes={lanes}").to_json()
+        for cores in threads
+        if cores <= own.threads
+        for lanes in LANES
+        if lanes <= own.lanes
+    ]
+    return found[:count]
+
+
+def _remarks(text: str) -> Sequence[str]:
+    remarks, cores = [], this_machine().threads
+    if machine.load() > BUSY * cores:
+        remarks.append(
+            f"the machine is busy (load {machine.load():.1f} on {cores} cores): timings take "
+            "longer and say less; a quiet machine tunes better"
+        )
+    if machine.governor() not in ("", "performance"):
+        remarks.append(
+            f"the clock is set by the governor '{machine.governor()}'; timings are steadier with "
+            "'performance' (cpupower frequency-set -g performance)"
+        )
+    return remarks
+
+
+def _properties(text: str) -> Sequence[Property]:
+    spec = CpuSpec.parse(text)
+    levels = [
+        Property("caches", f"L{level}", machine.cache_bytes(level), "bytes", "a core's data cache")
+        for level in (1, 2, 3)
+        if machine.cache_bytes(level)
+    ]
+    return [
+        Property("processor", "model", spec.model, "", "what the operating system calls it"),
+        Property("processor", "threads", spec.threads, "", "that run a kernel, a core each"),
+        Property("processor", "lanes", spec.lanes, "float32", "numbers in a vector"),
+        Property("processor", "registers", spec.registers, "", "vector registers"),
+        Property("processor", "int8", spec.dots or "none", "", "its dot products, by LLVM's name"),
+        Property(
+            "processor", "mcpu", spec.mcpu or machine.llvm_name(), "", "what LLVM compiles for"
+        ),
+        Property("processor", "governor", machine.governor(), "", "who sets the clock"),
+        Property("processor", "load", machine.load(), "", "processes a minute's average"),
+        *levels,
+    ]
+
+
+KIND = TargetKind(
+    name="cpu",
+    summary="this processor: TensorIR kernels compiled by LLVM, really measured",
+    make=_make,
+    check=_check,
+    remarks=_remarks,
+    properties=_properties,
+    rebuild=_rebuild,
+    variants=_variants,
+)

@@ -1,0 +1,72 @@
+"""Products of two tensors, as attention has them: nothing is packed in advance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.matrix import multiply
+from tilewright.targets.cpu.kernels.shared import widened, with_row_epilogue
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+
+class BatchMatmul:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for `batch_matmul`: data (batch, rows, depth),
+    weights, the second operand, (batch, depth, columns), out (batch, rows, columns). A transposed
+    operand is transposed before."""
+
+    def serves(self, workload: Workload) -> bool:
+        """Any sizes."""
+        return workload.operator == "batch_matmul" and workload.dtype == "float32"
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.matrix`."""
+        return GemmShape.of(workload, spec).knobs(packed=False)
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The schedule of an untuned kernel."""
+        return GemmShape.of(workload, spec).default_values(spec, packed=False)
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(batch, rows, depth)."""
+        return workload.batch, workload.height, workload.in_channels
+
+    def weights_shape(self, workload: Workload) -> tuple[int, ...]:
+        """(batch, depth, columns)."""
+        return workload.batch, workload.in_channels, workload.out_channels
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(batch, rows, columns)."""
+        return workload.batch, workload.height, workload.out_channels
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The product as a tensor expression."""
+        from tvm import te
+
+        w = workload
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
+        k = te.reduce_axis((0, w.in_channels), "k")
+
+        def product(batch: Any, row: Any, column: Any) -> Any:
+            factors = data[batch, row, k], weights[batch, k, column]
+            return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=k)
+
+        sums = te.compute(self.out_shape(w, spec), product, name="sums")
+        inputs, out = with_row_epilogue(w, sums)
+        return te.create_prim_func([data, weights, *inputs, out])
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out; `function` says what they compute."""
+        return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """As they are: (batch, depth, columns)."""
+        return weights.reshape(self.weights_shape(workload))

@@ -1,0 +1,81 @@
+"""Fully connected layers: plain rows by weights packed in tiles of columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import tiles
+from tilewright.targets.cpu.kernels.matrix import multiply
+from tilewright.targets.cpu.kernels.shared import with_row_epilogue
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+
+class Dense:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for `dense`: data (rows, in), out (rows, out)."""
+
+    def serves(self, workload: Workload) -> bool:
+        """Any number of rows."""
+        return workload.operator == "dense" and workload.dtype == "float32"
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.matrix`."""
+        return GemmShape.of(workload, spec).knobs(packed=True)
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The schedule of an untuned kernel."""
+        return GemmShape.of(workload, spec).default_values(spec, packed=True)
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(rows, in)."""
+        return workload.batch, workload.in_channels
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(rows, out)."""
+        return workload.batch, workload.out_channels
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """Rows times packed columns, as a tensor expression."""
+        from tvm import te, tirx
+
+        w, width = workload, GemmShape.of(workload, spec).width(values)
+        data = te.placeholder(self.data_shape(w, spec), name="data")
+        shape = tiles(w.out_channels, width), w.in_channels, width
+        weights = te.placeholder(shape, name="weights")
+        k = te.reduce_axis((0, w.in_channels), "k")
+
+        def product(row: Any, column: Any) -> Any:
+            tile = tirx.indexdiv(column, width)
+            inside = column - tirx.min(tile * width, w.out_channels - width)
+            return te.sum(data[row, k] * weights[tile, k, inside], axis=k)
+
+        sums = te.compute(self.out_shape(w, spec), product, name="sums")
+        inputs, out = with_row_epilogue(w, sums)
+        return te.create_prim_func([data, weights, *inputs, out])
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out; `function` says what they compute."""
+        return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """(out, in) or (out, in, 1, 1) → (tiles, in, columns of a tile). The last tile begins
+        earlier where it would reach beyond the end: some columns are in two tiles."""
+        width, out = GemmShape.of(workload, spec).width(values), workload.out_channels
+        plain = weights.reshape(out, workload.in_channels)
+        columns = tile_starts(out, width)[:, None] + np.arange(width)
+        return np.ascontiguousarray(plain[columns].transpose(0, 2, 1))
+
+
+def tile_starts(out: int, width: int) -> NDArray[np.int64]:
+    """The first column of each tile of so many, shape (tiles,): see
+    `targets.cpu.kernels.loops.tile_start`."""
+    starts: NDArray[np.int64] = np.minimum(np.arange(tiles(out, width)) * width, out - width)
+    return starts

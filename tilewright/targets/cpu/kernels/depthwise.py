@@ -1,0 +1,175 @@
+"""Convolutions of each channel with a kernel of its own: a vector is a block of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.grouped_tiles import (
+    COPY_NOTHING,
+    Windows,
+    even_shares,
+    window_knobs,
+    written,
+)
+from tilewright.targets.cpu.kernels.int8_dot_product import (
+    add_products,
+    check_dots,
+    lanes_at,
+    pack_words,
+    vector,
+    word_at,
+    words,
+)
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, tiles
+from tilewright.targets.cpu.kernels.padding import PaddedSource, padded
+from tilewright.targets.cpu.kernels.shared import (
+    registers,
+    sums_type,
+    vectors,
+    widened,
+    with_epilogue,
+)
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+MAX_TAPS = 25
+MAX_TILE_ROWS = 4
+
+
+@dataclass(frozen=True)
+class _ChannelTaps:
+    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+
+    w: Workload
+    tasks: int
+    block: int
+    blocks: int = 1
+    sums: int = 1
+    unrolled: int = 1
+
+    def first_block(self, task: Any) -> Any:
+        return task
+
+    def add(
+        self,
+        arguments: Arguments,
+        task: Any,
+        source: PaddedSource,
+        sums: list[Any],
+        tap: tuple[Any, Any],
+        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        y, column, (first, end) = pixels
+        if self.w.dtype == "int8":
+            with T.unroll(first, end) as pixel:
+                number = source.at(0, y, column(pixel), lanes_at(0, self.block))
+                weight = vector(arguments.weights, [task, *tap, 0], self.block)
+                numbers = words(number, self.block)
+                add_products(sums[0], pixel * self.block, numbers, weight, self.block)
+            return
+        with T.unroll(first, end) as pixel, T.vectorized(0, self.block) as i:
+            place = pixel * self.block + i
+            value = source.at(0, y, column(pixel), i) * arguments.weights[(task, *tap, i)]
+            T.buffer_store(sums[0], sums[0][place] + value, [place])
+
+
+class Depthwise:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for as many groups as channels, in and out."""
+
+    def serves(self, workload: Workload) -> bool:
+        """One input and one output channel a group."""
+        w = workload
+        return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        check_dots(workload, spec)
+        return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The schedule of an untuned kernel."""
+        w = workload
+        knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
+        each = vectors(_block(w, spec), spec.lanes)
+
+        def cost(tile: tuple[int, int]) -> float:
+            rows, columns = tile
+            done = tiles(w.out_height, rows) * rows * tiles(w.out_width, columns) * columns
+            return done * (1 + 1 / (rows * columns))
+
+        fits = [
+            (rows, columns)
+            for rows in knobs["tile_rows"][:2]
+            for columns in knobs["tile_columns"]
+            if rows * columns * each <= registers(spec) // 2
+            and rows * columns * w.kernel_h * w.kernel_w <= 128
+        ] or [(1, 1)]
+        rows, columns = min(fits, key=cost)
+        blocks = w.out_channels // _block(w, spec)
+        return {
+            "tile_columns": columns, "tile_rows": rows,
+            "row_shares": even_shares(w, blocks, spec.threads, knobs["row_shares"]),
+            "channels_first": 1, "rows_inside": 0,
+            "unroll_kernel": 2 if w.kernel_h * w.kernel_w <= 9 and w.kernel_h > 1 else 1,
+            "padding": COPY_NOTHING,
+        }  # fmt: skip
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, c / block, h, w, block)."""
+        w, block = workload, _block(workload, spec)
+        return w.batch, w.in_channels // block, w.height, w.width, block
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, c / block, oh, ow, block)."""
+        w, block = workload, _block(workload, spec)
+        return w.batch, w.out_channels // block, w.out_height, w.out_width, block
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The convolution as a tensor expression."""
+        from tvm import te
+
+        w, block = workload, _block(workload, spec)
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
+        weights = te.placeholder(filters, sums_type(w), name="weights")
+        kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
+        source = padded(w, data)
+
+        def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+            row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
+            number = widened(w, source[n, c, row, column, i])
+            return te.sum(number * word_at(w, weights[c, kh, kw, i]), axis=[kh, kw])
+
+        shape = self.out_shape(w, spec)
+        inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, block)
+        return te.create_prim_func([data, weights, *inputs, out])
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out; `function` says what they compute."""
+        w, block = workload, _block(workload, spec)
+        taps = _ChannelTaps(w, w.out_channels // block, block)
+        windows = Windows(w, values, taps, block, block)
+        weights = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
+        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
+        w, block = workload, _block(workload, spec)
+        blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
+        return pack_words(np.ascontiguousarray(blocked.transpose(0, 2, 3, 1)), block)
+
+
+def _block(w: Workload, spec: CpuSpec) -> int:
+    return channel_block(w.out_channels, spec.lanes)

@@ -1,0 +1,210 @@
+"""Direct convolution on channels in blocks: a register tile of pixels × output channels, one vector
+of weights and one broadcast number of data an instruction.
+
+    parallel (output channels / image rows / columns, in chunks)
+      input channels, in chunks                partial sums in memory, if there are several
+        channels, rows, columns                tiles of registers
+          input channels, kernel rows, kernel columns, channels of a block
+            tile of pixels × vectors           unrolled
+      bias, residual, clip                     on the tile while it is in registers, or on the chunk
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.shared import with_epilogue
+from tilewright.targets.cpu.kernels.tiling import (
+    CpuTiling,
+    check_unrolled,
+    has_padding,
+    packed_shape,
+    pixels,
+)
+from tilewright.targets.cpu.layouts import pack_filters
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+
+def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    """The convolution as a TensorIR function; weights as `pack` lays them."""
+    from tvm import te, tirx
+
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    blocks, _, _ = t.tile
+    in_blocks = w.in_channels // t.ib
+    data = te.placeholder(packed_shape(w, spec), name="data")
+    weights = te.placeholder(
+        (t.tiles[0], in_blocks, w.kernel_h, w.kernel_w, t.ib, blocks * t.ob), name="weights"
+    )
+    source = _bordered(w, t, data) if _needs_copy(w, t) or values["copy"] else data
+    out_shape = packed_shape(w, spec, out=True)
+    shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
+
+    def product(c: Any, kh: Any, kw: Any, i: Any, at: tuple[Any, ...]) -> Any:
+        n, o, y, x, b = at
+        row = y * w.stride_h + kh * w.dilation_h
+        column = x * w.stride_w + kw * w.dilation_w
+        lane = tirx.indexmod(o, blocks) * t.ob + b
+        return source[n, c, row, column, i] * weights[
+            tirx.indexdiv(o, blocks), c, kh, kw, i, lane
+        ]  # fmt: skip
+
+    c = te.reduce_axis((0, t.channels), "c")
+    kh = te.reduce_axis((0, w.kernel_h), "kh")
+    kw = te.reduce_axis((0, w.kernel_w), "kw")
+    i = te.reduce_axis((0, t.ib), "i")
+    if t.channels == in_blocks:
+        sums = te.compute(
+            shape, lambda *at: te.sum(product(c, kh, kw, i, at), axis=[c, kh, kw, i]), name="part"
+        )
+    else:
+        rounds = te.reduce_axis((0, in_blocks // t.channels), "rounds")
+        part = te.compute(
+            (in_blocks // t.channels, *shape),
+            lambda r, *at: te.sum(product(r * t.channels + c, kh, kw, i, at), axis=[c, kh, kw, i]),
+            name="part",
+        )
+        sums = te.compute(shape, lambda *at: te.sum(part[(rounds, *at)], axis=rounds), name="sums")
+    inputs, result = with_epilogue(w, sums, out_shape, t.ob)
+    return te.create_prim_func([data, weights, *inputs, result])
+
+
+def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    """The scheduled function. Raises `DoesNotApply`."""
+    import tvm
+    from tvm.s_tir import Schedule
+
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    kernel = (w.kernel_h, w.kernel_w)
+    check_unrolled(t, values, kernel)
+    sch = Schedule(tvm.IRModule({"main": function}))
+    part = sch.get_sblock("part")
+    several = t.channels < w.in_channels // t.ib
+    sums = sch.get_sblock("sums") if several else part
+    n, o, y, x, b, *reduced = sch.get_loops(sums)
+    (oc, ot, oi), (yc, yt, yi), (xc, xt, xi) = (
+        sch.split(loop, [None, chunk, tile])
+        for loop, chunk, tile in zip((o, y, x), t.chunk, t.tile, strict=True)
+    )
+    chunks = [yc, xc, oc] if values["chunks_first"] else [oc, yc, xc]
+    tiles = [yt, xt, ot] if values["tiles_first"] else [ot, yt, xt]
+    inner = [yi, xi, oi] if values["pixels_first"] else [oi, yi, xi]
+    if several:
+        sch.reorder(n, *chunks, *reduced, *tiles, *inner, b)
+    else:
+        sch.reorder(n, *chunks, *tiles, *reduced, *inner, b)
+    chunk = sch.fuse(n, *chunks)
+    if values["parallel"]:
+        sch.parallel(chunk)
+    last = tiles[-1]
+    out = sch.get_sblock("out")
+    if several:
+        sch.vectorize(b)
+        for loop in inner:
+            sch.unroll(loop)
+        sch.compute_at(part, last, preserve_unit_loops=True)
+        _border(sch, w, values, t, (chunk, reduced[0]))
+        *_, po, py, px, pb, c, kh, kw, i = sch.get_loops(part)
+        _product(sch, part, values, (c, kh, kw, i), (po, py, px), pb)
+        sch.reverse_compute_at(out, chunk, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(out)[-1])
+        initial = sch.decompose_reduction(sums, reduced[0])
+        sch.vectorize(sch.get_loops(initial)[-1])
+    else:
+        _border(sch, w, values, t, (chunk, reduced[0]))
+        sch.reverse_compute_at(out, last, preserve_unit_loops=True)
+        *_, ob, oy, ox, lanes = sch.get_loops(out)
+        for loop in (ob, oy, ox):
+            sch.unroll(loop)
+        sch.vectorize(lanes)
+        _product(sch, part, values, tuple(reduced), (oi, yi, xi), b)
+    return sch.mod["main"]
+
+
+def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
+    """(o, c, kh, kw) → (o / tile, c / ib, kh, kw, ib, tile)."""
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    return pack_filters(weights, t.ib, t.tile[0] * t.ob)
+
+
+def _border(sch: Any, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Any, Any]) -> None:
+    if not (_needs_copy(w, t) or values["copy"]):
+        return
+    padded = sch.get_sblock("padded")
+    if values["copy"] == 1:
+        sch.compute_at(padded, at[0], preserve_unit_loops=True)
+    elif values["copy"] == 2 and t.channels < w.in_channels // t.ib:
+        sch.compute_at(padded, at[1], preserve_unit_loops=True)
+    else:
+        n, c, y, _, _ = sch.get_loops(padded)
+        if values["parallel"]:
+            sch.parallel(sch.fuse(n, c, y))
+    sch.vectorize(sch.get_loops(padded)[-1])
+
+
+def _product(
+    sch: Any,
+    part: Any,
+    values: KnobValues,
+    reduced: tuple[Any, ...],
+    tile: tuple[Any, ...],
+    lanes: Any,
+) -> None:
+    """Orders and unrolls the loops of a register tile: reduced (c, kh, kw, i), then the tile
+    (blocks, rows, columns) and its `lanes`."""
+    c, kh, kw, i = reduced
+    blocks, rows, columns = tile
+    i_outer, i_inner = sch.split(i, [None, values["unroll_channels"]])
+    spatial = [rows, columns, blocks] if values["pixels_first"] else [blocks, rows, columns]
+    sch.reorder(c, kh, kw, i_outer, i_inner, *spatial, lanes)
+    if values["unroll_kernel"] > 0:
+        sch.unroll(kw)
+    if values["unroll_kernel"] > 1:
+        sch.unroll(kh)
+    for loop in (i_inner, *spatial):
+        sch.unroll(loop)
+    sch.vectorize(lanes)
+    sch.set_scope(part, 0, "local")
+    initial = sch.decompose_reduction(part, c)
+    *_, first, second, third, vector = sch.get_loops(initial)
+    for loop in (first, second, third):
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+
+def _bordered(w: Workload, t: CpuTiling, data: Any) -> Any:
+    """The data with a border of zeros, as far as the tiles read."""
+    from tvm import te, tirx
+
+    n, blocks, height, width, ib = (int(size) for size in data.shape)
+    rows, columns = t.covered
+    shape = (
+        n, blocks, (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+        (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
+    )  # fmt: skip
+
+    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        row, column = y - w.pad_top, x - w.pad_left
+        limits = []
+        if w.pad_top:
+            limits.append(row >= 0)
+        if shape[2] - w.pad_top > height:
+            limits.append(row < height)
+        if w.pad_left:
+            limits.append(column >= 0)
+        if shape[3] - w.pad_left > width:
+            limits.append(column < width)
+        value = data[n, c, row, column, i]
+        if not limits:
+            return value
+        return tirx.if_then_else(tirx.all(*limits), value, tirx.const(0, "float32"))
+
+    return te.compute(shape, inside, name="padded")
+
+
+def _needs_copy(w: Workload, t: CpuTiling) -> bool:
+    return has_padding(w) or t.covered != pixels(w)

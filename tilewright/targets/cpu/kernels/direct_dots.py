@@ -1,0 +1,286 @@
+"""Direct convolution in int8 by dot products of four (`targets.cpu.kernels.int8_dot_product`), on
+channels in blocks: a register tile of pixels × output channels.
+
+    parallel (output channels / image rows / columns, in chunks)
+      data of the chunk copied               flipped, between their border; or all before; or not
+        channels, rows, columns              tiles of registers
+          input channels, kernel rows, kernel columns, fours of a block
+            tile of pixels × vectors         unrolled
+          epilogue                           while the sums are in registers
+
+Tiles overlap at the end, see `targets.cpu.kernels.loops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.cpu.kernels.int8_dot_product import (
+    FLIP,
+    FOUR,
+    add_dots,
+    flipped,
+    fours,
+    gathered,
+    loaded,
+    pack_fours,
+    store,
+    vector,
+    vector_of,
+)
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, Nest, split_index, tile_start
+from tilewright.targets.cpu.kernels.tiling import (
+    CpuTiling,
+    check_unrolled,
+    has_padding,
+    packed_shape,
+    pixels,
+)
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+COPY_CHUNK = 1
+Read = Callable[[Any, Any, Any, Any], Any]
+"""Four bytes, flipped: of a block of channels, a row and a column of the padded image, and of which
+four of the block."""
+
+
+def must_copy(block: int, w: Workload) -> bool:
+    """Whether data in blocks of so many channels cannot be read where they lie."""
+    return has_padding(w) or block % FOUR > 0
+
+
+def written(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    """The function of TensorIR. Raises `DoesNotApply`."""
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    convolution = _Convolution(w, spec, values)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        convolution.write()
+    return builder.get()
+
+
+def weights_shape(w: Workload, t: CpuTiling) -> tuple[int, int, int]:
+    """Of packed weights: tiles of output channels, fours and one, lanes of a tile."""
+    taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
+    return t.tiles[0], 1 + taps * fours(t.ib), t.tile[0] * vector_of(t.ob)
+
+
+def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
+    """(o, c, kh, kw) → the shape of `weights_shape`, see
+    `targets.cpu.kernels.int8_dot_product.pack_fours`: blocks of input channels, kernel rows, kernel
+    columns, channels; zeros where a block fills no four or no vector."""
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
+    kernel = (w.kernel_h, w.kernel_w)
+    whole = np.zeros((t.tiles[0], t.tile[0], lanes, inputs, fours(t.ib) * FOUR, *kernel), np.int8)
+    whole[:, :, : t.ob, :, : t.ib] = weights.reshape(
+        t.tiles[0], t.tile[0], t.ob, inputs, t.ib, *kernel
+    )
+    ordered = whole.transpose(0, 3, 5, 6, 4, 1, 2)
+    return pack_fours(ordered.reshape(t.tiles[0], -1, t.tile[0] * lanes))
+
+
+class _Convolution:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
+        self.w, self.v, self.lanes = w, values, spec.lanes
+        self.size = pixels(w)
+        self.t = CpuTiling.of(w, spec, values, self.size)
+        check_unrolled(self.t, values, (w.kernel_h, w.kernel_w))
+        self.blocks, self.fours = w.in_channels // self.t.ib, fours(self.t.ib)
+        self.vector = vector_of(self.t.ob)
+        _, _, self.height, self.width, _ = packed_shape(w, spec)
+        out = packed_shape(w, spec, out=True)
+        data = (w.batch, self.blocks, self.height, self.width * self.t.ib)
+        self.shapes = data, weights_shape(w, self.t), (out[1], out[4]), out
+
+    def write(self) -> None:
+        """The whole kernel, into the function that is being built."""
+        from tvm.script.ir_builder import tirx as T
+
+        w, t, v = self.w, self.t, self.v
+        self.a = Arguments(w, *self.shapes)
+        copies = must_copy(t.ib, w) or v["copy"] > 0
+        whole = self._copy_of_everything() if copies and v["copy"] != COPY_CHUNK else None
+        oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))
+        with self._tasks(w.batch * oc * yc * xc) as (index,):
+            if v["chunks_first"]:
+                n, y, x, o = split_index(index, w.batch, yc, xc, oc)
+            else:
+                n, o, y, x = split_index(index, w.batch, oc, yc, xc)
+            first = tuple(at * each for at, each in zip((o, y, x), t.chunk, strict=True))
+            if whole is not None:
+                read = self._whole(n, whole)
+            else:
+                read = self._chunk(n, first) if copies else self._in_place(n)
+            orders = (1, 2, 0) if v["tiles_first"] else (0, 1, 2)
+            with Nest([T.serial(0, t.chunk[axis]) for axis in orders]) as inside:
+                at = dict(zip(orders, inside, strict=True))
+                self._tile(n, [first[axis] + at[axis] for axis in range(3)], read)
+
+    def _tasks(self, count: int) -> Nest:
+        from tvm.script.ir_builder import tirx as T
+
+        return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
+
+    def _start(self, axis: int, tile: Any) -> Any:
+        """The first row (1) or column (2) of a tile."""
+        return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
+
+    # -- a register tile -----------------------------------------------------------------------
+
+    def _tile(self, n: Any, tile: list[Any], read: Read) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        w, t, lanes = self.w, self.t, self.vector
+        y, x = self._start(1, tile[1]), self._start(2, tile[2])
+        places = list(product(*map(range, t.tile)))
+        sums = {place: T.alloc_buffer((lanes,), "int32") for place in places}
+        for place, buffer in sums.items():
+            begin = vector(self.a.weights, [tile[0], 0, place[0] * lanes], lanes)
+            store(buffer, begin, [0], lanes)
+        kernel, unroll = self.v["unroll_kernel"], self.v["unroll_channels"]
+        loops = [
+            T.serial(0, self.blocks),
+            (T.unroll if kernel > 1 else T.serial)(0, w.kernel_h),
+            (T.unroll if kernel > 0 else T.serial)(0, w.kernel_w),
+            T.serial(0, self.fours // unroll),
+            T.unroll(0, unroll),
+        ]
+        with Nest(loops) as (c, kh, kw, outer, inner):
+            four = outer * unroll + inner
+            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.fours + four
+            for o, r, s in places if not self.v["pixels_first"] else sorted(places, key=_pixel):
+                row = (y + r) * w.stride_h + kh * w.dilation_h
+                column = (x + s) * w.stride_w + kw * w.dilation_w
+                weights = vector(self.a.weights, [tile[0], step, o * lanes], lanes)
+                add_dots(sums[o, r, s], 0, read(c, row, column, four), weights, lanes)
+        for (o, r, s), buffer in sums.items():
+            with T.vectorized(0, t.ob) as i:
+                block = tile[0] * t.tile[0] + o
+                self.a.finish(buffer[i], (n, block, y + r, x + s, i), (block, i))
+
+    # -- where it reads ------------------------------------------------------------------------
+
+    def _in_place(self, n: Any) -> Read:
+        block = self.t.ib
+
+        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
+            return flipped(loaded(self.a.data, [n, c, y, x * block + four * FOUR]))
+
+        return read
+
+    def _reach(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows and columns of data that so many of the output read."""
+        w = self.w
+        return (
+            (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+            (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1,
+        )
+
+    def _copy_of_everything(self) -> Any:
+        """A buffer of all data, flipped, between their border."""
+        from tvm.script.ir_builder import tirx as T
+
+        rows, columns = self._reach(*self.size)
+        images = self.w.batch * self.blocks
+        copy = T.alloc_buffer((images, rows, columns * self.fours), "int32")
+        with self._tasks(images * rows) as (index,):
+            n, c, row = split_index(index, self.w.batch, self.blocks, rows)
+            self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
+        return copy
+
+    def _whole(self, n: Any, copy: Any) -> Read:
+        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
+            return copy[n * self.blocks + c, y, x * self.fours + four]
+
+        return read
+
+    def _chunk(self, n: Any, first: tuple[Any, ...]) -> Read:
+        """Copies what a chunk reads."""
+        from tvm.script.ir_builder import tirx as T
+
+        w, t = self.w, self.t
+        rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
+        top = self._start(1, first[1]) * w.stride_h
+        left = self._start(2, first[2]) * w.stride_w
+        copy = T.alloc_buffer((self.blocks, rows, columns * self.fours), "int32")
+        with T.serial(0, self.blocks) as c, T.serial(0, rows) as row:
+            self._copy_row(copy, [c, row], (n, c, top + row, left), columns)
+
+        def read(c: Any, y: Any, x: Any, four: Any) -> Any:
+            return copy[c, y - top, (x - left) * self.fours + four]
+
+        return read
+
+    def _copy_row(
+        self, copy: Any, to: list[Any], source: tuple[Any, Any, Any, Any], columns: int
+    ) -> None:
+        """A row of so many columns of the padded image, from `source` (image, block of channels,
+        row, column) on."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        w = self.w
+        n, c, y, x = source
+        y, x = y - w.pad_top, x - w.pad_left
+
+        def border(begin: Any, end: Any) -> None:
+            with T.serial(begin, end) as column, T.vectorized(0, self.fours) as four:
+                flip = tirx.const(FLIP, "int32")
+                T.buffer_store(copy, flip, [*to, column * self.fours + four])
+
+        with T.If(tirx.all(y >= 0, y < self.height)):
+            with T.Then():
+                begin = tirx.min(tirx.max(-x, 0), columns)
+                end = tirx.max(tirx.min(self.width - x, columns), begin)
+                border(0, begin)
+                self._copy_columns(copy, to, (n, c, y), (x, begin, end))
+                border(end, columns)
+            with T.Else():
+                border(0, columns)
+
+    def _copy_columns(
+        self, copy: Any, to: list[Any], row: tuple[Any, ...], columns: tuple[Any, Any, Any]
+    ) -> None:
+        """Columns from the second to before the third, of an image whose first is at -`x`."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        x, begin, end = columns
+        block, each = self.t.ib, self.fours
+        if block % FOUR:
+            with T.serial(begin, end) as column, T.serial(0, each) as four:
+                place = [*row, (x + column) * block]
+                value = flipped(gathered(self.a.data, place, four * FOUR, block))
+                T.buffer_store(copy, value, [*to, column * each + four])
+            return
+        wide = self.lanes if self.lanes % each == 0 else each
+        count = (end - begin) * each
+        whole = tirx.indexdiv(count, wide)
+
+        def move(at: Any, lanes: int) -> None:
+            place = [*row, (x + begin) * block + at * FOUR]
+            value = flipped(loaded(self.a.data, place, lanes), lanes)
+            store(copy, value, [*to, begin * each + at], lanes)
+
+        with T.serial(0, whole) as index:
+            move(index * wide, wide)
+        if wide > each:
+            with T.serial(0, tirx.indexdiv(count - whole * wide, each)) as index:
+                move(whole * wide + index * each, each)
+
+
+def _pixel(place: tuple[int, ...]) -> tuple[int, ...]:
+    """Orders (vector, row, column) by pixels."""
+    return place[1:] + place[:1]

@@ -1,0 +1,307 @@
+"""Convolutions in groups. A tile of output channels reads the input channels of all its groups;
+where a tile is in several, the weights between an output channel and other groups are zeros.
+
+Groups whose output channels are whole blocks waste nothing. Of smaller ones (four channels, say) a
+block computes so many times too much as groups share it, in whole vectors: less than it costs to
+gather single numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.grouped_tiles import (
+    COPY_NOTHING,
+    Windows,
+    even_shares,
+    window_knobs,
+    written,
+)
+from tilewright.targets.cpu.kernels.int8_dot_product import (
+    add_products,
+    check_dots,
+    pack_words,
+    spread,
+    vector,
+    word_at,
+)
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, Nest, tiles
+from tilewright.targets.cpu.kernels.padding import PaddedSource, padded
+from tilewright.targets.cpu.kernels.shared import (
+    divisors,
+    registers,
+    sums_type,
+    vectors,
+    widened,
+    with_epilogue,
+)
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+MAX_TAPS = 9
+MAX_TILE_ROWS = 3
+MAX_TILE_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which input channels tiles of `tile` output channels read: `span` from `start(task)` on, in
+    blocks of `block`."""
+
+    workload: Workload
+    tile: int
+    block: int
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        w = self.workload
+        return w.in_channels // w.groups, w.out_channels // w.groups
+
+    @property
+    def tasks(self) -> int:
+        """Tiles of output channels."""
+        return self.workload.out_channels // self.tile
+
+    @property
+    def span(self) -> int:
+        """Input channels a tile reads."""
+        each_in, each_out = self._sizes
+        first = np.arange(self.tasks) * self.tile
+        groups = (first + self.tile - 1) // each_out - first // each_out + 1
+        return int(groups.max()) * each_in
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Shape (tasks,)."""
+        each_in, each_out = self._sizes
+        first = np.arange(self.tasks, dtype=np.int64) * self.tile // each_out * each_in
+        return np.minimum(first, self.workload.in_channels - self.span)
+
+    def start(self, task: Any) -> Any:
+        """An element of `starts` in TensorIR."""
+        from tvm import tirx
+
+        each_in, each_out = self._sizes
+        first = tirx.indexdiv(task * self.tile, each_out) * each_in
+        last = self.workload.in_channels - self.span
+        return first if int(first_of_last(self)) <= last else tirx.min(first, last)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether tiles read whole blocks."""
+        return self.span % self.block == 0 and not (self.starts % self.block).any()
+
+    @property
+    def blocks(self) -> int:
+        """Blocks a tile reads, whole or in part."""
+        starts = self.starts
+        return int(((starts + self.span - 1) // self.block - starts // self.block + 1).max())
+
+
+def first_of_last(reach: Reach) -> int:
+    """The first input channel of the last tile's first group."""
+    w = reach.workload
+    first = (reach.tasks - 1) * reach.tile // (w.out_channels // w.groups)
+    return first * (w.in_channels // w.groups)
+
+
+@dataclass(frozen=True)
+class _GroupTaps:
+    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+
+    reach: Reach
+    out_block: int
+    sums: int
+    unrolled: int
+
+    @property
+    def tasks(self) -> int:
+        return self.reach.tasks
+
+    @property
+    def blocks(self) -> int:
+        return self.reach.blocks
+
+    def first_block(self, task: Any) -> Any:
+        from tvm import tirx
+
+        return tirx.indexdiv(self.reach.start(task), self.reach.block)
+
+    def add(
+        self,
+        arguments: Arguments,
+        task: Any,
+        source: PaddedSource,
+        sums: list[Any],
+        tap: tuple[Any, Any],
+        pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+    ) -> None:
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        reach, block, lanes = self.reach, self.reach.block, self.out_block
+        offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
+
+        def channel(c: Any, of_block: tuple[Any, Any]) -> None:
+            y, column, (first, end) = pixels
+            for v, buffer in enumerate(sums):
+                if reach.workload.dtype == "int8":
+                    with T.unroll(first, end) as pixel:
+                        number = source.at(of_block[0], y, column(pixel), of_block[1])
+                        weight = vector(arguments.weights, [task, *tap, c, v * lanes], lanes)
+                        add_products(buffer, pixel * lanes, spread(number, lanes), weight, lanes)
+                    continue
+                with T.unroll(first, end) as pixel, T.vectorized(0, lanes) as i:
+                    place = pixel * lanes + i
+                    weight = arguments.weights[(task, *tap, c, v * lanes + i)]
+                    value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
+                    T.buffer_store(buffer, buffer[place] + value, [place])
+
+        size = block if reach.aligned else reach.span
+        outer = reach.span // size
+        loops = [T.serial(0, outer), T.serial(0, size // self.unrolled), T.unroll(0, self.unrolled)]
+        with Nest(loops) as (b, middle, inner):
+            at = middle * self.unrolled + inner
+            if reach.aligned:
+                channel(b * size + at, (b, at))
+            else:
+                place = offset + at
+                channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
+
+
+class Grouped:
+    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions in groups of any sizes."""
+
+    def serves(self, workload: Workload) -> bool:
+        """Any groups, also one a channel with several output channels each."""
+        w = workload
+        return w.operator == "conv2d" and w.groups > 1
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        check_dots(workload, spec)
+        w = workload
+        _, ob = _blocks(w, spec)
+        each = w.out_channels // w.groups
+        blocks = divisors((each if each % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS)
+        reaches = [_reach(w, spec, v) for v in blocks]
+        sizes = [r.block if r.aligned else r.span for r in reaches]
+        return (
+            Knob("tile_blocks", blocks),
+            Knob("unroll_channels", divisors(int(np.gcd.reduce(sizes)), 8)),
+            *window_knobs(w, ob, MAX_TILE_ROWS, MAX_TAPS),
+        )
+
+    def default_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """The schedule of an untuned kernel."""
+        w = workload
+        knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
+        per_block = vectors(_blocks(w, spec)[1], spec.lanes)
+
+        def cost(tile: tuple[int, int]) -> float:
+            blocks, columns = tile
+            done = tiles(w.out_width, columns) * columns * _reach(w, spec, blocks).span
+            return done * (1 + (1 / columns + 1 / blocks) / 2) * (1 + 3 / (columns * blocks))
+
+        fits = [
+            (blocks, columns)
+            for blocks in knobs["tile_blocks"]
+            for columns in knobs["tile_columns"]
+            if per_block * blocks * (columns + 1) <= registers(spec)
+        ] or [(knobs["tile_blocks"][0], 1)]
+        blocks, columns = min(fits, key=cost)
+        tasks = _reach(w, spec, blocks).tasks
+        return {
+            "tile_blocks": blocks, "unroll_channels": max(
+                u for u in knobs["unroll_channels"] if u <= 4
+            ),
+            "tile_columns": columns, "tile_rows": 1,
+            "row_shares": even_shares(w, tasks, spec.threads, knobs["row_shares"]),
+            "channels_first": 1, "rows_inside": 0, "unroll_kernel": 0,
+            "padding": COPY_NOTHING,
+        }  # fmt: skip
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, c / block, h, w, block)."""
+        w, block = workload, _blocks(workload, spec)[0]
+        return w.batch, w.in_channels // block, w.height, w.width, block
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        """(n, o / block, oh, ow, block)."""
+        w, block = workload, _blocks(workload, spec)[1]
+        return w.batch, w.out_channels // block, w.out_height, w.out_width, block
+
+    def weights_shape(self, w: Workload, spec: CpuSpec, values: KnobValues) -> tuple[int, ...]:
+        """(tiles of output channels, kh, kw, input channels a tile, output channels a tile)."""
+        reach = _reach(w, spec, values["tile_blocks"])
+        return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The convolution as a tensor expression."""
+        from tvm import te, tirx
+
+        w, (ib, ob) = workload, _blocks(workload, spec)
+        reach = _reach(w, spec, values["tile_blocks"])
+        each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
+        data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
+        filters = self.weights_shape(w, spec, values)
+        weights = te.placeholder(filters, sums_type(w), name="weights")
+        c = te.reduce_axis((0, each_in), "c")
+        kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
+        source = padded(w, data)
+
+        def product(n: Any, o: Any, y: Any, x: Any, i: Any) -> Any:
+            row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
+            out = o * ob + i
+            task = tirx.indexdiv(out, reach.tile)
+            channel = tirx.indexdiv(out, each_out) * each_in + c
+            weight = weights[
+                task, kh, kw, channel - reach.start(task), tirx.indexmod(out, reach.tile)
+            ]
+            of_block = tirx.indexdiv(channel, ib), tirx.indexmod(channel, ib)
+            number = widened(w, source[n, of_block[0], row, column, of_block[1]])
+            return te.sum(number * word_at(w, weight), [c, kh, kw])
+
+        shape = self.out_shape(w, spec)
+        inputs, out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, ob)
+        return te.create_prim_func([data, weights, *inputs, out])
+
+    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+        """The loops written out; `function` says what they compute."""
+        w, (ib, ob) = workload, _blocks(workload, spec)
+        reach = _reach(w, spec, values["tile_blocks"])
+        taps = _GroupTaps(reach, ob, values["tile_blocks"], values["unroll_channels"])
+        windows = Windows(w, values, taps, ib, ob)
+        weights = self.weights_shape(w, spec, values)
+        return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
+
+    def pack_weights(
+        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> NDArray[Any]:
+        """(o, c / groups, kh, kw) → `weights_shape`, zeros between different groups."""
+        w, reach = workload, _reach(workload, spec, values["tile_blocks"])
+        packed = np.zeros(self.weights_shape(w, spec, values), weights.dtype)
+        out = np.arange(w.out_channels)
+        task, inside = np.divmod(out, reach.tile)
+        each_in = w.in_channels // w.groups
+        first = out // (w.out_channels // w.groups) * each_in - reach.starts[task]
+        for c in range(each_in):
+            packed[task, :, :, first + c, inside] = weights[:, c]
+        return pack_words(packed, _blocks(w, spec)[1])
+
+
+def _blocks(w: Workload, spec: CpuSpec) -> tuple[int, int]:
+    return channel_block(w.in_channels, spec.lanes), channel_block(w.out_channels, spec.lanes)
+
+
+def _reach(w: Workload, spec: CpuSpec, vectors: int) -> Reach:
+    ib, ob = _blocks(w, spec)
+    return Reach(w, vectors * ob, ib)

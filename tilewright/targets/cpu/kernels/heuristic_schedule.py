@@ -1,0 +1,112 @@
+"""A good config of a convolution without any measurement: what the untuned baseline runs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.shared import even_parts, registers
+from tilewright.targets.cpu.kernels.tiling import has_padding, pixels
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+CACHE = 1 << 19
+"""Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+NEAR = 1 << 15
+"""The same of the first level, for the weights of a register tile, if they are many."""
+COPIED = 0.8
+"""What a tile is worth that needs a copy of the data, as it does not divide the image."""
+
+
+def default_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
+    """Values by the names of `knobs`, the space of a convolution without groups: the register tile
+    with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
+    its transforms pay."""
+    m = _algorithm(w)
+    rows, columns = pixels(w)
+    if m:
+        rows, columns = -(-w.out_height // m), -(-w.out_width // m)
+    ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
+    dots = w.dtype == "int8"  # whose data are best copied, and whose tiles overlap
+    blocks, tile_h, tile_w = _tile(
+        w.out_channels // ob, rows, columns, has_padding(w) or dots, spec, dots
+    )
+    area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
+    number = 1 if dots else 4
+    weights = number * w.out_channels * w.in_channels * area
+    pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
+    few = rows * columns * pixels_each < weights
+    wanted = {
+        "algorithm": m,
+        "tile_ow": tile_w,
+        "tile_oh": tile_h,
+        "tile_oc": blocks,
+        "parts_oc": 1,
+        "parts_oh": 1,
+        "parts_ow": 1,
+        "parts_ic": 1,
+        "chunks_first": 1,
+        "pixels_first": 1,
+        "unroll_kernel": 1 if w.kernel_w == 3 and w.stride_w == 1 and not (m or dots) else 0,
+        "unroll_channels": ib if ib < 5 or (dots and w.kernel_h * w.kernel_w == 1) else 1,
+        "copy": 1 if has_padding(w) or dots else 0,
+        "stages": 1 if m and few else 0,
+        "parallel": 1 if spec.threads > 1 else 0,
+    }
+    grain = 4 * spec.threads
+    if few:  # each thread its own weights, read once
+        wanted["parts_oc"] = max(grain, weights // CACHE)
+        if not m:
+            wanted["copy"] = 1 if dots else 0
+            tile = number * blocks * ob * w.in_channels * area
+            wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
+    else:
+        pieces = max(grain, rows * columns * pixels_each // CACHE)
+        wanted["parts_oh"] = min(rows, pieces)
+        wanted["parts_ow"] = -(-pieces // wanted["parts_oh"])
+        wanted["parts_oc"] = weights // CACHE
+    return {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
+
+
+def _algorithm(w: Workload) -> int:
+    """Of Winograd's sizes the one that pays: products must outnumber transforms."""
+    if w.dtype == "int8" or not winograd.serves(w) or min(w.in_channels, w.out_channels) < 32:
+        return 0
+    smaller = min(w.out_height, w.out_width)
+    return 4 if smaller > 8 else 2 if smaller > 4 else 0
+
+
+def _tile(
+    blocks: int, rows: int, columns: int, bordered: bool, spec: CpuSpec, dots: bool
+) -> tuple[int, int, int]:
+    """Channel blocks, rows and columns of a register tile; of data that are copied anyway if
+    `bordered`. The numbers that `dots` multiply lie in registers, too."""
+    room = registers(spec) - 2
+
+    def fits(each: int, pixels: int) -> bool:
+        return each * pixels <= (room + 1 - each if dots else room)
+
+    def worth(tile: tuple[int, int, int]) -> float:
+        each, high, long = tile
+        adds, loads = each * high * long, each + high * long
+        covered = -(-rows // high) * high * -(-columns // long) * long
+        copied = COPIED if covered != rows * columns and not bordered else 1.0
+        return adds / (max(adds, loads, 8) + loads / 8 + 1) * rows * columns / covered * copied
+
+    found = [
+        (each, even_parts(rows, high), even_parts(columns, long))
+        for each, high, long in product((1, 2, 3, 4, 6, 8), range(1, 9), range(1, room + 1))
+        if blocks % each == 0 and fits(each, high * long)
+    ]
+    return max(found, key=worth)
+
+
+def _nearest(knob: Knob, wanted: int) -> int:
+    """The knob's value nearest to what is wanted, by factor."""
+
+    def apart(value: int) -> float:
+        return max((value + 1) / (wanted + 1), (wanted + 1) / (value + 1))
+
+    return min(knob.values, key=apart)

@@ -1,0 +1,33 @@
+"""Which kernels there are. A further one is a file beside this and a name below."""
+
+from __future__ import annotations
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
+from tilewright.targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
+from tilewright.targets.cpu.kernels.conv2d import Convolution
+from tilewright.targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
+from tilewright.targets.cpu.kernels.dense import Dense
+from tilewright.targets.cpu.kernels.dense_int8 import DenseInt8
+from tilewright.targets.cpu.kernels.depthwise import Depthwise
+from tilewright.targets.cpu.kernels.grouped import Grouped
+from tilewright.targets.cpu.kernels.kernel import Kernel
+from tilewright.targets.workload import Workload
+
+KERNELS: tuple[Kernel, ...] = (
+    Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8(),
+    BatchMatmulInt8(),
+)  # fmt: skip
+
+
+def kernel_for(workload: Workload) -> Kernel:
+    """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
+    for kernel in KERNELS:
+        alone = not (workload.pool or workload.shortcut or workload.average)
+        if alone and kernel.serves(workload):
+            return kernel
+    raise WorkloadError(
+        f"the target cpu has no kernel for {workload} ({workload.dtype}); it computes conv2d (no "
+        "pool or average behind it, no shortcut), dense and batch_matmul; name another target for "
+        "it"
+    )

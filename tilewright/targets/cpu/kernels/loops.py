@@ -1,0 +1,138 @@
+"""Loops of TensorIR, written out by kernels whose tiles overlap or whose borders are special.
+
+A tile that would reach beyond the last row begins earlier and computes some rows twice, so that any
+tile serves any size without a guard. A tile at the border leaves out what falls into the padding.
+Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
+from tilewright.targets.cpu.kernels.shared import (
+    A_CHANNEL,
+    epilogue_tensors,
+    epilogue_value,
+    sums_type,
+)
+from tilewright.targets.workload import Workload
+
+MAX_ACCUMULATORS = 64
+"""Vectors a register tile may have: twice the registers, beyond that all is spills."""
+STACK_BYTES = 1023
+"""A buffer larger than this TVM does not put on the stack, and only what is there LLVM puts into
+registers: sums are kept in several buffers where they are more."""
+MAX_UNROLLED = 1024
+"""Multiply-adds written out one by one: more compile for seconds."""
+
+
+def check_tile(accumulators: int, unrolled: int) -> None:
+    """Raises `DoesNotApply` for register tiles and unrolled code beyond our limits."""
+    if accumulators > MAX_ACCUMULATORS:
+        raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
+    if unrolled > MAX_UNROLLED:
+        raise DoesNotApply(
+            f"{unrolled} unrolled multiply-adds, over {MAX_UNROLLED}", "code_too_large"
+        )
+
+
+def tiles(size: int, tile: int) -> int:
+    """How many tiles cover `size`."""
+    return -(-size // tile)
+
+
+def tile_start(index: Any, size: int, tile: int) -> Any:
+    """Where tile number `index` of `size` begins: the last one earlier where it would reach beyond
+    the end."""
+    from tvm import tirx
+
+    return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
+
+
+def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
+    """Begin and end of part `index` of `whole` things divided evenly into `parts`."""
+    from tvm import tirx
+
+    if whole % parts == 0:
+        return index * (whole // parts), (index + 1) * (whole // parts)
+    return tirx.indexdiv(index * whole, parts), tirx.indexdiv((index + 1) * whole, parts)
+
+
+def split_index(index: Any, *sizes: int) -> list[Any]:
+    """The indices that one fused index stands for, the last fastest."""
+    from tvm import tirx
+
+    found = []
+    for size in reversed(sizes):
+        found.append(tirx.indexmod(index, size) if size > 1 else 0)
+        index = tirx.indexdiv(index, size)
+    return found[::-1]
+
+
+class Nest:
+    """`with Nest.unrolled(3, 4) as (i, j)`: several loops at once."""
+
+    def __init__(self, frames: Sequence[Any]) -> None:
+        self._frames, self._stack = frames, ExitStack()
+
+    @classmethod
+    def unrolled(cls, *extents: int) -> Nest:
+        """Loops that are written out."""
+        from tvm.script.ir_builder import tirx as T
+
+        return cls([T.unroll(0, extent) for extent in extents])
+
+    @classmethod
+    def tile(cls, *extents: int) -> Nest:
+        """Unrolled loops around a vector, whose lanes are the last extent."""
+        from tvm.script.ir_builder import tirx as T
+
+        loops = [T.unroll(0, extent) for extent in extents[:-1]]
+        return cls([*loops, T.vectorized(0, extents[-1])])
+
+    def __enter__(self) -> tuple[Any, ...]:
+        return tuple(self._stack.enter_context(frame) for frame in self._frames)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+class Arguments:
+    """A kernel's parameters while its function is being written, in the order they are passed;
+    weights of int8 are packed in int32 (`targets.cpu.kernels.int8_dot_product`), unless another
+    type is given.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        data: tuple[int, ...],
+        weights: tuple[int, ...],
+        bias: tuple[int, ...],
+        out: tuple[int, ...],
+        weights_type: str = "",
+    ) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
+            return T.arg(name, T.buffer(shape, dtype))
+
+        kind, self._workload = workload.dtype, workload
+        self.data = argument("data", data, kind)
+        self.weights = argument("weights", weights, weights_type or sums_type(workload))
+        self._inputs: dict[str, Any] = {
+            name: argument(name, bias if name in A_CHANNEL else out, dtype)
+            for name, dtype in epilogue_tensors(workload).items()
+        }
+        self.out = argument("out", out, kind)
+
+    def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
+        """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
+        bias."""
+        from tvm.script.ir_builder import tirx as T
+
+        found = epilogue_value(self._workload, self._inputs, value, place, channel)
+        T.buffer_store(self.out, found, list(place))

@@ -1,0 +1,292 @@
+"""Products of matrices, rows × depth by depth × columns, in register tiles of rows × vectors.
+
+    parallel (batch, shares of the rows, shares of the columns)
+      data and weights of the share packed   if asked for
+      depth in tiles                         partial sums kept beside
+        tiles of columns, tiles of rows      or the other way round
+          depth, unrolled
+            rows × vectors                   one broadcast number, one vector, an instruction
+          bias, residual, clip
+
+Tiles overlap at the end, see `targets.cpu.kernels.loops`. A single row keeps several sums of a
+number apart (`chains`), since one multiply-add has to wait for the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import (
+    Arguments,
+    Nest,
+    check_tile,
+    share,
+    split_index,
+    tile_start,
+    tiles,
+)
+from tilewright.targets.workload import Workload
+
+
+def multiply(
+    w: Workload,
+    product: GemmShape,
+    values: KnobValues,
+    packed: bool,
+    share_of: type[Share] | None = None,
+) -> Any:
+    """The function that computes `product`, as a schedule says; `share_of` writes what a task does,
+    in float32 unless it is given. Raises `DoesNotApply`."""
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    p, v = product, values
+    check_tile(
+        v["tile_rows"] * v["tile_vectors"] * v["chains"],
+        v["tile_rows"] * v["tile_vectors"] * v["chains"] * v["unroll_depth"],
+    )
+    lead = (p.batch,) if w.operator == "batch_matmul" else ()
+    writer = share_of or Share
+    weights = writer.weights_shape(p, v) if packed else (w.in_channels, p.columns)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        arguments = Arguments(
+            w, (*lead, p.rows, w.in_channels), (*lead, *weights), (p.columns,),
+            (*lead, p.rows, p.columns), "" if packed else w.dtype,
+        )  # fmt: skip
+        by_rows, by_columns = v["row_shares"], v["column_shares"]
+        with T.parallel(0, p.batch * by_rows * by_columns) as chunk:
+            if v["columns_first"]:
+                batch, column, row = split_index(chunk, p.batch, by_columns, by_rows)
+            else:
+                batch, row, column = split_index(chunk, p.batch, by_rows, by_columns)
+            writer(arguments, p, v, [batch][: len(lead)], row, column).write(packed)
+    return builder.get()
+
+
+class Share:
+    """What one task of the parallel loop does, written into the function that is being built."""
+
+    sums_type = "float32"
+
+    @staticmethod
+    def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
+        """Of packed weights."""
+        return tiles(p.columns, p.width(v)), p.depth, p.width(v)
+
+    def __init__(
+        self,
+        arguments: Arguments,
+        p: GemmShape,
+        v: KnobValues,
+        lead: list[Any],
+        row: Any,
+        column: Any,
+    ) -> None:
+        self.a, self.p, self.v, self.lead = arguments, p, v, lead
+        self.vector = self.vector_of(p)
+        self.row_tiles = tiles(p.rows, v["tile_rows"])
+        self.column_tiles = tiles(p.columns, p.width(v))
+        self.rows = share(row, v["row_shares"], self.row_tiles)
+        self.columns = share(column, v["column_shares"], self.column_tiles)
+
+    def vector_of(self, p: GemmShape) -> int:
+        """Lanes of a vector of sums."""
+        return p.lanes
+
+    def begin(self, column: Any, at: Any) -> Any:
+        """What the sum number `at` of a tile of columns begins with."""
+        from tvm import tirx
+
+        return tirx.const(0, self.sums_type)
+
+    def plus(self, one: Any, other: Any) -> Any:
+        """Of two sums."""
+        return one + other
+
+    def write(self, packed: bool) -> None:
+        """The whole task."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        p, v = self.p, self.v
+        self.height, self.width = v["tile_rows"], p.width(v)
+        self.most_rows = tiles(self.row_tiles, v["row_shares"])
+        self.most_columns = tiles(self.column_tiles, v["column_shares"])
+        self.packed_weights = packed
+        self.data = self._pack_data() if v["pack_data"] else None
+        self.weights = self.pack_weights() if v["pack_weights"] else None
+        steps = tiles(p.depth, v["tile_depth"])
+        if steps == 1:
+            with self._tiles() as (row, column):
+                sums = self._sums(lambda _, at: self.begin(column, at))
+                self._add_all(sums, row, column, 0, p.depth)
+                self._finish(sums, row, column)
+            return
+        sums_each = v["tile_vectors"] * self.vector
+        shape = (self.most_rows, self.most_columns, self.height, sums_each)
+        partial = T.alloc_buffer(shape, self.sums_type)
+
+        def before(step: Any, row: Any, column: Any) -> Callable[[int, Any], Any]:
+            place, zero = self._place(row, column), tirx.const(0, self.sums_type)
+            return lambda r, at: tirx.if_then_else(step > 0, partial[(*place, r, at)], zero)
+
+        def before_last(row: Any, column: Any) -> Callable[[int, Any], Any]:
+            place = self._place(row, column)
+            return lambda r, at: self.plus(partial[(*place, r, at)], self.begin(column, at))
+
+        with T.serial(0, steps - 1) as step, self._tiles() as (row, column):
+            sums = self._sums(before(step, row, column))
+            self._add_all(sums, row, column, step * v["tile_depth"], v["tile_depth"])
+            for r in range(self.height):
+                with Nest.tile(v["tile_vectors"], self.vector) as (c, i):
+                    at = c * self.vector + i
+                    place = [*self._place(row, column), r, at]
+                    T.buffer_store(partial, self._total(sums, r, at), place)
+        done = (steps - 1) * v["tile_depth"]
+        with self._tiles() as (row, column):
+            sums = self._sums(before_last(row, column))
+            self._add_all(sums, row, column, done, p.depth - done)
+            self._finish(sums, row, column)
+
+    def _place(self, row: Any, column: Any) -> tuple[Any, Any]:
+        """Of a tile within the share."""
+        return row - self.rows[0], column - self.columns[0]
+
+    def _tiles(self) -> Nest:
+        """Loops over the share's tiles: the indices of a row tile and of a column tile."""
+
+        def count(whole: int, parts: int, of: tuple[Any, Any]) -> Any:
+            return of[1] - of[0] if whole % parts else whole // parts
+
+        counts = [
+            count(self.row_tiles, self.v["row_shares"], self.rows),
+            count(self.column_tiles, self.v["column_shares"], self.columns),
+        ]
+        return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
+
+    def _sums(self, before: Callable[[int, Any], Any]) -> list[list[Any]]:
+        """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
+        the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
+        from where LLVM takes them."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        each = self.v["tile_vectors"] * self.vector
+        sums = [
+            [T.alloc_buffer((each,), self.sums_type) for _ in range(self.height)]
+            for _ in range(self.v["chains"])
+        ]
+        for chain, rows in enumerate(sums):
+            for r, buffer in enumerate(rows):
+                with Nest.tile(self.v["tile_vectors"], self.vector) as (c, i):
+                    at = c * self.vector + i
+                    zero = tirx.const(0, self.sums_type)
+                    T.buffer_store(buffer, zero if chain else before(r, at), [at])
+        return sums
+
+    def _add_all(
+        self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int
+    ) -> None:
+        """Multiply-adds of one register tile over a part of the depth."""
+        from tvm.script.ir_builder import tirx as T
+
+        chains, unroll = self.v["chains"], self.v["unroll_depth"]
+        whole = depth // (chains * unroll)
+        if whole:
+            with T.serial(0, whole) as outer, T.unroll(0, unroll) as inner:
+                for chain in range(chains):
+                    k = begin + (outer * unroll + inner) * chains + chain
+                    self.add(sums[chain], row, column, k)
+        for k in range(whole * chains * unroll, depth):
+            self.add(sums[k % chains], row, column, begin + k)
+
+    def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+        """One step of a register tile: `sums` a buffer a row."""
+        from tvm.script.ir_builder import tirx as T
+
+        lanes = self.p.lanes
+        for r, buffer in enumerate(sums):
+            left = self.left(row, r, k)
+            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
+                at = c * lanes + i
+                if self.weights is not None:
+                    right = self.weights[column - self.columns[0], k, at]
+                elif self.packed_weights:
+                    right = self.a.weights[column, k, at]
+                else:
+                    start = tile_start(column, self.p.columns, self.width)
+                    right = self.a.weights[(*self.lead, k, start + at)]
+                T.buffer_store(buffer, buffer[at] + left * right, [at])
+
+    def left(self, row: Any, r: int, k: Any) -> Any:
+        """`number`, from where it was packed."""
+        if self.data is None:
+            return self.number(row, r, k)
+        return self.data[row - self.rows[0], k, r]
+
+    def _total(self, sums: list[list[Any]], r: int, at: Any) -> Any:
+        total = sums[0][r][at]
+        for chain in sums[1:]:
+            total = self.plus(total, chain[r][at])
+        return total
+
+    def _finish(self, sums: list[list[Any]], row: Any, column: Any) -> None:
+        lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
+        for r in range(self.height):
+            with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
+                channel = start + c * lanes + i
+                place = *self.lead, self.first_row(row) + r, channel
+                self.a.finish(self._total(sums, r, c * self.vector + i), place, (channel,))
+
+    def first_row(self, row: Any) -> Any:
+        """Of a tile."""
+        return tile_start(row, self.p.rows, self.height)
+
+    def number(self, row: Any, r: int, k: Any) -> Any:
+        """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
+        return self.a.data[(*self.lead, self.first_row(row) + r, k)]
+
+    def _pack_data(self) -> Any:
+        """The rows of the share, one number of each row of a tile beside the other."""
+        from tvm.script.ir_builder import tirx as T
+
+        shape = (self.most_rows, self.p.depth, self.height)
+        packed = T.alloc_buffer(shape, self.sums_type)
+        loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
+        with Nest(loops) as (row, k, r):
+            value = self.number(row, r, k)
+            T.buffer_store(packed, value, [row - self.rows[0], k, r])
+        return packed
+
+    def pack_weights(self) -> Any:
+        """A buffer of the columns of the share, tile behind tile."""
+        from tvm.script.ir_builder import tirx as T
+
+        packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
+        lanes = self.p.lanes
+        tile = Nest.tile(self.v["tile_vectors"], lanes)
+        with T.serial(*self.columns) as column, T.serial(0, self.p.depth) as k, tile as (c, i):
+            start = tile_start(column, self.p.columns, self.width)
+            value = self.a.weights[(*self.lead, k, start + c * lanes + i)]
+            T.buffer_store(packed, value, [column - self.columns[0], k, c * lanes + i])
+        return packed
+
+
+class _Tiles(Nest):
+    """Loops over so many rows and columns of tiles, rows inside of columns or the other way round,
+    and their indices, which begin at `first`. The loops begin at 0: a loop of one iteration that
+    begins elsewhere is what TVM's features of stores cannot be made of."""
+
+    def __init__(self, counts: Sequence[Any], first: tuple[Any, Any], rows_inside: bool) -> None:
+        from tvm.script.ir_builder import tirx as T
+
+        self._order, self._first = -1 if rows_inside else 1, first
+        super().__init__([T.serial(0, count) for count in counts][:: self._order])
+
+    def __enter__(self) -> tuple[Any, ...]:
+        inside = super().__enter__()[:: self._order]
+        return tuple(first + index for first, index in zip(self._first, inside, strict=True))

@@ -1,0 +1,202 @@
+"""Times compiled kernels in this process, the child of `targets.cpu.runner`: pinned, checked,
+interleaved with a reference kernel."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.cpu.assembly import link
+from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.reference_kernel import product, reading
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.timing import Repeats, Run, Seconds, Timing, time_kernel
+
+CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
+"""How often the reference is timed at the start: its fastest turn is that of a quiet machine."""
+
+
+@dataclass(frozen=True)
+class CpuMeasurement:
+    """`seconds`, shape (repeats,), of a kernel that gives the right numbers; else `status`, one of
+    `targets.base.STATUSES`, and `reason` say what is wrong."""
+
+    seconds: Seconds
+    status: str = "valid"
+    reason: str = ""
+
+
+class CpuBench:
+    """This process as a place for timing: threads pinned to a core each, the reference at hand."""
+
+    def __init__(self, spec: CpuSpec, timing: Timing) -> None:
+        self.spec, self.timing = spec, timing
+        self._folder = tempfile.TemporaryDirectory()
+        self._numbers = count()
+        function, arrays, self.operations = product(spec)
+        self._module = self._built(function)
+        self._arguments = _tensors(arrays)
+        pin(spec.threads, lambda: self._module[FUNCTION](*self._arguments))
+        self.reference = self._run(self._module, self._arguments)
+
+    def load(self, library: NDArray[np.uint8]) -> Any:
+        """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
+        use must not change under its process."""
+        import tvm
+
+        path = Path(self._folder.name) / f"{next(self._numbers)}.so"
+        path.write_bytes(library.tobytes())
+        module = tvm.runtime.load_module(str(path))
+        path.unlink()
+        return module
+
+    def calibrate(self) -> float:
+        """Seconds the reference takes on this machine in quiet: the least median of several turns
+        of some repeats."""
+        once = self._once(self._module, self._arguments)
+        calls = max(1, round(self.timing.repeat / once))
+        turns = [
+            np.median(self.reference(CALIBRATION_REPEATS, calls).chosen(True))
+            for _ in range(CALIBRATION_TURNS)
+        ]
+        return float(min(turns))
+
+    def measure(
+        self,
+        library: NDArray[np.uint8],
+        tensors: TestTensors,
+        values: KnobValues,
+        quiet_reference: float,
+    ) -> CpuMeasurement:
+        """Of a library's bytes, shape (bytes,): checked against the reference result, timed, and
+        checked once more. `quiet_reference` is what `calibrate` gave, here or elsewhere."""
+        module, arguments = self.load(library), tensors.arguments(values)
+        self._call(module, tensors, arguments)
+        if said := self._wrong(tensors, arguments):
+            return CpuMeasurement(np.empty(0), "wrong_result", said)
+        once = self._once(module, arguments)
+        run = self._run(module, arguments)
+        seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
+        if said := self._wrong(tensors, arguments):
+            return CpuMeasurement(np.empty(0), "wrong_result", f"{said}, not at the first call")
+        return CpuMeasurement(seconds)
+
+    def wrong_values(
+        self, library: NDArray[np.uint8], tensors: TestTensors, values: KnobValues
+    ) -> int:
+        """How many values differ from the reference by more than the tolerance. The library's
+        bytes have shape (bytes,)."""
+        arguments = tensors.arguments(values)
+        self._call(self.load(library), tensors, arguments)
+        found = tensors.unpacked(arguments[-1].numpy())
+        apart = np.abs(np.subtract(found, tensors.expected, dtype=np.float64))
+        return int((~(apart <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
+
+    def peak(self) -> float:
+        """Floating-point operations a second of the reference in quiet."""
+        return self.operations / self.calibrate()
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes a second that are read of a piece of `size` bytes again and again, in quiet."""
+        function, arrays, read = reading(self.spec, size)
+        module, arguments = self._built(function), _tensors(arrays)
+        calls = max(1, round(self.timing.repeat / self._once(module, arguments)))
+        found = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
+        return read / float(found.seconds.min())
+
+    def _built(self, function: Any) -> Any:
+        assembly = assembly_of(function, llvm_target(self.spec))
+        return self.load(np.frombuffer(link(assembly), np.uint8))
+
+    def _call(self, module: Any, tensors: TestTensors, arguments: list[Any]) -> None:
+        """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
+        arguments[-1].copyfrom(tensors.nothing())
+        module[FUNCTION](*arguments)
+
+    def _wrong(self, tensors: TestTensors, arguments: list[Any]) -> str:
+        """What is wrong with an output; "" if nothing is."""
+        error = tensors.error(arguments[-1].numpy())
+        if error <= self.timing.tolerance:  # NaN is not
+            return ""
+        return (
+            f"run: the output differs from the reference by {error:.2g} of its largest value; "
+            f"{self.timing.tolerance:g} is allowed"
+        )
+
+    def _once(self, module: Any, arguments: list[Any]) -> float:
+        """About what a call takes, in seconds, when caches and threads are warm."""
+        function, began = module[FUNCTION], time.perf_counter()
+        taken: list[float] = []
+        while len(taken) < 3 or time.perf_counter() - began < self.timing.warm_up:
+            start = time.perf_counter()
+            function(*arguments)
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    def _run(self, module: Any, arguments: list[Any]) -> Run:
+        """A way to time a kernel. Few calls are timed from here, which adds a microsecond; many are
+        looped over by TVM."""
+        import tvm
+
+        function = module[FUNCTION]
+
+        def timed(calls: int) -> float:
+            if calls == 1 and not self.timing.flush_bytes:
+                start = time.perf_counter()
+                function(*arguments)
+                return time.perf_counter() - start
+            evaluator = module.time_evaluator(
+                FUNCTION, tvm.cpu(), number=calls, cache_flush_bytes=self.timing.flush_bytes
+            )
+            return float(evaluator(*arguments).results[0])
+
+        def run(repeats: int, calls: int) -> Repeats:
+            calls = 1 if self.timing.flush_bytes else calls
+            seconds, quiet = np.empty(repeats), np.empty(repeats, np.bool_)
+            for place in range(repeats):
+                before = _preemptions()
+                seconds[place] = timed(calls)
+                quiet[place] = _preemptions() == before
+            return Repeats(seconds, quiet)
+
+        return run
+
+
+def pin(threads: int, start: Callable[[], object]) -> None:
+    """Give TVM as many threads, this one among them, and a core to each; `start` makes a parallel
+    call, at whose first TVM starts its threads. TVM's own way leaves them where they are."""
+    import tvm
+
+    tasks = Path("/proc/self/task")
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    one_core_each = -2  # tvm::runtime::threading::ThreadGroup::kSpecifyOneCorePerThread
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(one_core_each, threads, [str(core) for core in cores])
+    before = set(os.listdir(tasks))
+    start()
+    ours = [os.getpid(), *sorted(int(task) for task in set(os.listdir(tasks)) - before)]
+    for task, core in zip(ours, cores, strict=False):
+        os.sched_setaffinity(task, {core})
+
+
+def _preemptions() -> int:
+    """How often a thread of this process had to leave its core."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _tensors(arrays: list[NDArray[np.float32]]) -> list[Any]:
+    import tvm
+
+    return [tvm.runtime.tensor(array) for array in arrays]

@@ -1,0 +1,86 @@
+"""Kernels of this processor as parts of a network's library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.base import Space
+from tilewright.targets.cpu.compile import llvm_target, scheduled
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import DType, Workload
+
+FASTEST_FIRST, SHARING_CORES = 1, -3
+"""TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
+
+
+class NetworkKernels:
+    """What `targets.capabilities.ComputesIn` and `CompilesKernels` ask of a target that has a
+    `spec` and spaces."""
+
+    spec: CpuSpec
+    space: Callable[[Workload], Space]
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """Those of the kernels; int8 where the processor has dot products of it."""
+        return frozenset[DType](("float32", "int8") if self.spec.dots else ("float32",))
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        """Raises `WorkloadError` where there is none or the knobs contradict each other."""
+        return _code(workload, self.spec, self.space(workload).describe(config))
+
+    def code_target(self) -> Any:
+        """This processor, as TVM describes it to LLVM."""
+        return llvm_target(self.spec)
+
+    def code_pipeline(self) -> str:
+        """See `targets.cpu.pipeline`."""
+        return lowering()
+
+    def use_threads(self) -> None:
+        """Give TVM's pool as many threads as kernels were tuned with, on all its cores: a thread
+        that is kept from its core would hold up all."""
+        import tvm
+
+        configure = tvm.get_global_func("runtime.config_threadpool")
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if cores:
+            configure(SHARING_CORES, self.spec.threads, list(map(str, cores)))
+        else:
+            configure(FASTEST_FIRST, self.spec.threads)
+
+    def kernel_error(
+        self, workload: Workload, config: Sequence[int], function: Callable[..., object]
+    ) -> float:
+        """Of a kernel in this process; infinite where numbers were never written."""
+        space = self.space(workload)
+        tensors = TestTensors(workload, self.spec, space)
+        arguments = tensors.arguments(space.describe(config))
+        function(*arguments)
+        return tensors.error(arguments[-1].numpy())
+
+
+def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
+    try:
+        function = scheduled(workload, spec, values)
+    except DoesNotApply as error:
+        raise WorkloadError(
+            f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
+        ) from None
+    made = kernel_for(workload)
+    image = workload.operator == "conv2d"
+    return KernelCode(
+        function,
+        channel_block(workload.in_channels, spec.lanes) if image else 0,
+        channel_block(workload.out_channels, spec.lanes) if image else 0,
+        lambda weights: made.pack_weights(weights, workload, spec, values),
+    )

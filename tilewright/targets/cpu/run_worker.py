@@ -1,0 +1,61 @@
+"""The child's side of `targets.cpu.runner`: runs one compiled kernel a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Header, arguments, serve
+from tilewright.core.files import Json, as_int, as_number, as_object, read_json
+from tilewright.targets.base import Space
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.measure import CpuBench
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.timing import Timing
+from tilewright.targets.workload import Workload
+
+
+class RunWorker:
+    """Answers one call after another on a bench of its own."""
+
+    def __init__(self, recipe: Mapping[str, Json]) -> None:
+        self.spec = CpuSpec(**cast(Any, as_object(recipe["spec"])))
+        os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # read when TVM is loaded
+        self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
+        self._tensors = lru_cache(maxsize=2)(self._new_tensors)
+
+    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+        """What a call comes to. A kernel comes as its library, shape (bytes,)."""
+        call = header["call"]
+        if call == "calibrate":
+            return {"value": self.bench.calibrate()}, {}
+        if call == "peak":
+            return {"value": self.bench.peak()}, {}
+        if call == "bandwidth":
+            return {"value": self.bench.bandwidth(as_int(header["bytes"]))}, {}
+        workload = Workload.from_json(as_object(header["workload"]))
+        tensors = self._tensors(workload, as_int(header["seed"]))
+        if call == "prepare":
+            return {}, {}
+        values = {name: as_int(value) for name, value in as_object(header["values"]).items()}
+        library = np.asarray(arrays["library"], np.uint8)
+        if call == "verify":
+            return {"wrong": self.bench.wrong_values(library, tensors, values)}, {}
+        quiet = as_number(header["reference"])
+        found = self.bench.measure(library, tensors, values, quiet)
+        return {"status": found.status, "reason": found.reason}, {"seconds": found.seconds}
+
+    def _new_tensors(self, workload: Workload, seed: int) -> TestTensors:
+        space = Space("kernels", kernel_for(workload).knobs(workload, self.spec))
+        return TestTensors(workload, self.spec, space, seed)
+
+
+if __name__ == "__main__":
+    (recipe,) = arguments()
+    serve(RunWorker(as_object(read_json(recipe))).answer)

@@ -1,0 +1,112 @@
+"""What of this processor is used: threads, vector width, instruction set."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+
+from tilewright.core.errors import SpecError
+from tilewright.core.files import Json, as_int, as_text
+from tilewright.targets.cpu import machine
+
+LANES = (4, 8, 16)
+"""Float32 numbers in a vector of 128, 256 or 512 bits."""
+DOTS = {16: "avx512vnni", 8: "avxvnni"}
+"""By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
+_FLAGS = {16: "avx512_vnni", 8: "avx_vnni"}
+"""What the operating system calls them."""
+
+
+@dataclass(frozen=True)
+class CpuSpec:
+    """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
+    `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
+    is LLVM's name of the instructions for dot products of int8; "" where there are none."""
+
+    threads: int
+    lanes: int
+    mcpu: str
+    model: str
+    dots: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a user calls it: `cpu`, with what differs from this machine's own."""
+        own = this_machine()
+        said = [
+            f"{key}={mine}"
+            for key, mine, usual in (
+                ("threads", self.threads, own.threads), ("lanes", self.lanes, own.lanes),
+            )
+            if mine != usual
+        ]  # fmt: skip
+        return f"cpu:{','.join(said)}" if said else "cpu"
+
+    @property
+    def registers(self) -> int:
+        """Vector registers that code for it may use."""
+        return 16 if platform.machine() == "x86_64" and self.lanes < 16 else 32
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Mapping[str, Json]) -> CpuSpec:
+        """What `to_json` gave. Raises `SpecError`."""
+        try:
+            spec = CpuSpec(
+                as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
+                as_text(values["model"]), as_text(values.get("dots", "")),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            raise SpecError(f"this describes no processor ({error}); tune or build again") from None
+        names = re.fullmatch(r"[\w.-]*", spec.mcpu) and spec.dots in ("", *DOTS.values())
+        if spec.threads < 1 or spec.lanes not in LANES or not names:
+            raise SpecError(f"this describes no processor ({spec}); tune or build again")
+        return spec
+
+    @staticmethod
+    def parse(text: str) -> CpuSpec:
+        """`threads=1,lanes=8`, both optional. Raises `SpecError` for what this machine lacks."""
+        own = this_machine()
+        given: dict[str, int] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            found = re.fullmatch(r"(threads|lanes)=(\d+)", item)
+            if not found or found[1] in given:
+                raise SpecError(f"cannot read '{item}' of cpu:{text}; write cpu:threads=1,lanes=8")
+            given[found[1]] = int(found[2])
+        threads, lanes = given.get("threads", own.threads), given.get("lanes", own.lanes)
+        if not 1 <= threads <= own.threads:
+            raise SpecError(
+                f"cpu:threads={threads}: this process may use {own.threads} cores; name 1 to "
+                f"{own.threads}"
+            )
+        if lanes not in LANES or lanes > own.lanes:
+            known = [str(n) for n in LANES if n <= own.lanes]
+            raise SpecError(
+                f"cpu:lanes={lanes}: vectors of this processor hold {' or '.join(known)} float32"
+            )
+        narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
+        mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
+        return CpuSpec(threads, lanes, mcpu, own.model, dots_of(lanes))
+
+
+@cache
+def this_machine() -> CpuSpec:
+    """All of it that this process may use."""
+    known = machine.flags()
+    lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return CpuSpec(usable, lanes, "", machine.model() or platform.processor(), dots_of(lanes))
+
+
+def dots_of(lanes: int) -> str:
+    """Of this machine's instructions for dot products those on vectors of so many lanes."""
+    return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

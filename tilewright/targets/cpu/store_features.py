@@ -1,0 +1,99 @@
+"""What TVM's analysis of a schedule says of each store, summed up to one row a kernel.
+
+`PerStoreFeature` gives 164 numbers a statement that stores (after Ansor, Zheng et al. 2020,
+appendix B), most of them as log2(1 + number). Rules, by the end of a column's text:
+
+    sum       over all stores
+    main      of the store with the most arithmetic, which is the sum of products
+    largest   over all stores
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.features import Feature
+
+STORE_COLUMNS = (
+    Feature("operations", "", "compute", "floating-point operations; sum"),
+    Feature("index_operations", "", "", "integer and boolean operations; sum"),
+    Feature("bytes_touched", "", "load", "bytes read and written by all iterations; sum"),
+    Feature("bytes_unique", "", "load", "different bytes read and written; sum"),
+    Feature("lines_touched", "", "load", "cache lines of all iterations; sum"),
+    Feature("lines_unique", "", "load", "different cache lines; sum"),
+    Feature("bytes_reused", "", "load", "bytes touched between uses of a number; main, largest"),
+    Feature("reuses", "", "", "uses of a number by its innermost reusing loop; main, largest"),
+    Feature("stride", "", "", "numbers from one access to the next in the innermost loop; main"),
+    Feature("vectorised", "", "", "iterations of vectorised loops; main"),
+    Feature("unrolled", "", "", "iterations of unrolled loops; main"),
+    Feature("chunks", "", "", "iterations of parallel loops; largest"),
+    Feature("intensity_inner", "", "", "operations a byte in the innermost loops; main"),
+    Feature("intensity_half", "", "", "operations a byte half way out; main"),
+    Feature("intensity_outer", "", "", "operations a byte over all loops; main"),
+    Feature("bytes_allocated", "", "", "bytes of temporary buffers; sum"),
+)
+_BUFFERS, _EACH, _FIRST = 5, 18, 57  # places in a row: buffers, columns a buffer, the first one
+_SAMPLES = 10
+_CURVE, _ALLOCATED = _FIRST + _BUFFERS * _EACH, _FIRST + _BUFFERS * _EACH + _SAMPLES
+_ROW = 164
+
+
+def store_features(function: Any, target: Any) -> tuple[float, ...]:
+    """A number a column of `STORE_COLUMNS`, of a scheduled TensorIR function for TVM's target."""
+    import tvm
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule import MeasureCandidate, TuneContext
+
+    module = tvm.IRModule({"main": function})
+    with _without_intrinsics():
+        context = TuneContext(mod=module, target=target)
+    candidate = MeasureCandidate(Schedule(module), [])
+    return summed(_extractor().extract_from(context, [candidate])[0].numpy())
+
+
+def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
+    """One row of `STORE_COLUMNS` from those of all stores, shape (stores, 164)."""
+    assert rows.shape[1] == _ROW, f"TVM's features have {rows.shape[1]} columns, not {_ROW}"
+    plain = np.sign(rows) * np.expm1(np.abs(rows) * np.log(2.0))
+    work = plain[:, :7].sum(axis=1)
+    main = plain[int(work.argmax())]
+    buffers = plain[:, _FIRST:_CURVE].reshape(-1, _BUFFERS, _EACH)
+    of_main = buffers[int(work.argmax())]
+    parallel = np.maximum(plain[:, 39], 1.0)
+    numbers = (
+        work.sum(), plain[:, 7:16].sum(), buffers[..., 3].sum(), buffers[..., 4].sum(),
+        buffers[..., 5].sum(), buffers[..., 6].sum(), of_main[:, 11].max(), of_main[:, 12].max(),
+        of_main[:, 17].max(), main[18], main[29], parallel.max(),
+        main[_CURVE], main[_CURVE + 4], main[_CURVE + 9], plain[:, _ALLOCATED].sum(),
+    )  # fmt: skip
+    return tuple(float(number) for number in numbers)
+
+
+@contextmanager
+def _without_intrinsics() -> Iterator[None]:
+    """A context imports TVM's tensor intrinsics, hundreds of functions that take ten seconds to
+    parse; features need none."""
+    name = "tvm.s_tir.tensor_intrin"
+    absent = name not in sys.modules
+    if absent:
+        sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules[name]
+
+
+@cache
+def _extractor() -> Any:
+    from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
+
+    return PerStoreFeature()

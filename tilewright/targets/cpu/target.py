@@ -1,0 +1,177 @@
+"""This processor as a target of the tuner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json
+from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space
+from tilewright.targets.capabilities import Costs, Latency, UntunedSchedule
+from tilewright.targets.cpu import machine
+from tilewright.targets.cpu.bounds import bytes_of, least_operations
+from tilewright.targets.cpu.compile import Compiled
+from tilewright.targets.cpu.compile_pool import shared_pool
+from tilewright.targets.cpu.estimates import CpuMachine, estimate
+from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.kernels.int8_dot_product import FOUR
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.network import NetworkKernels
+from tilewright.targets.cpu.runner import Runner, quiet_machine
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.timing import Timing
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+CACHED, MEMORY = 1 << 20, 1 << 27
+"""Bytes of a piece of memory that a core's second-level cache holds, and of one that none does."""
+BEYOND = 1 << 24
+"""The same of one that second-level caches do not hold, but a shared third-level one may."""
+COMPILE_SECONDS, MEASURE_SECONDS = 0.47, 0.2
+"""What a config's compile takes of a core, and its measurement: see
+docs/decisions/measuring-on-a-cpu.md."""
+
+
+class CpuTarget(NetworkKernels):
+    """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM in processes that live on,
+    timed in a watched one. No config can end, block or mislead this process."""
+
+    deterministic = False
+
+    def __init__(self, spec: CpuSpec, timing: Timing | None = None) -> None:
+        self.spec, self.timing = spec, timing or Timing()
+        self.runner = Runner(spec, self.timing)
+        self.space = lru_cache(maxsize=64)(self._space)
+        self._peak = cache(self.runner.peak)
+        self._bandwidth = cache(self.runner.bandwidth)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the processor and its instruction sets, how it is timed, TVM's version, and the
+        sources of this folder."""
+        about = [self.spec.to_json(), machine.flags(), repr(self.timing), version("apache-tvm")]
+        parts = json.dumps(about, sort_keys=True) + _sources()
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    def hardware_features(self) -> dict[str, float]:
+        """Peak and bandwidths are measured, once a process, and rounded to two digits."""
+        return {
+            "threads": float(self.spec.threads),
+            "lanes": float(self.spec.lanes),
+            "registers": float(self.spec.registers),
+            "log2_l1_bytes": _log2(machine.cache_bytes(1)),
+            "log2_l2_bytes": _log2(machine.cache_bytes(2)),
+            "log2_l3_bytes": _log2(machine.cache_bytes(3)),
+            "peak_gflops": _rounded(self._peak() / 1e9),
+            "cache_gbytes_per_second": _rounded(self._bandwidth(CACHED) / 1e9),
+            "memory_gbytes_per_second": _rounded(self._bandwidth(MEMORY) / 1e9),
+        }
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        """Raises `CompilerMissing`, or `CompilerDown` if TVM cannot be loaded."""
+        space = self.space(workload)
+        batch = [space.describe(config) for config in configs]
+        with quiet_machine(alone=False):
+            made = shared_pool().compile(workload, self.spec, batch) if batch else []
+        return _lowered(workload, configs, made)
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        """See `targets.cpu.timing`. Raises `RunnerDown` if no kernel can be run at all."""
+        return self.runner.measure(lowered, self.space(lowered.workload))
+
+    # -- capabilities ------------------------------------------------------------------------
+
+    def baseline(self, workload: Workload) -> UntunedSchedule:
+        """The schedule that the kernel's own rule says, not measured before it is taken."""
+        space = self.space(workload)
+        values = kernel_for(workload).default_values(workload, self.spec)
+        config = [knob.values.index(values[knob.name]) for knob in space.knobs]
+        lowered = self.lower(workload, np.array([config], np.int32))
+        return UntunedSchedule("rule", space, lowered, self.measure(lowered))
+
+    def roofline(self, workload: Workload) -> Latency:
+        """The larger of the least arithmetic at the measured peak, of int8 four times that of
+        float32, and each byte once at the measured bandwidth of a piece of memory of at most
+        that size: tuning keeps data in caches."""
+        size = bytes_of(workload)
+        faster = FOUR if workload.dtype == "int8" else 1
+        arithmetic = least_operations(workload) / (self._peak() * faster)
+        moving = size / self._bandwidth(1 << max(size, 1 << 16).bit_length() - 1)
+        return Latency(max(arithmetic, moving))
+
+    def estimate(self, workload: Workload, configs: Configs) -> Features:
+        """Seconds and what they consist of, configs of shape (n, knobs): `targets.cpu.estimates`,
+        at the measured peak and bandwidths."""
+        said = self.hardware_features()
+        core = CpuMachine.of(
+            self.spec,
+            said["peak_gflops"] * 1e9,
+            said["cache_gbytes_per_second"] * 1e9,
+            _rounded(self._bandwidth(BEYOND) / 1e9) * 1e9,
+            (machine.cache_bytes(1), machine.cache_bytes(2)),
+        )
+        return estimate(workload, core, self.space(workload), configs)
+
+    def costs(self, workload: Workload) -> Costs:
+        """Compiling shares the cores between configs, measuring has them all."""
+        return Costs(COMPILE_SECONDS / shared_pool().workers, MEASURE_SECONDS)
+
+    def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
+        """In the watched process, against numpy; see `Timing.tolerance`."""
+        return self.runner.verify(lowered, self.space(lowered.workload), seed)
+
+    def within(self, seconds: float) -> CpuTarget:
+        """The same with that limit on a config's run."""
+        return CpuTarget(self.spec, replace(self.timing, hang=seconds))
+
+    @property
+    def specification(self) -> dict[str, Json]:
+        """That of `CpuSpec`."""
+        return self.spec.to_json()
+
+    def _space(self, workload: Workload) -> Space:
+        return Space("kernels", kernel_for(workload).knobs(workload, self.spec))
+
+
+def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> Lowered:
+    hidden = np.full((len(made), len(COLUMNS)), np.nan)
+    for row, each in enumerate(made):
+        if not each.failure:
+            hidden[row] = each.hidden
+    libraries = [np.frombuffer(each.library, np.uint8) for each in made]
+    return Lowered(
+        workload,
+        configs,
+        np.array([each.failure for each in made], dtype=object),
+        np.array([each.reason for each in made], dtype=object),
+        Features(hidden, COLUMNS),
+        {"library": Ragged.of(libraries)} if made else {},
+    )
+
+
+@cache
+def _sources() -> str:
+    content = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def _log2(size: int) -> float:
+    return float(np.log2(max(size, 1)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")

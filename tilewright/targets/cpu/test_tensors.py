@@ -1,0 +1,175 @@
+"""Seeded tensors of a workload in the layouts of its kernels, and the right answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Configs, Space
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.kernels.shared import A_CHANNEL, epilogue_tensors
+from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
+from tilewright.targets.workload import Workload
+
+
+class TestTensors:
+    """Of one workload; made once and shared by all its configs. Everything as a model has it: data
+    and what is `added` like the output (n, c, h, w), (rows, channels) or (batch, rows, depth),
+    weights (o, c, kh, kw), (out, in) or (batch, depth, columns), what is `added` a channel (out
+    channels,)."""
+
+    def __init__(self, workload: Workload, spec: CpuSpec, space: Space, seed: int = 0) -> None:
+        w = workload
+        rng = np.random.default_rng(seed)
+        self.workload, self.spec, self.space = workload, spec, space
+        data, weights, out = plain_shapes(w)
+        fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
+        self.data: NDArray[Any]
+        self.weights: NDArray[Any]
+        self.added: dict[str, NDArray[Any]]
+        self.expected: NDArray[Any]
+        if w.dtype == "int8":
+            self.data, self.weights, self.added = random_integers(w, rng, plain_shapes(w))
+            self.expected = integer_reference(w, self.data, self.weights, self.added, out)
+            return
+        self.data = _normal(rng, data)
+        self.weights = _normal(rng, weights) / np.float32(np.sqrt(fan_in))
+        self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
+        self.expected = reference(w, self.data, self.weights, **self.added)
+
+    def values_of(self, configs: Configs) -> list[dict[str, int]]:
+        """Knob values by name, a row a config of shape (n, knobs)."""
+        return [self.space.describe(config) for config in configs]
+
+    def arguments(self, values: KnobValues) -> list[Any]:
+        """TVM's tensors for a kernel of that config; the last is the output."""
+        import tvm
+
+        w, kernel = self.workload, kernel_for(self.workload)
+        shape = kernel.out_shape(w, self.spec)
+        arrays = [
+            self._packed(self.data, w.in_channels).reshape(kernel.data_shape(w, self.spec)),
+            kernel.pack_weights(self.weights, w, self.spec, values),
+        ]
+        block = channel_block(w.out_channels, self.spec.lanes)
+        for name in epilogue_tensors(w):
+            array = self.added[name]
+            if name in A_CHANNEL:
+                arrays.append(array.reshape(-1, block) if self._blocked else array)
+            else:
+                arrays.append(self._packed(array, w.out_channels).reshape(shape))
+        arrays.append(self.nothing())
+        return [tvm.runtime.tensor(array) for array in arrays]
+
+    def nothing(self) -> NDArray[Any]:
+        """An output in which every number is wrong, in the kernels' layout."""
+        shape = kernel_for(self.workload).out_shape(self.workload, self.spec)
+        if self.workload.dtype == "float32":
+            return np.full(shape, np.nan, np.float32)
+        return ~self._packed(self.expected, self.workload.out_channels).reshape(shape)
+
+    def unpacked(self, packed: NDArray[Any]) -> NDArray[Any]:
+        """An output in the kernels' layout as the model has it."""
+        if not self._blocked:
+            return packed
+        like = pack_channels(self.expected, packed.shape[-1]).shape
+        return unpack_channels(packed.reshape(like))
+
+    def error(self, packed: NDArray[Any]) -> float:
+        """Largest difference from the reference, on the scale of its largest value; infinite where
+        a float was never written. Of int8 it is 0 or at least 1/128."""
+        result = self.unpacked(packed)
+        expected = self.expected.astype(np.float64)
+        if not np.isfinite(result).all():
+            return float("inf")
+        scale = max(float(np.abs(expected).max()), 1e-30)
+        return float(np.abs(result - expected).max()) / scale
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether channels lie in blocks between its kernels."""
+        return self.workload.operator == "conv2d"
+
+    def _packed(self, tensor: NDArray[Any], channels: int) -> NDArray[Any]:
+        if not self._blocked:
+            return tensor
+        return pack_channels(tensor, channel_block(channels, self.spec.lanes))
+
+
+def plain_shapes(w: Workload) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Of data, weights and output, as a model has them."""
+    if w.operator == "dense":
+        weights = w.out_channels, w.in_channels
+        return (w.batch, w.in_channels), weights, (w.batch, w.out_channels)
+    if w.operator == "batch_matmul":
+        return (
+            (w.batch, w.height, w.in_channels),
+            (w.batch, w.in_channels, w.out_channels),
+            (w.batch, w.height, w.out_channels),
+        )
+    return (
+        (w.batch, w.in_channels, w.height, w.width),
+        (w.out_channels, w.in_channels // w.groups, w.kernel_h, w.kernel_w),
+        (w.batch, w.out_channels, w.out_height, w.out_width),
+    )
+
+
+def reference(
+    w: Workload,
+    data: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    residual: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """The operator by numpy, with its epilogue; all of the shapes of `plain_shapes`, the bias
+    (out channels,)."""
+    if w.operator == "dense":
+        found = data @ weights.T
+    elif w.operator == "batch_matmul":
+        found = data @ weights
+    else:
+        found = _convolution(w, data, weights)
+        bias = bias[:, None, None]
+    for step in w.epilogue:
+        if step.kind == "bias":
+            found = found + bias
+        elif step.kind == "residual":
+            found = found + residual
+        else:
+            clip = np.maximum if step.kind == "max" else np.minimum
+            found = clip(found, np.float32(step.value))
+    return np.ascontiguousarray(found, dtype=np.float32)
+
+
+def _convolution(
+    w: Workload, data: NDArray[np.float32], weights: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """(n, c, h, w) and (o, c / groups, kh, kw) → (n, o, oh, ow)."""
+    pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
+    reach_h = w.dilation_h * (w.kernel_h - 1) + 1
+    reach_w = w.dilation_w * (w.kernel_w - 1) + 1
+    windows = sliding_window_view(np.pad(data, pads), (reach_h, reach_w), (2, 3))
+    windows = windows[
+        :, :, :: w.stride_h, :: w.stride_w, :: w.dilation_h, :: w.dilation_w
+    ]  # (n, c, oh, ow, kh, kw)
+    n, _, height, width, kh, kw = windows.shape
+    by_group = windows.reshape(n, w.groups, -1, height, width, kh, kw)
+    kernels = weights.reshape(w.groups, -1, *weights.shape[1:])
+    if w.groups == w.in_channels == w.out_channels:  # one image a channel: no product of matrices
+        each = np.einsum("ngyxkl,gkl->ngyx", by_group[:, :, 0], kernels[:, 0, 0], optimize=True)
+        return np.asarray(each, dtype=np.float32)
+    parts = [
+        np.tensordot(by_group[:, g], kernels[g], axes=((1, 4, 5), (1, 2, 3)))
+        for g in range(w.groups)
+    ]
+    return np.concatenate(parts, axis=-1).transpose(0, 3, 1, 2)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return rng.standard_normal(shape, dtype=np.float32)

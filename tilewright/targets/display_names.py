@@ -1,0 +1,60 @@
+"""Short names of workloads for tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.core.sanitize import printable
+from tilewright.targets.workload import Workload
+
+
+def title(name: str, workload: Workload) -> str:
+    """`3×3/2 64→128 @56`, behind the name where that is not the workload's own text: `C4 · 1×1…`.
+    An epilogue in brackets stays."""
+    text = str(workload)
+    if name == text:
+        return shape(workload)
+    if name.startswith(text):
+        return shape(workload) + name.removeprefix(text)
+    return f"{printable(name)} · {shape(workload)}"
+
+
+def layer(names: Sequence[str], workload: Workload) -> str:
+    """A workload of a network by the first layer that is one, how many others are, and its shape:
+    `conv4 +2 · 3×3/1 64→64 @56`; the shape alone where it has no name."""
+    if not names:
+        return shape(workload)
+    others = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{printable(names[0])}{others} · {shape(workload)}"
+
+
+def ascii_only(text: str) -> str:
+    """The same for a page whose font has no more: `conv4 +2 - 3x3/1 64-64 @56`."""
+    return text.translate({ord("×"): "x", ord("→"): "-", ord("·"): "-"})
+
+
+def shape(workload: Workload) -> str:
+    """Kernel/stride, channels in→out, image; what is unusual behind it. A pool's channels stay."""
+    w = workload
+    batch = f" n={w.batch}" if w.batch > 1 else ""
+    if w.operator == "dense":
+        return f"dense {w.in_channels}→{w.out_channels}{batch}"
+    image = str(w.height) if w.height == w.width else f"{w.height}×{w.width}"
+    stride = _stride(w.stride_h, w.stride_w)
+    extra = f" d={w.dilation_h}" if (w.dilation_h, w.dilation_w) != (1, 1) else ""
+    if w.operator == "max_pool":
+        return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
+    extra += f" g={w.groups}" if w.groups > 1 else ""
+    if w.pool is not None:
+        extra += f" max {w.pool.kernel_h}×{w.pool.kernel_w}/"
+        extra += _stride(w.pool.stride_h, w.pool.stride_w)
+    if w.shortcut is not None:
+        own = _stride(w.shortcut.stride_h, w.shortcut.stride_w)
+        extra += f" + 1×1/{own} {w.shortcut.in_channels}"
+    extra += "" if w.average is None else " avg"
+    channels = f"{w.in_channels}→{w.out_channels}"
+    return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"
+
+
+def _stride(rows: int, columns: int) -> str:
+    return str(rows) if rows == columns else f"{rows}×{columns}"

@@ -1,0 +1,170 @@
+"""The oracle: what every config of a space does on a target, measured once and kept as Parquet.
+
+With it a tuner is judged by its distance from the true optimum, and thousands of tuning runs are
+replayed in seconds: `replayed` serves the very rows that lowering and measuring gave.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tilewright.core.files import read_json, write_atomically
+from tilewright.targets.base import Lowered, Measurements, Space, Target
+from tilewright.targets.capabilities import Enumerates, Estimates, HasCosts, capability
+from tilewright.targets.features import Features, read_columns, write_columns
+from tilewright.targets.measurement_table import MeasurementTable
+from tilewright.targets.replay import ReplayTarget
+from tilewright.targets.workload import Workload
+
+Progress = Callable[[int], None]
+"""Called with the number of configs that have been measured since the last call."""
+
+_CHUNK = 4096
+_DIGEST, _COLUMNS = b"tilewright.digest", b"tilewright.hidden"
+_HIDDEN = "hidden:"
+
+
+def oracle_table(
+    target: Target, workload: Workload, folder: Path | None = None, progress: Progress | None = None
+) -> MeasurementTable:
+    """Measure every config of a workload's space. With a folder, the table is kept there under the
+    workload's id and the target's fingerprint, which covers the simulator's version, and read from
+    there next time; a damaged file is measured anew. Raises `WorkloadError`."""
+    path = None if folder is None else oracle_path(target, workload, folder)
+    table = None if path is None else read_oracle(path, target, workload)
+    if table is None:
+        table = _enumerated(target, workload, progress)
+        if path is not None:
+            _write(path, table)
+    return table
+
+
+def oracle_path(target: Target, workload: Workload, folder: Path) -> Path:
+    """Where the table of a workload on a target lies."""
+    return folder / f"{workload.id}-{target.fingerprint}.parquet"
+
+
+def read_oracle(path: Path, target: Target, workload: Workload) -> MeasurementTable | None:
+    """The table in a file that `oracle_table` wrote; None if it is missing or damaged."""
+    try:
+        found = pq.read_table(path)
+        found.validate(full=True)
+        table = _decoded(found, workload, target.space(workload))
+        intact = found.schema.metadata[_DIGEST].decode() == table.digest
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        return None
+    return table if intact else None
+
+
+def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
+    """A target that answers from `tables` what `target` would answer."""
+    return ReplayTarget(
+        tables,
+        name=target.name,
+        hardware=target.hardware_features(),
+        estimates=capability(target, Estimates),
+        costs=capability(target, HasCosts),
+    )
+
+
+def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> MeasurementTable:
+    """In one pass if the target knows how, else chunk by chunk."""
+    space = target.space(workload)
+    whole = capability(target, Enumerates)
+    if space.listed is None and whole is not None:
+        return _table(workload, space, [whole.enumerate(workload, progress)])
+    flat = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
+    chunks = []
+    for start in range(0, len(flat), _CHUNK):
+        lowered = target.lower(workload, space.unravel(flat[start : start + _CHUNK]))
+        chunks.append((replace(lowered, programs={}), target.measure(lowered)))
+        if progress is not None:
+            progress(len(lowered))
+    return _table(workload, space, chunks)
+
+
+def _table(
+    workload: Workload, space: Space, chunks: Sequence[tuple[Lowered, Measurements]]
+) -> MeasurementTable:
+    first, _ = chunks[0]
+    return MeasurementTable(
+        name=str(workload),
+        workload=workload,
+        space=space,
+        flat=np.concatenate([space.ravel(lowered.configs) for lowered, _ in chunks]),
+        status=np.concatenate([measured.status for _, measured in chunks]),
+        failures=np.concatenate([lowered.failures for lowered, _ in chunks]),
+        reasons=np.concatenate([measured.reason for _, measured in chunks]),
+        cycles=np.concatenate([measured.cycles for _, measured in chunks]),
+        seconds=np.concatenate([measured.seconds for _, measured in chunks]),
+        hidden=Features(
+            np.concatenate([lowered.hidden.matrix for lowered, _ in chunks]), first.hidden.columns
+        ),
+    )
+
+
+# -- Parquet -----------------------------------------------------------------------------------
+
+
+def _write(path: Path, table: MeasurementTable) -> None:
+    """Beside the file, synced, then renamed over it."""
+    columns = {
+        "flat": pa.array(table.flat),
+        "status": _words(table.status),
+        "failure": _words(table.failures),
+        "reason": _words(table.reasons),
+        "cycles": pa.array(table.cycles),
+        "seconds": pa.array(table.seconds),
+    }
+    hidden = {
+        _HIDDEN + name: pa.array(np.ascontiguousarray(table.hidden.matrix[:, k]))
+        for k, name in enumerate(table.hidden.names)
+    }
+    about = json.dumps(write_columns(table.hidden.columns))
+    notes = {_DIGEST: table.digest, _COLUMNS: about}
+    data = pa.table(columns | hidden).replace_schema_metadata(notes)
+    buffer = io.BytesIO()
+    pq.write_table(data, buffer, compression="zstd")
+    write_atomically(path, buffer.getvalue())
+
+
+def _decoded(found: pa.Table, workload: Workload, space: Space) -> MeasurementTable:
+    columns = read_columns(read_json(found.schema.metadata[_COLUMNS]))
+    hidden = np.empty((found.num_rows, len(columns)))
+    for k, column in enumerate(columns):
+        hidden[:, k] = found[_HIDDEN + column.name].to_numpy()
+    return MeasurementTable(
+        name=str(workload),
+        workload=workload,
+        space=space,
+        flat=found["flat"].to_numpy(),
+        status=_objects(found["status"]),
+        failures=_objects(found["failure"]),
+        reasons=_objects(found["reason"]),
+        cycles=found["cycles"].to_numpy(),
+        seconds=found["seconds"].to_numpy(),
+        hidden=Features(hidden, columns),
+    )
+
+
+def _words(values: NDArray[np.object_]) -> pa.Array:
+    """Few different texts in many rows: stored once each."""
+    return pa.array(values, type=pa.string()).dictionary_encode()
+
+
+def _objects(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    """As shared Python strings, so that a large table costs a pointer a row."""
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return np.asarray(words[encoded.indices.to_numpy()], dtype=object)

@@ -1,0 +1,62 @@
+"""Where compiled kernels are kept between processes: one folder a state of the sources.
+
+Numba decides by a file's own date whether its cached code is current; a kernel that calls into a
+changed file would go on running the old code. So the cache's folder carries a digest of the
+kernels' sources: any change starts a new one.
+
+What lies in such a folder is unpickled, so no file of the working folder names it: of numba's
+settings only the variables `NUMBA_…` are heeded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tilewright.core.imports import look_elsewhere
+
+_KEPT = 3  # folders of earlier states
+
+
+def use_cache_of_these_sources() -> None:
+    """Point numba at the folder of the present sources. Call before any kernel is defined.
+
+    Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder is read-only
+    (numba then picks a folder of the user).
+    """
+    look_elsewhere("numba.core.config", {".numba_config.yaml": os.devnull})
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted((package / "vta").rglob("*.py")):
+        text = file.read_bytes()
+        # Kernels, and the types they are compiled for.
+        if b"numba" in text or b"NamedTuple" in text:
+            digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
+    home = package / "__pycache__" / "numba"
+    folder = home / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    if "numba" in sys.modules:
+        sys.modules["numba"].core.config.CACHE_DIR = str(folder)
+    _forget_old(home, folder)
+
+
+def _forget_old(home: Path, current: Path) -> None:
+    """Remove all but the latest few folders; another process may be doing the same."""
+    others = sorted(
+        (path for path in home.iterdir() if path != current),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    for path in others[_KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,197 @@
+"""Which targets there are, and how one string names each.
+
+    vta-pynq          a preset of a kind
+    my_vta.json       a file that a kind reads
+    replay:C4.csv.gz  a kind, and what it makes of the rest
+    roofline          a kind that needs nothing more
+
+A kind is registered by a line in `BUILT_IN`, or by an entry point of the group `tilewright.targets`
+that names a `TargetKind`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.core.files import Json
+from tilewright.targets.base import Target
+
+BUILT_IN = (
+    "tilewright.targets.vta.factory:KIND",
+    "tilewright.targets.vta.replay_kind:KIND",
+    "tilewright.targets.cpu.factory:KIND",
+    "tilewright.targets.board.factory:KIND",
+)
+ENTRY_POINTS = "tilewright.targets"
+
+
+class TargetError(TilewrightError):
+    """A target that cannot be made: a plug-in that does not load, or a space it does not have."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something to know about a target; `section` is the heading it belongs below."""
+
+    section: str
+    name: str
+    value: int | float | str | None
+    unit: str
+    meaning: str
+
+
+def _no_presets() -> Sequence[str]:
+    return ()
+
+
+def _reads_nothing(path: Path) -> bool:
+    return False
+
+
+def _nothing_to_say(preset: str) -> Mapping[str, str]:
+    return {}
+
+
+def _no_properties(text: str) -> Sequence[Property]:
+    return ()
+
+
+def _nothing_to_remark(text: str) -> Sequence[str]:
+    return ()
+
+
+def _nothing_to_check(text: str) -> None:
+    return None
+
+
+def _nothing_to_warm_up() -> None:
+    return None
+
+
+def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    raise TargetError("targets of this kind cannot be built from what a run has written down")
+
+
+def _no_variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    return ()
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """How targets of one kind are named and made.
+
+    `make(text, space)` takes a preset, a file's path or what follows `name:`, and one of `spaces`
+    ("" if there are none). `check(text)` raises what `make` would, quickly and without loading
+    anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
+    used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
+    that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
+    target from what `HasSpecification` gave. `variants(count, seed)` are what `rebuild` takes of at
+    most so many different pieces of hardware of this kind, for models that shall know more than
+    one; none of them is a preset. `warm_up()` compiles what would otherwise be compiled by the
+    first run. `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster
+    offer, at the address of its scheduler: its `make` only says that one has to be named.
+    """
+
+    name: str
+    summary: str
+    make: Callable[[str, str], Target]
+    spaces: tuple[str, ...] = ()
+    presets: Callable[[], Sequence[str]] = _no_presets
+    reads: Callable[[Path], bool] = _reads_nothing
+    check: Callable[[str], None] = _nothing_to_check
+    describe: Callable[[str], Mapping[str, str]] = _nothing_to_say
+    remarks: Callable[[str], Sequence[str]] = _nothing_to_remark
+    properties: Callable[[str], Sequence[Property]] = _no_properties
+    rebuild: Callable[[Mapping[str, Json], str], Target] = _cannot_rebuild
+    variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = _no_variants
+    warm_up: Callable[[], None] = _nothing_to_warm_up
+    make_on: Callable[[str, str, str], Target] | None = None
+
+    def space_named(self, space: str) -> str:
+        """`space` if this kind has it, its first if none is named. Raises `UnknownName`."""
+        if not space:
+            return self.spaces[0] if self.spaces else ""
+        if space not in self.spaces:
+            raise UnknownName("space", space, list(self.spaces))
+        return space
+
+
+@cache
+def target_kinds() -> dict[str, TargetKind]:
+    """All kinds by name, built-in ones first. Raises `TargetError` for an entry point that cannot
+    be loaded or takes a name that is taken."""
+    kinds: dict[str, TargetKind] = {}
+    for place in BUILT_IN:
+        module, _, name = place.partition(":")
+        kind: TargetKind = getattr(importlib.import_module(module), name)
+        kinds[kind.name] = kind
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise TargetError(
+                f"the target '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
+                "uninstall the package that brings it"
+            ) from error
+        if not isinstance(found, TargetKind) or found.name in kinds:
+            raise TargetError(
+                f"the entry point '{entry.name}' ({entry.value}) names no new TargetKind; repair "
+                "or uninstall the package that brings it"
+            )
+        kinds[found.name] = found
+    return kinds
+
+
+def kind_of(text: str) -> tuple[TargetKind, str]:
+    """The kind that a target's name belongs to, and what that kind makes of it. Raises
+    `UnknownName`."""
+    kinds = target_kinds()
+    head, colon, rest = text.partition(":")
+    if colon and head in kinds:
+        return kinds[head], rest
+    for kind in kinds.values():
+        if text in kind.presets():
+            return kind, text
+    if text in kinds:
+        return kinds[text], ""
+    path = Path(text)
+    for kind in kinds.values():
+        if kind.reads(path):
+            return kind, text
+    known = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
+    raise UnknownName("target", text, known)
+
+
+def make_target(text: str, space: str = "") -> Target:
+    """The target of that name, with the space of that name or its usual one. Raises a
+    `TilewrightError` of the target's kind, or `UnknownName`."""
+    kind, rest = kind_of(text)
+    return kind.make(rest, kind.space_named(space))
+
+
+def check_target(text: str, space: str = "") -> None:
+    """Raises what `make_target` would, without loading anything heavy."""
+    kind, rest = kind_of(text)
+    kind.space_named(space)
+    kind.check(rest)
+
+
+def target_remarks(text: str) -> Sequence[str]:
+    """What a person should know before the target is used. Raises as `check_target`."""
+    kind, rest = kind_of(text)
+    return kind.remarks(rest)
+
+
+def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
+    """A target from what a run wrote down about it. Raises `UnknownName`, `TargetError`, or an
+    error of its kind."""
+    kinds = target_kinds()
+    if kind not in kinds:
+        raise UnknownName("kind of target", kind, list(kinds))
+    return kinds[kind].rebuild(specification, space)

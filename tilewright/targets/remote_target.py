@@ -1,0 +1,239 @@
+"""A target that answers from somewhere else: whoever carries calls there and back may lose some.
+
+A call on a batch that is lost, or whose answer cannot be true, is made again in ever smaller parts,
+until the configs that did it stand alone; these come back typed (`STATUS_OF`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Frame, Header, RpcFailed, RpcNonsense
+from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Ragged, Status, Target
+from tilewright.targets.features import Features, read_columns
+from tilewright.targets.worker import read_programs, write_programs
+from tilewright.targets.workload import Workload
+
+PARTS = 8
+"""Into how many parts a batch that failed is cut."""
+STATUS_OF: dict[str, Status] = {
+    "died": "run_error",
+    "timeout": "timeout",
+    "nonsense": "wrong_result",
+}
+
+T = TypeVar("T", Lowered, Measurements)
+Ask = Callable[[NDArray[np.int64]], T]
+"""What is answered for some rows of a batch. Raises `RpcFailed`."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a config got no honest answer."""
+
+    kind: str
+    reason: str
+
+
+Failed = Callable[[NDArray[np.int64], Loss], T]
+"""What stands for the answer for rows that got none."""
+
+
+class RemoteTarget:
+    """`lower` and `measure` of the `Target` contract by calls that may be lost; who carries them
+    says how (`ask`), and whether a batch goes in one of them or in several at once (`answers`).
+    `beside` is the same target in this process, if there is one."""
+
+    beside: Target | None = None
+
+    def ask(
+        self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
+    ) -> Frame:
+        """One call on configs (n, knobs), as `targets.worker.Worker` answers it. Raises
+        `RpcFailed`."""
+        raise NotImplementedError
+
+    def answers(
+        self,
+        call: str,
+        workload: Workload,
+        ask: Ask[T],
+        failed: Failed[T],
+        rows: NDArray[np.int64],
+    ) -> list[tuple[NDArray[np.int64], T]]:
+        """The answers to a call on the rows (n,) of a batch, each with the rows it is for."""
+        return in_parts(ask, failed, rows)
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        def ask(rows: NDArray[np.int64]) -> Lowered:
+            header, arrays = self.ask("lower", workload, configs[rows])
+            return _lowered(workload, configs[rows], header, arrays)
+
+        def failed(rows: NDArray[np.int64], loss: Loss) -> Lowered:
+            return _not_lowered(workload, configs[rows], loss)
+
+        done = self.answers("lower", workload, ask, failed, np.arange(len(configs)))
+        return _joined_lowered(workload, configs, done)
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        def ask(rows: NDArray[np.int64]) -> Measurements:
+            programs = write_programs(lowered.rows(rows).programs)
+            _, arrays = self.ask("measure", lowered.workload, lowered.configs[rows], programs)
+            return checked_measurements(len(rows), arrays)
+
+        def failed(rows: NDArray[np.int64], loss: Loss) -> Measurements:
+            return Measurements.nothing(len(rows), STATUS_OF[loss.kind], f"run: {loss.reason}")
+
+        done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
+        measured = joined_measurements(lowered, done)
+        if self.beside is not None and not lowered.ok.all():  # it knows best what to call these
+            rows = np.flatnonzero(~lowered.ok)
+            told = self.beside.measure(lowered.rows(rows))
+            measured.status[rows], measured.reason[rows] = told.status, told.reason
+        return measured
+
+
+class TargetRaised(RpcFailed):
+    """The target raised where the contract wants a typed row; its process lives on."""
+
+
+def in_parts(
+    ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], T]]:
+    """Answers, each with the rows (n,) it is for; a part that fails is cut up until one row is
+    left."""
+    if not len(rows):
+        return []
+    try:
+        return [(rows, ask(rows))]
+    except RpcFailed as error:
+        if len(rows) == 1:
+            return [(rows, failed(rows, Loss(error.kind, str(error))))]
+    parts = np.array_split(rows, min(PARTS, len(rows)))
+    return [answer for part in parts for answer in in_parts(ask, failed, part)]
+
+
+# -- what an answer must look like --------------------------------------------------------------
+
+
+def _lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
+    columns = header.get("columns")
+    hidden = arrays.get("hidden", np.empty(0))
+    texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]
+    if (
+        not isinstance(columns, list)
+        or any(text.shape != (len(configs),) for text in texts)
+        or hidden.shape != (len(configs), len(columns))
+        or hidden.dtype.kind not in "fiub"
+    ):
+        raise RpcNonsense("the target lowered to arrays of the wrong shape")
+    failures, reasons = (text.astype(object) for text in texts)
+    try:
+        features = Features(hidden.astype(np.float64), read_columns(columns))
+        programs = read_programs(arrays)
+    except (ValueError, KeyError, TypeError):
+        raise RpcNonsense("the target lowered to arrays that are no programs") from None
+    if any(len(part) != len(configs) for part in programs.values()):
+        raise RpcNonsense("the target lowered to programs of other configs")
+    return Lowered(workload, configs, failures, reasons, features, programs)
+
+
+def checked_measurements(n: int, arrays: Arrays) -> Measurements:
+    """Measurements of n rows out of arrays of shape (n,), every row either honest or typed
+    `wrong_result`. Raises `RpcNonsense` for arrays that are none."""
+    wanted = {"status": "UO", "reason": "UO", "cycles": "iu", "seconds": "f"}
+    for name, kinds in wanted.items():
+        array = arrays.get(name, np.empty(0))
+        if array.shape != (n,) or array.dtype.kind not in kinds:
+            raise RpcNonsense(f"the target measured '{name}' of the wrong shape or type")
+    counters = {
+        name.removeprefix("counter_"): array.astype(np.int64)
+        for name, array in arrays.items()
+        if name.startswith("counter_") and array.shape == (n,) and array.dtype.kind in "iu"
+    }
+    status, reason = arrays["status"].astype(object), arrays["reason"].astype(object)
+    cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
+    valid = status == "valid"
+    possible = ((cycles > 0) | (cycles == -1)) & np.isfinite(seconds) & (seconds > 0)
+    known = np.isin(status.astype(np.str_), STATUSES)
+    nonsense = ~known | (valid & ~possible)
+    reason[nonsense] = [
+        f"run: the target answered '{s}' with {c} cycles in {t:g} s"
+        for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
+    ]
+    status[nonsense] = "wrong_result"
+    honest = valid & ~nonsense
+    cycles[~honest], seconds[~honest] = -1, np.nan
+    return Measurements(status, reason, cycles, seconds, counters, _repeats(n, arrays))
+
+
+def _repeats(n: int, arrays: Arrays) -> Ragged | None:
+    """The seconds of every repetition, if they were sent."""
+    try:
+        found = read_programs(arrays).get("repeats")
+    except (ValueError, KeyError):
+        raise RpcNonsense("the target measured repetitions of the wrong shape") from None
+    if found is not None and (len(found) != n or found.values.dtype.kind != "f"):
+        raise RpcNonsense("the target measured repetitions of the wrong shape")
+    return found
+
+
+# -- rows without an answer, and parts put together ---------------------------------------------
+
+
+def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
+    n = len(configs)
+    return Lowered(
+        workload,
+        configs,
+        np.full(n, loss.kind, dtype=object),
+        np.full(n, f"lower: {loss.reason}", dtype=object),
+        Features.none(n),
+    )
+
+
+def _joined_lowered(
+    workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
+) -> Lowered:
+    """Parts follow each other in the order of the configs."""
+    columns = max((part.hidden.columns for _, part in parts), key=len, default=())
+    n = len(configs)
+    failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
+    hidden = np.full((n, len(columns)), np.nan)
+    for rows, part in parts:
+        failures[rows], reasons[rows] = part.failures, part.reasons
+        if part.hidden.columns == columns:
+            hidden[rows] = part.hidden.matrix
+    names = dict.fromkeys(name for _, part in parts for name in part.programs)
+    programs = {
+        name: Ragged.joined([(len(part), part.programs.get(name)) for _, part in parts])
+        for name in names
+    }
+    return Lowered(workload, configs, failures, reasons, Features(hidden, columns), programs)
+
+
+def joined_measurements(
+    lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
+) -> Measurements:
+    """Those of a batch out of parts, each with the rows (n,) it is for; rows of no part were not
+    compiled."""
+    whole = Measurements.nothing(len(lowered))
+    whole.reason[:] = lowered.reasons
+    repeats = [np.empty(0)] * len(lowered)
+    for rows, part in parts:
+        whole.status[rows], whole.reason[rows] = part.status, part.reason
+        whole.cycles[rows], whole.seconds[rows] = part.cycles, part.seconds
+        for name, values in part.counters.items():
+            every = whole.counters.setdefault(name, np.full(len(lowered), -1, dtype=np.int64))
+            every[rows] = values
+        if part.repeats is not None:
+            for place, row in enumerate(rows.tolist()):
+                repeats[row] = part.repeats[place]
+    if any(part.repeats is not None for _, part in parts):
+        return replace(whole, repeats=Ragged.of(repeats))
+    return whole

@@ -1,0 +1,152 @@
+"""What a VTA takes on a chip: exact storage bits, counted operators, and one relative number.
+
+Storage follows the structure of the Chisel RTL (scratchpads and their banks, queues, tag table) and
+is exact. Operators are counted from the same structure. The *relative area* turns both into gate
+equivalents with textbook weights and divides by the default 16×16 machine's:
+
+    gates = 0.5·(SRAM bits) + 6·(flip-flops) + 6·(full adders) + 2.5·(2:1 multiplexers)
+
+where an n×m multiplier counts n·m full adders, an n-bit adder or comparator n, and an n-bit barrel
+shifter n·log2(n) multiplexers. The weights are those of a generic standard-cell library (Weste and
+Harris, CMOS VLSI Design); they were not fitted to any synthesis run, and wiring, control, clock
+tree and pads are left out. Use it to compare configurations, not to predict square millimetres or
+FPGA utilisation: how many DSP blocks a multiplier takes is the tools' decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+
+from tilewright.targets.vta.spec import Machine, VtaSpec
+
+SRAM_BIT_GATES = 0.5
+FLIP_FLOP_GATES = 6.0
+FULL_ADDER_GATES = 6.0
+MULTIPLEXER_GATES = 2.5
+
+_INSTRUCTION_BITS = 128
+_TAG_BITS = 21  # client tag of the memory engine, Chisel configuration
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A scratchpad: `banks` blocks of `words` × `word_bits`, one read and one write port each."""
+
+    name: str
+    bits: int
+    banks: int
+    words: int
+    word_bits: int
+
+
+@dataclass(frozen=True)
+class Area:
+    """Resources of one configuration; `relative` is in units of the default machine."""
+
+    memories: tuple[Memory, ...]
+    queue_bits: int  # instruction queues and the fetch buffer
+    tag_bits: int  # table of outstanding reads
+    multipliers: int  # of inp_bits × wgt_bits
+    tree_adders: int
+    accumulator_adders: int  # of acc_bits
+    alu_lanes: int
+    flip_flops: int  # GEMM and ALU pipelines
+    bus_bits: int
+    gates: float
+    relative: float
+
+    @property
+    def sram_bits(self) -> int:
+        """All scratchpads together."""
+        return sum(memory.bits for memory in self.memories)
+
+
+def area_of(spec: VtaSpec) -> Area:
+    """The resource model of a specification."""
+    return _area(spec, _default_gates())
+
+
+@cache
+def _default_gates() -> float:
+    return _area(VtaSpec.from_mapping({}), None).gates
+
+
+def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
+    m = spec.machine
+    memories = _memories(m, spec.out_depth or m.acc_built)
+    fetch_entries = m.max_burst_beats // 2 if m.bus_bytes == 8 else m.max_burst_beats
+    queue_bits = (3 * m.queue_entries + fetch_entries) * _INSTRUCTION_BITS
+    tag_bits = m.read_tags * (3 + _TAG_BITS + m.read_tags)
+    flip_flops = _gemm_registers(m) + _alu_registers(m)
+    gates = (
+        SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
+        + FLIP_FLOP_GATES * (flip_flops + tag_bits)
+        + FULL_ADDER_GATES * (_gemm_full_adders(m) + _alu_full_adders(m))
+        + MULTIPLEXER_GATES * _alu_multiplexers(m)
+    )
+    lanes = m.batch * m.block_out
+    return Area(
+        memories, queue_bits, tag_bits, lanes * m.block_in, lanes * (m.block_in - 1), lanes, lanes,
+        flip_flops, m.bus_bytes * 8, gates, gates / (reference_gates or gates),
+    )  # fmt: skip
+
+
+def _memories(m: Machine, out_depth: int) -> tuple[Memory, ...]:
+    bus = m.bus_bytes * 8
+    elements = (
+        ("uop", 8 * m.uop_bytes, m.uop_built),
+        ("inp", 8 * m.inp_bytes, m.inp_built),
+        ("wgt", 8 * m.wgt_bytes, m.wgt_built),
+        ("acc", 8 * m.acc_bytes, m.acc_built),
+        ("out", 8 * m.out_bytes, out_depth),
+    )
+    return tuple(_memory(name, bits, depth, bus) for name, bits, depth in elements)
+
+
+def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
+    """Banks as the load engines build them: an element over several banks if it is wider than the
+    bus, several elements side by side if it is narrower."""
+    if element_bits >= bus:
+        banks, words, word_bits = element_bits // bus, depth, bus
+    else:
+        banks, word_bits = bus // element_bits, element_bits
+        words = -(-depth // banks)
+    return Memory(name, element_bits * depth, banks, words, word_bits)
+
+
+def _gemm_full_adders(m: Machine) -> int:
+    """Multipliers, adder trees (one bit wider a level) and accumulators."""
+    tree, width, nodes = 0, m.inp_bits + m.wgt_bits, m.block_in
+    while nodes > 1:
+        nodes //= 2
+        tree += nodes * width
+        width += 1
+    per_lane = m.block_in * m.inp_bits * m.wgt_bits + tree + m.acc_bits
+    return m.batch * m.block_out * per_lane
+
+
+def _gemm_registers(m: Machine) -> int:
+    """Operand (or product) registers, one adder layer and the accumulator bypass."""
+    product_bits = m.inp_bits + m.wgt_bits
+    layer = m.block_in // 2 if m.block_in <= 8 else 2
+    levels = log2(m.block_in // layer) if m.block_in > layer else 0
+    layer_bits = layer * (product_bits + int(levels))
+    per_lane = m.block_in * (product_bits + 1) + layer_bits + m.acc_bits
+    return m.batch * m.block_out * per_lane
+
+
+def _alu_registers(m: Machine) -> int:
+    """Two operands and a saved source a lane."""
+    return m.batch * m.block_out * 3 * m.acc_bits
+
+
+def _alu_full_adders(m: Machine) -> int:
+    """An adder and a comparator a lane."""
+    return m.batch * m.block_out * 2 * m.acc_bits
+
+
+def _alu_multiplexers(m: Machine) -> int:
+    """Two barrel shifters a lane."""
+    return m.batch * m.block_out * 2 * m.acc_bits * int(log2(m.acc_bits))

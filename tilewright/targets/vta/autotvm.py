@@ -1,0 +1,140 @@
+"""Schedules of the template space as records of AutoTVM, the tuner of TVM 0.8 to 0.14.
+
+A record names the packed tensors and the attributes of the operator, not its epilogue; a split knob
+is [-1, inner extent], -1 standing for whatever the outer loop then counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import Json
+from tilewright.targets.vta.lowering.batch import Lowering
+from tilewright.targets.vta.lowering.failures import FAILURES
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.template import KNOBS
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.workload import Workload
+
+SPACES = ("template", "stock")
+BOARDS = {"vta-pynq": "pynq", "vta-de10": "de10nano"}
+"""`TARGET` of the stock configuration by the name of a specification; others are its simulator."""
+LOG_VERSION, TVM_VERSION = 0.2, "0.14.0"
+_DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
+
+
+def record(
+    workload: Workload,
+    spec: VtaSpec,
+    space: str,
+    knobs: Mapping[str, int],
+    seconds: float,
+    written: float,
+) -> str:
+    """One line of a log: the schedule with these knob values takes `seconds`, as was found out at
+    the time `written` (Unix, in seconds). Raises `WorkloadError` where the stock compiler has no
+    such schedule or cannot build it."""
+    if space not in SPACES:
+        _refuse(workload, f"its schedule is one of the space '{space}', which is not stock TVM's")
+    lowering = _stock_lowering(workload, spec)
+    _check_builds(lowering, knobs)
+    geometry = lowering.geometry
+    arguments = _conv2d(geometry, spec) if workload.operator == "conv2d" else _dense(geometry, spec)
+    document: dict[str, Json] = {
+        "input": [target_text(spec), f"{workload.operator}_packed.vta", arguments, {}],
+        "config": _config(lowering, knobs),
+        "result": [[seconds], 0, seconds, written],
+        "version": LOG_VERSION,
+        "tvm_version": TVM_VERSION,
+    }
+    return json.dumps(document)
+
+
+def target_text(spec: VtaSpec) -> str:
+    """The target that stock TVM configured like this machine has: its model is the board and the
+    bitstream."""
+    sizes = (spec.log_uop_buff_size, spec.log_inp_buff_size, spec.log_wgt_buff_size,
+             spec.log_acc_buff_size)  # fmt: skip
+    widths = (spec.log_inp_width, spec.log_wgt_width, spec.log_acc_width)
+    types = "i{}w{}a{}".format(*(1 << width for width in widths))
+    blocks = f"{1 << spec.log_batch}x{1 << spec.log_block_in}"
+    model = "_".join([BOARDS.get(spec.name, "sim"), blocks, types, *map(str, sizes)])
+    return f"ext_dev -keys=vta,cpu -device=vta -model={model}"
+
+
+def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
+    """The workload bound to the stock compiler's template. Raises `WorkloadError`."""
+    if spec.log_block_in != spec.log_block_out:
+        _refuse(workload, "stock TVM knows one LOG_BLOCK, and this machine's blocks are not square")
+    if workload.operator not in ("conv2d", "dense") or workload.groups != 1:
+        _refuse(workload, "stock TVM's templates are for plain convolutions and products")
+    if (workload.dilation_h, workload.dilation_w) != (1, 1):
+        _refuse(workload, "stock TVM's template has no dilation")
+    return Lowering.of(workload, spec, "template", stock=True)
+
+
+def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
+    """Raises `WorkloadError` if the stock compiler gives up on these knob values."""
+    space, workload = lowering.space, lowering.workload
+    values = [knobs.get(knob.name, 0) for knob in space.knobs]
+    if any(
+        value not in knob.values for knob, value in zip(space.knobs, values, strict=True)
+    ) or len(knobs) != len(values):
+        _refuse(workload, f"its knobs {dict(knobs)} are none of its template")
+    codes, _ = lowering.counts(np.array([values], np.int64))
+    if codes[0]:
+        _refuse(workload, f"stock TVM cannot build its schedule ({FAILURES[codes[0]].reason})")
+    if workload.operator == "dense" and (knobs["tile_co"], knobs["oc_nthread"]) != (1, 1):
+        _refuse(workload, "stock TVM's dense template builds with tile_co=1, oc_nthread=1 only")
+
+
+def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:
+    batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
+    pads = [geo.pad_top, geo.pad_left, geo.pad_bottom, geo.pad_right]
+    return [
+        _tensor([geo.batches, geo.ci, geo.h, geo.w, batch, block], spec.log_inp_width),
+        _tensor([geo.co, geo.ci, geo.kh, geo.kw, block, block], spec.log_wgt_width),
+        [geo.sh, geo.sw], pads, [geo.dh, geo.dw], f"NCHW{batch}n{block}c",
+        f"int{1 << spec.log_acc_width}",
+    ]  # fmt: skip
+
+
+def _dense(geo: Geometry, spec: VtaSpec) -> list[Json]:
+    """The bias, None, is the epilogue's."""
+    batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
+    return [
+        _tensor([geo.batches, geo.ci, batch, block], spec.log_inp_width),
+        _tensor([geo.co, geo.ci, block, block], spec.log_wgt_width),
+        None,
+        f"int{1 << spec.log_acc_width}",
+    ]
+
+
+def _tensor(shape: list[int], log_width: int) -> list[Json]:
+    return ["TENSOR", list(shape), f"int{1 << log_width}"]
+
+
+def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
+    """`tile_b` does nothing in this template's dense, in the stock one it does: one row at a time
+    is what both then do."""
+    dense = lowering.workload.operator == "dense"
+    taken = dict(knobs) | ({"tile_b": 1} if dense else {})
+    known = {knob.name: knob.values for knob in lowering.space.knobs}
+    entity: list[Json] = []
+    index, sizes = 0, [1]
+    for name in _DENSE_KNOBS if dense else KNOBS:
+        value, threads = taken[name], name.endswith("_nthread")
+        entity.append([name, "ot", value] if threads else [name, "sp", [-1, value]])
+        index += known[name].index(value) * math.prod(sizes)
+        sizes.append(len(known[name]))
+    return {"index": index, "code_hash": None, "entity": entity}
+
+
+def _refuse(workload: Workload, why: str) -> NoReturn:
+    raise WorkloadError(f"{workload}: {why}")

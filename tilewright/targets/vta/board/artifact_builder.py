@@ -1,0 +1,187 @@
+"""What `targets.capabilities.Builds` asks for: from layers and schedules to files, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json
+from tilewright.targets.artifact_types import (
+    Built,
+    HostStep,
+    LayerCheck,
+    LayerGraph,
+    Pick,
+    StreamTimes,
+    Tensors,
+)
+from tilewright.targets.layer import Layer
+from tilewright.targets.vta.board.bare import why_not_bare
+from tilewright.targets.vta.board.build import Linked, linked
+from tilewright.targets.vta.board.check import Checked, check_layers, read_layer
+from tilewright.targets.vta.board.device import Device
+from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
+from tilewright.targets.vta.board.program import BoardProgram
+from tilewright.targets.vta.board.program_image import image_files, read_image
+from tilewright.targets.vta.board.runtime import SOURCES, source
+from tilewright.targets.vta.bounds import roofline_cycles
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import simulate_batch, simulate_program
+
+
+class VtaProgram:
+    """A program in the memory of a simulated board: keeps `targets.artifact_types.BuiltProgram`."""
+
+    def __init__(self, program: BoardProgram, layers: Sequence[Checked]) -> None:
+        self.program = program
+        self.layers = layers
+        self.device = Device(program)
+
+    @classmethod
+    def open(
+        cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: VtaSpec
+    ) -> VtaProgram:
+        """Raises `BoardError` where the files are damaged, `ValueError` and `KeyError` where the
+        layers are none that `build` described."""
+        return cls(read_image(files, spec), [read_layer(layer) for layer in layers])
+
+    def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
+        """Arrays by name, in the shape of their ports."""
+        return self.device.run(segment, tensors)
+
+    def times(self) -> list[StreamTimes]:
+        counts = [0] * len(self.program.segments)
+        for layer in self.layers:
+            counts[layer.segment] += 1
+        ends = [layer.first + layer.count for layer in self.layers]
+        begins = np.array([0, *ends], np.int64)
+        return stream_times(self.device, begins, counts)
+
+    def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
+        return check_layers(self.program, self.layers, seed)
+
+
+def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
+    """Lower, link and lay out a network's layers. Raises `WorkloadError`."""
+    picks = iter(schedules)
+    steps: list[LayerProgram | HostStep] = []
+    for step in graph.steps:
+        if isinstance(step, Layer):
+            pick = next(picks)
+            steps.append(lower_layer(step, graph.values, spec, pick.space, pick.config))
+        else:
+            steps.append(step)
+    made = linked(steps, graph, spec)
+    device = Device(made.board)
+    counts = [len(run.layers) for run in made.network.runs]
+    times = stream_times(device, made.begins, counts)
+    host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
+    host_work += graph.host_work
+    files = image_files(made.board, host_work)
+    files.update({f"runtime/{name}": source(name) for name in SOURCES})
+    steps_of = made.board.steps
+    return Built(
+        files=files,
+        layers=_described(made, [cycles for each in times for cycles in each.layers]),
+        order=[("segment", run) if run >= 0 else ("host", host) for run, host in
+               made.network.order],
+        memory=_memory(made),
+        bytes=device.bytes,
+        stream_cycles=sum(each.total for each in times),
+        ports=[
+            (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
+            for step in steps_of
+        ],
+        why_not_bare=why_not_bare(made.board, host_work),
+    )  # fmt: skip
+
+
+def stream_times(
+    device: Device, begins: NDArray[np.int64], counts: Sequence[int]
+) -> list[StreamTimes]:
+    """Cycles of each segment of a loaded program and of its layers, `counts` of them, which begin
+    at these instructions, (layers + 1,)."""
+    times, done = [], 0
+    for number, segment in enumerate(device.program.segments):
+        insns = device.insns[segment.first : segment.first + segment.count]
+        address = int(device.insn_addresses[number])
+        report = simulate_program(insns, device.program.spec, address)
+        inside = begins[done : done + counts[number] + 1] - segment.first
+        ends = [0, *(int(report.ends[a:b].max()) for a, b in pairwise(inside.tolist()))]
+        ends[-1] = report.total
+        spans = np.diff(np.maximum.accumulate(ends)).tolist()
+        times.append(StreamTimes(report.total, tuple(spans), report))
+        done += counts[number]
+    return times
+
+
+def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
+    """Of each layer by itself, from launch to FINISH, on memory of its own."""
+    offsets = np.cumsum([0, *(len(program.insns) for program in programs)])
+    insns = np.concatenate([program.insns for program in programs])
+    addresses = np.array([program.lowering.geometry.insn_bytes_at for program in programs])
+    return simulate_batch(insns, offsets, spec, addresses).cycles.tolist()
+
+
+def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
+    """The layers as `check.read_layer` reads them, and what people want to know of them."""
+    programs = [placed.program for placed in made.layers]
+    spec = made.board.spec
+    alone = alone_cycles(programs, spec)
+    segments = [k for k, run in enumerate(made.network.runs) for _ in run.layers]
+    rows: list[dict[str, Json]] = []
+    for k, (placed, places) in enumerate(zip(made.layers, made.places, strict=True)):
+        program, layer = placed.program, placed.program.layer
+        lowering = program.lowering
+        rows.append(
+            {
+                "cycles": alone[k],
+                "stream_cycles": in_stream[k],
+                "roofline_cycles": roofline_cycles(layer.workload, spec),
+                "workload": str(layer.workload),
+                "epilogue": layer.workload.epilogue_text,
+                "space": program.space,
+                "config": list(program.config),
+                "knobs": lowering.space.describe(program.config),
+                "segment": segments[k],
+                "instructions": [int(made.begins[k]), int(made.begins[k + 1] - made.begins[k])],
+                "places": {
+                    name: [[p.first, p.last, p.buffer, p.offset] for p in pieces]
+                    for name, pieces in places.items() if pieces
+                },
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _memory(made: Linked) -> dict[str, Json]:
+    """Buffers with what lies in them, offsets and sizes in bytes."""
+    first = len(made.board.buffers) - sum(b.kind == "activations" for b in made.board.buffers)
+    m = made.board.spec.machine
+    tensors: list[dict[str, Json]] = []
+    seen: set[int] = set()
+    for placed, places in zip(made.layers, made.places, strict=True):
+        for role, tensor in placed.tensors.items():
+            piece = places[role][0]
+            # Repacked, a tensor may lie where it lay before, in blocks of another size.
+            if id(tensor) in seen or piece.buffer < first:
+                continue
+            seen.add(id(tensor))
+            tensors.append(
+                {
+                    "name": tensor.value.name, "buffer": piece.buffer, "offset": piece.offset,
+                    "bytes": tensor.packing.bytes(m), "first_step": tensor.first,
+                    "last_step": tensor.last,
+                }
+            )  # fmt: skip
+    return {
+        "buffers": [
+            {"name": buffer.name, "kind": buffer.kind, "bytes": buffer.bytes}
+            for buffer in made.board.buffers
+        ],
+        "instructions": [segment.count * 16 for segment in made.board.segments],
+        "tensors": tensors,
+    }

@@ -1,0 +1,204 @@
+"""Layers one after the other as one stream.
+
+Each layer's program begins with nothing in flight and ends in FINISH. Between two of them FINISH
+goes, and a barrier comes: compute waits for the last store, then lets the next layer's activations
+be loaded. The next layer's first weights do not wait for stores, only for the last GEMM.
+
+    compute  … GEMM ─┐ ALU ─┐          no-op ─┐ …
+    store            │      └ STORE ───┘      │
+    load             └ weights of the next    └ activations of the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.vta.board.instruction_fields import (
+    POPS,
+    PUSHES,
+    Rows,
+    Words,
+    memories,
+    modules,
+    moves,
+    multiplies,
+    no_op,
+    opcodes,
+)
+from tilewright.targets.vta.board.relocate import NOWHERE
+from tilewright.targets.vta.isa import (
+    FINISH,
+    FLAG_QUEUES,
+    LOAD,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    POP_NEXT,
+    POP_PREV,
+    PUSH_NEXT,
+    PUSH_PREV,
+    UOP,
+    WGT,
+)
+
+_L2G, _G2L, _G2S, _S2G = range(4)
+_TAKERS = {
+    _L2G: (MODULE_COMPUTE, POP_PREV), _G2L: (MODULE_LOAD, POP_NEXT),
+    _G2S: (MODULE_STORE, POP_PREV), _S2G: (MODULE_COMPUTE, POP_NEXT),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedPart:
+    """A layer's instructions, words (n, 2), with the buffer of each transfer, (n,), or NOWHERE.
+    `constant` (n,): which load what no layer stores."""
+
+    words: Words
+    buffers: Rows
+    constant: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def link(parts: Sequence[LinkedPart]) -> tuple[LinkedPart, Rows]:
+    """The layers as one stream, and where in it each begins, (layers + 1,). Raises `WorkloadError`
+    for a program that does not end in FINISH or takes tokens that it never gave."""
+    whole = [_drained(part) for part in parts]
+    for k in range(len(whole) - 1):
+        body, flags = _without_finish(whole[k])
+        whole[k], whole[k + 1] = _meet(body, whole[k + 1], flags)
+    begins = np.cumsum([0, *map(len, whole)])
+    return _joined(whole), begins
+
+
+def _joined(parts: Sequence[LinkedPart]) -> LinkedPart:
+    return LinkedPart(
+        np.concatenate([part.words for part in parts]),
+        np.concatenate([part.buffers for part in parts]),
+        np.concatenate([part.constant for part in parts]),
+    )
+
+
+def _idle(words: Words) -> LinkedPart:
+    """Instructions, (n, 2), that move nothing."""
+    n = len(words)
+    return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
+
+
+def _cut(part: LinkedPart, first: int, last: int) -> LinkedPart:
+    rows = slice(first, last)
+    return LinkedPart(part.words[rows], part.buffers[rows], part.constant[rows])
+
+
+def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
+    """With an instruction, (1, 2), before the one at index `at`."""
+    return _joined([_cut(part, 0, at), _idle(word), _cut(part, at, len(part))])
+
+
+def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
+    """With one more flag on an instruction."""
+    words = part.words.copy()
+    words[at, 0] |= np.uint64(flag)
+    return LinkedPart(words, part.buffers, part.constant)
+
+
+def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
+    """Which instructions have a flag, (n,)."""
+    return (part.words[:, 0] & np.uint64(flag)) != 0
+
+
+def _drained(part: LinkedPart) -> LinkedPart:
+    """With no-ops before FINISH that take the tokens which the program leaves."""
+    if not len(part) or opcodes(part.words)[-1] != FINISH:
+        raise WorkloadError("a layer's program does not end in FINISH; tune the layer again")
+    module = modules(part.words)
+    left = np.zeros(4, np.int64)
+    for flag, names, step in (
+        (POP_PREV, 0, -1), (POP_NEXT, 1, -1), (PUSH_PREV, 2, 1), (PUSH_NEXT, 3, 1)
+    ):  # fmt: skip
+        for unit in (MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE):
+            queue = FLAG_QUEUES[unit][names]
+            count = int((_has(part, flag) & (module == unit)).sum())
+            if queue >= 0:
+                left[queue] += step * count
+    if (left < 0).any():
+        raise WorkloadError("a layer's program waits for tokens it never gives; tune it again")
+    # What load and store take first may be what compute waits for.
+    for queue in (_G2L, _G2S, _L2G, _S2G):
+        unit, flag = _TAKERS[queue]
+        for _ in range(int(left[queue])):
+            part = _inserted(part, len(part) - 1, no_op(unit, flag))
+    return part
+
+
+def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
+    """A program without its FINISH, and the flags of that."""
+    return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
+
+
+def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
+    """Two programs as they follow each other; the barrier waits for what FINISH waited for
+    (`flags`)."""
+    after = _weights_first(after)
+    loads = np.flatnonzero(modules(after.words) == MODULE_LOAD)
+    moving = loads[moves(after.words)[loads]]
+    waiting = moving[~after.constant[moving]]
+    if not len(waiting):
+        raise WorkloadError("a layer's program loads no activations; tune it again")
+    first = int(waiting[0])
+    early = loads[loads < first]
+    if _has(after, POP_NEXT)[early].any():
+        raise WorkloadError("a layer's weights wait before its activations; tune it again")
+    if _has(after, POP_NEXT)[first]:
+        after = _inserted(after, first, no_op(MODULE_LOAD, POP_NEXT))
+    else:
+        after = _flagged(after, first, POP_NEXT)
+    if len(early):
+        before = _freed(before)
+        after = _flagged(after, int(early[0]), POP_NEXT)
+    # Micro-ops and their kernels are compute's own: they load while the last store runs.
+    words = after.words
+    compute = np.flatnonzero(modules(words) == MODULE_COMPUTE)
+    at = int(compute[0])
+    own = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
+    untied = not int(words[at, 0]) & (POPS | PUSHES)
+    barrier = no_op(MODULE_COMPUTE, flags | PUSH_PREV)
+    return before, _inserted(after, at + 1 if own and untied else at, barrier)
+
+
+def _freed(before: LinkedPart) -> LinkedPart:
+    """A program that tells LOAD when its last GEMM has read its weights."""
+    words = before.words
+    compute = modules(words) == MODULE_COMPUTE
+    readers = np.flatnonzero(multiplies(words))
+    tellers = np.flatnonzero(compute & _has(before, PUSH_PREV))
+    last = int(readers[-1]) if len(readers) else -1
+    told = int(tellers[-1]) if len(tellers) else -1
+    if last > told:
+        return _flagged(before, last, PUSH_PREV)
+    return _inserted(before, max(last, told) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
+
+
+def _weights_first(part: LinkedPart) -> LinkedPart:
+    """With the constants of the first group of loads, up to the first that says it is done, before
+    its activations."""
+    loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
+    done = _has(part, PUSH_NEXT)[loads]
+    if not done.any():
+        return part
+    group = loads[: int(np.argmax(done)) + 1]
+    constant = part.constant[group] & (memories(part.words)[group] == WGT)
+    if _has(part, POP_NEXT)[group].any() or not constant.any() or constant.all():
+        return part
+    order = np.concatenate([group[constant], group[~constant]])
+    words, buffers, known = part.words.copy(), part.buffers.copy(), part.constant.copy()
+    words[group[-1], 0] &= ~np.uint64(PUSHES)
+    words[group], buffers[group], known[group] = words[order], buffers[order], known[order]
+    words[group[-1], 0] |= np.uint64(PUSH_NEXT)
+    return LinkedPart(words, buffers, known)

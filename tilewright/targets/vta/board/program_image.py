@@ -1,0 +1,309 @@
+"""A board's program as four files that any language reads: tables and three heaps of bytes.
+
+`network.bin` holds the tables, in records of fixed size; `docs/artifact-format.md` describes them.
+`instructions.bin`, `uops.bin` and `constants.bin` are what the tables point into. Every file is
+known by its SHA-256 there, `network.bin` by the one at its own end. Integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.layer import Scale, Value
+from tilewright.targets.vta.board.bare import why_not_bare
+from tilewright.targets.vta.board.bounds import (
+    DTYPES,
+    FORMS,
+    HOST_DTYPES,
+    KINDS,
+    MAX_RANK,
+    BoardError,
+    check_program,
+)
+from tilewright.targets.vta.board.files import CONSTANTS, FILES, INSTRUCTIONS, NETWORK, UOPS
+from tilewright.targets.vta.board.program import (
+    RELOCATION,
+    BoardProgram,
+    Buffer,
+    BufferKind,
+    Port,
+    PortForm,
+    ProgramStep,
+    Segment,
+)
+from tilewright.targets.vta.spec import VtaSpec
+
+MAGIC = b"TWBOARD1"
+VERSION = 2
+BARE = 1
+"""Flag: the C runtime can run it."""
+
+SPEC_FIELDS = (
+    "log_inp_width", "log_wgt_width", "log_acc_width", "log_batch", "log_block_in",
+    "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
+    "log_wgt_buff_size", "log_acc_buff_size",
+)  # fmt: skip
+_DATA = ("instruction", "uop", "constant")
+_TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
+HEADER = np.dtype(
+    [("magic", "S8"), ("version", "<u4"), ("flags", "<u4"), ("bytes", "<u8")]
+    + [(name, "<u4") for name in (*SPEC_FIELDS, *_TABLES)]
+    + [("text_bytes", "<u4"), ("why_at", "<u4"), ("why_bytes", "<u4"), ("zero", "<u4")]
+    + [(f"{name}_bytes", "<u8") for name in _DATA]
+    + [(f"{name}_sha256", "V32") for name in _DATA]
+)
+_NAME = [("name_at", "<u4"), ("name_bytes", "<u4")]
+BUFFER = np.dtype([*_NAME, ("kind", "<u4"), ("zero", "<u4"), ("bytes", "<u8"), ("offset", "<u8")])
+SEGMENT = np.dtype([("first", "<u4"), ("count", "<u4")])
+STEP = np.dtype([("segment", "<u4"), ("loads", "<u4"), ("stores", "<u4"), ("zero", "<u4")])
+UNFOLD_FIELDS = (
+    "rows", "cols", "stride_h", "stride_w", "pad_top", "pad_left", "height", "width",
+)  # fmt: skip
+PORT = np.dtype(
+    [*_NAME, ("dtype", "<u4"), ("form", "<u4"), ("step", "<f4"), ("zero_point", "<i4"),
+     ("buffer", "<u4"), ("zero", "<u4"), ("offset", "<u8"), ("rank", "<u4"), ("unfolded", "<u4"),
+     ("shape", "<u4", (MAX_RANK,)), ("unfold", "<u4", (len(UNFOLD_FIELDS),))]
+)  # fmt: skip
+TENSOR = np.dtype([*_NAME, ("dtype", "<u4"), ("rank", "<u4"), ("shape", "<u4", (MAX_RANK,))])
+_RECORDS = (BUFFER, SEGMENT, STEP, PORT, TENSOR, TENSOR, RELOCATION)
+_DIGEST_BYTES = 32
+
+
+def image_files(program: BoardProgram, host_work: Sequence[str] = ()) -> dict[str, bytes]:
+    """The contents of `FILES` by name.
+
+    `host_work` names what the host must compute beside copying, packing and (de)quantising; the C
+    runtime refuses a program with any, or with more than one step, and says so. Of such a program
+    the files do not state the inputs and outputs. Raises `BoardError` for a program that leaves its
+    buffers.
+    """
+    why = why_not_bare(program, host_work)
+    if why:
+        program = replace(program, inputs=(), outputs=())
+    check_program(program)
+    files = {
+        INSTRUCTIONS: np.ascontiguousarray(program.insns, "<u8").tobytes(),
+        UOPS: np.ascontiguousarray(program.uops, np.uint8).tobytes(),
+        CONSTANTS: np.ascontiguousarray(program.constants, np.uint8).tobytes(),
+    }
+    return {NETWORK: _network(program, why, files), **files}
+
+
+def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
+    """The program of a machine, as `image_files` wrote it. Raises `BoardError` if the files were
+    changed or cut, are of another machine or version, or hold a program that leaves its buffers."""
+    for name in FILES:
+        if name not in files:
+            raise _damaged(name, "is missing")
+    header, tables, text = _parts(files[NETWORK])
+    for name, kind in zip((INSTRUCTIONS, UOPS, CONSTANTS), _DATA, strict=True):
+        if len(files[name]) != int(header[f"{kind}_bytes"]):
+            raise _damaged(name, "has another length than when it was built")
+        if hashlib.sha256(files[name]).digest() != header[f"{kind}_sha256"].tobytes():
+            raise _damaged(name, "has other bytes than when it was built")
+    for field in SPEC_FIELDS:
+        if int(header[field]) != getattr(spec, field):
+            raise BoardError(
+                f"{NETWORK} is for a machine with {field.upper()} {int(header[field])}, "
+                f"'{spec.name}' has {getattr(spec, field)}; build the artifact for this target"
+            )
+    if len(files[INSTRUCTIONS]) % 16:
+        raise _damaged(INSTRUCTIONS, "does not hold whole instructions")
+    program = BoardProgram(
+        spec,
+        np.frombuffer(files[INSTRUCTIONS], "<u8").astype(np.uint64, copy=False).reshape(-1, 2),
+        tables["relocations"],
+        np.frombuffer(files[UOPS], np.uint8),
+        np.frombuffer(files[CONSTANTS], np.uint8),
+        tuple(_buffer(record, text) for record in tables["buffers"]),
+        tuple(Segment(int(s["first"]), int(s["count"])) for s in tables["segments"]),
+        _steps(tables["steps"], [_port(record, text) for record in tables["ports"]]),
+        tuple(_tensor(record, text) for record in tables["inputs"]),
+        tuple(_tensor(record, text) for record in tables["outputs"]),
+    )
+    check_program(program)
+    if int(header["flags"]) & BARE and (why := why_not_bare(program)):
+        raise _damaged(NETWORK, f"says that it needs no host, but {why}")
+    return program
+
+
+def is_bare(network: bytes) -> bool:
+    """Whether the C runtime can run the program of a `network.bin`. Raises `BoardError` if that was
+    changed or cut."""
+    return bool(int(_parts(network)[0]["flags"]) & BARE)
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+class _Text:
+    """Names one after another, each with a zero behind it."""
+
+    def __init__(self) -> None:
+        self.bytes = b""
+
+    def add(self, name: str) -> tuple[int, int]:
+        """Where it is and how long."""
+        raw = name.encode()
+        if b"\0" in raw:
+            raise BoardError(f"the name {name!r} holds a zero byte; rename the tensor in the model")
+        at = len(self.bytes)
+        self.bytes += raw + b"\0"
+        return at, len(raw)
+
+
+def _network(program: BoardProgram, why: str, files: Mapping[str, bytes]) -> bytes:
+    text = _Text()
+    ports = [port for step in program.steps for port in (*step.loads, *step.stores)]
+    tables = [
+        _table(
+            BUFFER,
+            ((*text.add(b.name), KINDS.index(b.kind) + 1, 0, b.bytes, b.offset)
+             for b in program.buffers),
+        ),
+        _table(SEGMENT, ((s.first, s.count) for s in program.segments)),
+        _table(STEP, ((s.segment, len(s.loads), len(s.stores), 0) for s in program.steps)),
+        _table(PORT, (_port_record(port, text) for port in ports)),
+        _table(TENSOR, (_tensor_record(value, text) for value in program.inputs)),
+        _table(TENSOR, (_tensor_record(value, text) for value in program.outputs)),
+        np.ascontiguousarray(program.relocations, RELOCATION),
+    ]  # fmt: skip
+    why_at, why_bytes = text.add(why)
+    body = b"".join(table.tobytes() for table in tables) + text.bytes
+    header = np.zeros((), HEADER)
+    header["magic"], header["version"], header["flags"] = MAGIC, VERSION, 0 if why else BARE
+    header["bytes"] = HEADER.itemsize + len(body) + _DIGEST_BYTES
+    for field in SPEC_FIELDS:
+        header[field] = getattr(program.spec, field)
+    for name, table in zip(_TABLES, tables, strict=True):
+        header[name] = len(table)
+    header["text_bytes"], header["why_at"], header["why_bytes"] = (
+        len(text.bytes), why_at, why_bytes,
+    )  # fmt: skip
+    for name, kind in zip((INSTRUCTIONS, UOPS, CONSTANTS), _DATA, strict=True):
+        header[f"{kind}_bytes"] = len(files[name])
+        header[f"{kind}_sha256"] = np.void(hashlib.sha256(files[name]).digest())
+    whole = header.tobytes() + body
+    return whole + hashlib.sha256(whole).digest()
+
+
+def _table(record: np.dtype[Any], rows: Iterable[tuple[object, ...]]) -> NDArray[np.void]:
+    return np.array(list(rows), record)
+
+
+def _port_record(port: Port, text: _Text) -> tuple[object, ...]:
+    fold = [getattr(port.unfold, f) if port.unfold else 0 for f in UNFOLD_FIELDS]
+    return (
+        *text.add(port.name), DTYPES.index(port.dtype) + 1, FORMS.index(port.form) + 1,
+        port.scale.step, port.scale.zero_point, port.buffer, 0, port.offset, len(port.shape),
+        int(port.unfold is not None), _padded(port.shape), fold,
+    )  # fmt: skip
+
+
+def _tensor_record(value: Value, text: _Text) -> tuple[object, ...]:
+    code = HOST_DTYPES.index(value.dtype) + 1
+    return *text.add(value.name), code, len(value.shape), _padded(value.shape)
+
+
+def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return *shape, *[0] * (MAX_RANK - len(shape))
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _damaged(name: str, how: str) -> BoardError:
+    return BoardError(f"{name} {how}; copy the artifact again, or build it again from its model")
+
+
+def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], bytes]:
+    """Header, tables and names of a file that nobody changed."""
+    if len(network) < HEADER.itemsize + _DIGEST_BYTES or not network.startswith(MAGIC):
+        raise _damaged(NETWORK, "is not the network of an artifact")
+    if hashlib.sha256(network[:-_DIGEST_BYTES]).digest() != network[-_DIGEST_BYTES:]:
+        raise _damaged(NETWORK, "has other bytes than when it was built")
+    header = np.frombuffer(network, HEADER, 1)[0]
+    if int(header["version"]) != VERSION:
+        raise BoardError(
+            f"{NETWORK} is of version {int(header['version'])}, this program reads {VERSION}; "
+            "build the artifact again"
+        )
+    sizes = [int(header[name]) * record.itemsize
+             for name, record in zip(_TABLES, _RECORDS, strict=True)]  # fmt: skip
+    text_bytes = int(header["text_bytes"])
+    if HEADER.itemsize + sum(sizes) + text_bytes + _DIGEST_BYTES != len(network) or len(
+        network
+    ) != int(header["bytes"]):
+        raise _damaged(NETWORK, "has tables of other sizes than it says")
+    tables, at = {}, HEADER.itemsize
+    for name, record, size in zip(_TABLES, _RECORDS, sizes, strict=True):
+        tables[name] = np.frombuffer(network[at : at + size], record)
+        at += size
+    return header, tables, network[at : at + text_bytes]
+
+
+def _name(record: np.void, text: bytes) -> str:
+    at, end = int(record["name_at"]), int(record["name_at"]) + int(record["name_bytes"])
+    if end >= len(text) or text[end] or b"\0" in text[at:end]:
+        raise _damaged(NETWORK, "has a name outside of its names")
+    try:
+        return text[at:end].decode()
+    except UnicodeDecodeError:
+        raise _damaged(NETWORK, "has a name that is no text") from None
+
+
+def _choice(names: tuple[str, ...], code: int) -> str:
+    if not 1 <= code <= len(names):
+        raise _damaged(NETWORK, f"has the unknown code {code}, where {', '.join(names)} are known")
+    return names[code - 1]
+
+
+def _buffer(record: np.void, text: bytes) -> Buffer:
+    kind = cast(BufferKind, _choice(KINDS, int(record["kind"])))
+    return Buffer(_name(record, text), kind, int(record["bytes"]), int(record["offset"]))
+
+
+def _port(record: np.void, text: bytes) -> Port:
+    unfold = None
+    if record["unfolded"]:
+        unfold = Unfold(*(int(value) for value in record["unfold"]))
+    return Port(
+        _name(record, text), _shape(record), _choice(DTYPES, int(record["dtype"])),
+        Scale(float(record["step"]), int(record["zero_point"])),
+        cast(PortForm, _choice(FORMS, int(record["form"]))), int(record["buffer"]),
+        int(record["offset"]), unfold,
+    )  # fmt: skip
+
+
+def _tensor(record: np.void, text: bytes) -> Value:
+    dtype = _choice(HOST_DTYPES, int(record["dtype"]))
+    return Value(_name(record, text), _shape(record), dtype)
+
+
+def _shape(record: np.void) -> tuple[int, ...]:
+    rank = int(record["rank"])
+    if rank > MAX_RANK:
+        raise _damaged(NETWORK, f"has a tensor of {rank} dimensions")
+    return tuple(int(size) for size in record["shape"][:rank])
+
+
+def _steps(records: NDArray[np.void], ports: Sequence[Port]) -> tuple[ProgramStep, ...]:
+    steps, at = [], 0
+    for record in records:
+        loads, stores = int(record["loads"]), int(record["stores"])
+        end = at + loads + stores
+        steps.append(
+            ProgramStep(int(record["segment"]), tuple(ports[at : at + loads]),
+                 tuple(ports[at + loads : end]))
+        )  # fmt: skip
+        at = end
+    if at != len(ports):
+        raise _damaged(NETWORK, "has tensors of no step")
+    return tuple(steps)

@@ -1,0 +1,129 @@
+"""What networks take whose layers are mostly the same: each layer is lowered once, each proof about
+a program's memory is made once, and only streams and addresses are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.artifact_types import HostStep, LayerCost, LayerGraph, Pick, StreamCost
+from tilewright.targets.layer import Layer, Value
+from tilewright.targets.vta.board.buffer_reuse import is_legal
+from tilewright.targets.vta.board.build import linked
+from tilewright.targets.vta.board.device import DeviceAddresses
+from tilewright.targets.vta.board.instruction_fields import Words
+from tilewright.targets.vta.board.lower import LayerProgram, lower_layer
+from tilewright.targets.vta.board.network import Placed
+from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing import simulate_batch, simulate_program
+from tilewright.targets.vta.timing.kernel import simulate
+from tilewright.targets.vta.timing.outcome import (
+    BREAKDOWN_COLUMNS,
+    RD_BEATS,
+    STOP,
+    TIMES_COLUMNS,
+    WR_BEATS,
+)
+from tilewright.targets.vta.timing.simulator import simulator_of
+from tilewright.targets.workload import Workload
+
+_Schedule = tuple[Workload, str, tuple[int, ...]]
+"""What decides a program, all but its constants: workload, space and config."""
+_Key = tuple[object, ...]
+
+
+class VtaStreamTimer:
+    """Keeps `targets.artifact_types.StreamTimer`."""
+
+    def __init__(self, spec: VtaSpec) -> None:
+        self.spec = spec
+        self._programs: dict[_Key, LayerProgram] = {}
+        self._legal: dict[tuple[_Schedule, str], bool] = {}
+        self._alone: dict[_Schedule, tuple[int, int]] = {}
+
+    @property
+    def lowered(self) -> int:
+        """How many layers were lowered so far."""
+        return len(self._programs)
+
+    def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
+        picks = iter(schedules)
+        steps = [
+            self._program(step, graph.values, next(picks)) if isinstance(step, Layer) else step
+            for step in graph.steps
+        ]
+        made = linked(steps, graph, self.spec, self._is_legal)
+        placed = DeviceAddresses(made.board)
+        counts = [len(run.layers) for run in made.network.runs]
+        cycles, in_stream, moved = 0, list[int](), 0
+        for number, segment in enumerate(made.board.segments):
+            begins = made.begins[len(in_stream) : len(in_stream) + counts[number] + 1]
+            insns = placed.insns[segment.first : segment.first + segment.count]
+            address = int(placed.insn_addresses[number])
+            total, size, ends = self._simulated(insns, address, begins - segment.first)
+            cycles, moved = cycles + total, moved + size
+            in_stream += ends
+        alone = self._each_alone(steps)
+        layers = [
+            LayerCost(*each, stream) for each, stream in zip(alone, in_stream, strict=True)
+        ]  # fmt: skip
+        return StreamCost(cycles, moved, tuple(layers))
+
+    def _simulated(
+        self, insns: Words, address: int, begins: NDArray[np.int64]
+    ) -> tuple[int, int, list[int]]:
+        """Cycles and bytes of a stream, (n, 2), and cycles of its layers, which begin at these of
+        its instructions, (layers + 1,). As `simulate_program`, without what only people read."""
+        sim = simulator_of(self.spec)
+        times = np.empty((len(insns), TIMES_COLUMNS), np.int64)
+        breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
+        insns = np.ascontiguousarray(insns)
+        total = int(simulate(insns, address, np.zeros(4, np.int64), times, breakdown, sim))
+        if total < 0:
+            simulate_program(insns, self.spec, address)  # says why
+        beats = int(sim.outcome[RD_BEATS] + sim.outcome[WR_BEATS])
+        ends = np.maximum.reduceat(times[:, STOP], begins[:-1])
+        ends[-1] = total
+        spans = np.diff(np.maximum.accumulate(ends), prepend=0).tolist()
+        return total, beats * self.spec.machine.bus_bytes, spans
+
+    def _program(self, layer: Layer, values: Mapping[str, Value], pick: Pick) -> LayerProgram:
+        key = (
+            layer.name, layer.names, layer.workload, layer.reads, layer.output,
+            values[layer.data].shape, values[layer.output].shape, pick,
+        )  # fmt: skip
+        found = self._programs.get(key)
+        if found is None:
+            found = lower_layer(layer, values, self.spec, pick.space, pick.config)
+            self._programs[key] = found
+        return found
+
+    def _is_legal(self, layer: Placed, role: str) -> bool:
+        key = _schedule(layer.program), role
+        if key not in self._legal:
+            self._legal[key] = is_legal(layer, role)
+        return self._legal[key]
+
+    def _each_alone(self, steps: Sequence[LayerProgram | HostStep]) -> list[tuple[int, int]]:
+        """Cycles and bytes of layers by themselves, on memory of their own."""
+        programs = [step for step in steps if isinstance(step, LayerProgram)]
+        new = {_schedule(program): program for program in programs}
+        new = {key: program for key, program in new.items() if key not in self._alone}
+        if new:
+            parts = list(new.values())
+            offsets = np.cumsum([0, *(len(program.insns) for program in parts)])
+            addresses = np.array([p.lowering.geometry.insn_bytes_at for p in parts])
+            insns = np.concatenate([program.insns for program in parts])
+            timed = simulate_batch(insns, offsets, self.spec, addresses)
+            moved = (timed.read_beats + timed.write_beats) * self.spec.machine.bus_bytes
+            self._alone.update(
+                zip(new, zip(timed.cycles.tolist(), moved.tolist(), strict=True), strict=True)
+            )
+        return [self._alone[_schedule(program)] for program in programs]
+
+
+def _schedule(program: LayerProgram) -> _Schedule:
+    return program.layer.workload, program.space, program.config

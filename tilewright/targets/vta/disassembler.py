@@ -1,0 +1,209 @@
+"""Instruction listings: one line an instruction, readable, and exact in both directions.
+
+    0  LOAD INP  pop=g2l push=l2g sram=0x0 dram=0x2c8 y=9 x=14 stride=14 pad=1,0,1,1
+    1  GEMM      pop=l2g push=g2l uop=0:84 loop=14x3 dst=1,0 src=1,1 wgt=0,1
+    2  ALU SHR   uop=0:1 loop=1x784 dst=0,1 src=0,1 imm=8
+    3  STORE OUT push=s2g sram=0x0 dram=0x400 y=4 x=196 stride=784
+    4  FINISH
+
+`pop=` and `push=` name token queues by their ends: l2g from load to compute (g), g2l back, g2s from
+compute to store, s2g back; `prev!`/`next!` is a flag towards a module that does not exist. Pairs
+are outer,inner loop; `pad=` is above, below, left, right. Fields left out are zero. `rest=` holds
+bits that no field covers, `WORD` a whole undefined instruction. Addresses count elements of the
+memory type. Anything behind `#` is a comment and the leading number is not read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.vta.isa import (
+    ALU,
+    ALU_NAMES,
+    FINISH,
+    FLAG_NAMES,
+    FLAG_QUEUES,
+    GEMM,
+    LOAD,
+    MEMORY_NAMES,
+    OPCODE_NAMES,
+    QUEUE_NAMES,
+    STORE,
+    Layout,
+    decode,
+    encode,
+    fields_of,
+    layout_of,
+    module_of,
+)
+from tilewright.targets.vta.spec import VtaSpec
+
+
+class ListingError(TilewrightError):
+    """A line that is no instruction; the message names it."""
+
+
+# A token of a line and the fields it stands for
+_GROUPS = {
+    "sram": ("sram_base",),
+    "dram": ("dram_base",),
+    "y": ("y_size",),
+    "x": ("x_size",),
+    "stride": ("x_stride",),
+    "pad": ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
+    "uop": ("uop_bgn", "uop_end"),
+    "loop": ("iter_out", "iter_in"),
+    "dst": ("dst_factor_out", "dst_factor_in"),
+    "src": ("src_factor_out", "src_factor_in"),
+    "wgt": ("wgt_factor_out", "wgt_factor_in"),
+}
+_SEPARATORS = {"uop": ":", "loop": "x"}
+_IN_HEX = ("sram", "dram")
+
+
+def disassemble(insns: NDArray[np.uint64], spec: VtaSpec) -> str:
+    """The listing of a program, `insns` (n, 2) uint64; every 128-bit word has one line."""
+    lay = layout_of(spec)
+    width = len(str(max(len(insns) - 1, 0)))
+    words = ((high << 64) | low for low, high in insns.tolist())
+    return "".join(f"{n:{width}}  {line_of(word, lay)}\n" for n, word in enumerate(words))
+
+
+def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
+    """The program of a listing, (n, 2) uint64. Raises `ListingError` naming line and token."""
+    lay = layout_of(spec)
+    words = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        tokens = line.split("#")[0].split()
+        if tokens and tokens[0].isdecimal():
+            tokens = tokens[1:]
+        if tokens:
+            try:
+                words.append(_word_of(tokens, lay))
+            except ValueError as error:
+                raise ListingError(f"line {number} ('{line.strip()}'): {error}") from None
+    halves = [(word & (1 << 64) - 1, word >> 64) for word in words]
+    return np.array(halves, np.uint64).reshape(-1, 2)
+
+
+def line_of(word: int, lay: Layout) -> str:
+    """One instruction, given as a 128-bit integer, without its number."""
+    values = decode(word, lay)
+    opcode = values["opcode"]
+    if opcode > ALU:
+        return f"WORD {word:#034x}"
+    tokens = [_name(values).ljust(9), *_flag_tokens(values)]
+    for key, names in _GROUPS.items():
+        numbers = [values[name] for name in names if name in values]
+        if any(numbers):
+            shown = [f"{n:#x}" if key in _IN_HEX else str(n) for n in numbers]
+            tokens.append(f"{key}={_SEPARATORS.get(key, ',').join(shown)}")
+    if values.get("use_imm"):
+        tokens.append(f"imm={values['imm']}")
+    elif values.get("imm"):
+        tokens.append(f"unused_imm={values['imm']}")
+    if values.get("reset_reg") and opcode == ALU:
+        tokens.append("reset")
+    if values["unused"]:
+        tokens.append(f"rest={values['unused']:#x}")
+    return " ".join(tokens).rstrip()
+
+
+def _name(values: dict[str, int]) -> str:
+    opcode = values["opcode"]
+    name = OPCODE_NAMES[opcode]
+    if opcode in (LOAD, STORE):
+        memory = values["memory_type"]
+        return f"{name} {MEMORY_NAMES[memory] if memory < len(MEMORY_NAMES) else f'MEM{memory}'}"
+    if opcode == ALU:
+        operation = values["alu_opcode"]
+        return f"{name} {ALU_NAMES[operation] if operation < len(ALU_NAMES) else f'OP{operation}'}"
+    return f"{name} RESET" if opcode == GEMM and values["reset_reg"] else name
+
+
+def _flag_tokens(values: dict[str, int]) -> list[str]:
+    module = module_of(values["opcode"], values.get("memory_type", 0))
+    tokens = []
+    for name, queue in zip(FLAG_NAMES, FLAG_QUEUES[module], strict=True):
+        if values[name]:
+            action, side = name.split("_")
+            tokens.append(f"{action}={QUEUE_NAMES[queue] if queue >= 0 else side + '!'}")
+    return tokens
+
+
+def _word_of(tokens: list[str], lay: Layout) -> int:
+    """The 128-bit integer of a line's tokens. Raises `ValueError`."""
+    if tokens[0] == "WORD":
+        if len(tokens) != 2:
+            raise ValueError("WORD takes one 128-bit number")
+        return _number(tokens[1], 0, (1 << 128) - 1)
+    values, rest = _parse_name(tokens)
+    known = {field.name: field for field in fields_of(values["opcode"], lay)}
+    for token in rest:
+        key, _, text = token.partition("=")
+        if key in ("pop", "push"):
+            values[_flag_of(values, key, text)] = 1
+        elif key == "rest":
+            values["unused"] = _number(text, 0, (1 << 128) - 1)
+        elif key == "reset" and "reset_reg" in known:
+            values["reset_reg"] = 1
+        elif key in ("imm", "unused_imm") and "imm" in known:
+            values["imm"], values["use_imm"] = _number(text, -32768, 32767), int(key == "imm")
+        else:
+            names = [name for name in _GROUPS.get(key, ()) if name in known]
+            if not names:
+                raise ValueError(f"unknown token '{token}' for {tokens[0]}")
+            texts = text.split(_SEPARATORS.get(key, ","))
+            if len(texts) != len(names):
+                raise ValueError(f"'{token}' needs {len(names)} numbers")
+            for name, number in zip(names, texts, strict=True):
+                values[name] = _number(number, 0, (1 << known[name].width) - 1)
+    word = encode(values, lay)
+    if decode(word, lay)["unused"] != values.get("unused", 0):
+        raise ValueError("rest= covers bits that belong to a field")
+    return word
+
+
+def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
+    """The values that the first one or two tokens stand for, and the tokens behind them."""
+    if tokens[0] not in OPCODE_NAMES:
+        raise ValueError(f"unknown instruction '{tokens[0]}'; known: {', '.join(OPCODE_NAMES)}")
+    opcode = OPCODE_NAMES.index(tokens[0])
+    if opcode == FINISH:
+        return {"opcode": opcode}, tokens[1:]
+    if opcode == GEMM:
+        reset = tokens[1:2] == ["RESET"]
+        return {"opcode": opcode, "reset_reg": int(reset)}, tokens[1 + reset :]
+    names, prefix, key = (
+        (ALU_NAMES, "OP", "alu_opcode") if opcode == ALU else (MEMORY_NAMES, "MEM", "memory_type")
+    )
+    kind = tokens[1] if len(tokens) > 1 else ""
+    if kind in names:
+        return {"opcode": opcode, key: names.index(kind)}, tokens[2:]
+    if kind.startswith(prefix):
+        return {"opcode": opcode, key: _number(kind[len(prefix) :], 0, 7)}, tokens[2:]
+    raise ValueError(f"{tokens[0]} needs one of {', '.join(names)} before its fields")
+
+
+def _flag_of(values: dict[str, int], action: str, side: str) -> str:
+    """The flag that pops or pushes a queue in the module of this instruction."""
+    module = module_of(values["opcode"], values.get("memory_type", 0))
+    for name, queue in zip(FLAG_NAMES, FLAG_QUEUES[module], strict=True):
+        if name.startswith(action) and (
+            (queue >= 0 and QUEUE_NAMES[queue] == side)
+            or (queue < 0 and name == f"{action}_{side.removesuffix('!')}")
+        ):
+            return name
+    raise ValueError(f"'{action}={side}' names no queue of this instruction's module")
+
+
+def _number(text: str, lowest: int, highest: int) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise ValueError(f"'{text}' is no number") from None
+    if not lowest <= value <= highest:
+        raise ValueError(f"{text} lies outside {lowest} to {highest}")
+    return value

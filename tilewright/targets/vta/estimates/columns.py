@@ -1,0 +1,25 @@
+"""What an estimate consists of."""
+
+from tilewright.targets.features import Feature
+
+ESTIMATES = (
+    Feature("cycles", "latency", "", "cycles from launch to FINISH"),
+    Feature("load_cycles", "", "load", "cycles the load module is busy"),
+    Feature("compute_cycles", "", "compute", "cycles the compute module is busy"),
+    Feature("store_cycles", "", "store", "cycles the store module is busy"),
+    Feature("instructions", "instructions", "", "instructions, FINISH included"),
+    Feature("inp_bytes", "bytes", "load", "input bytes read from DRAM"),
+    Feature("wgt_bytes", "bytes", "load", "weight bytes read from DRAM"),
+    Feature("inp_share", "share", "", "share of the input scratchpad that is needed"),
+    Feature("wgt_share", "share", "", "share of the weight scratchpad that is needed"),
+    Feature("acc_share", "share", "", "share of the accumulators that is needed"),
+)
+"""The columns of an estimate, in the order in which the spaces compute them."""
+
+CYCLES = 0
+"""Place of the estimated cycles among them."""
+SHARES = slice(7, 10)
+"""Places of the scratchpads' shares."""
+
+FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
+START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation

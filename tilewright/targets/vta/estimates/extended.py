@@ -1,0 +1,160 @@
+"""Closed-form estimates of extended schedules, vectorised over a batch, without lowering them.
+
+The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
+the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
+from tilewright.targets.vta.estimates.fused_avg_pool import average_cycles
+from tilewright.targets.vta.lowering.extended import KNOBS
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT
+from tilewright.targets.vta.lowering.tile_codegen import WIDE_STORE, load_bound, weights_stream
+from tilewright.targets.vta.spec import Machine
+
+Array = NDArray[np.float64]
+
+
+def estimate_extended(
+    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64],
+    others: int = 0,
+) -> Array:  # fmt: skip
+    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
+    tensors an `add` is loaded into the accumulators; a bias is there once. A tile's reduction may
+    have to share the rings with another one, of so many (`others`) input blocks."""
+    knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(KNOBS)}
+    th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
+    outside = knob["order"] == CHANNELS_OUTER
+    first = np.ceil(th / knob["head"])
+    row_tiles = 1 + np.ceil(np.maximum(geo.oh - first, 0) / th)
+    col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
+    nk = np.ceil(geo.ci / tci)
+    in_rings = nk + np.ceil(others / tci)
+    places = geo.batches * row_tiles * col_tiles
+    tiles = geo.groups * places * co_tiles
+    taps = geo.kh * geo.kw
+
+    # -- how often each tensor is loaded --------------------------------------------------------
+    # Once, where the ring holds all that is walked through before it is read again.
+    inp_round = np.where(outside, places * in_rings, in_rings)
+    wgt_round = np.where(outside, in_rings, co_tiles * in_rings)
+    inp_held = (knob["inp_slots"] == RESIDENT) | (knob["inp_slots"] >= inp_round)
+    wgt_held = (knob["wgt_slots"] == RESIDENT) | (knob["wgt_slots"] >= wgt_round)
+    inp_times = np.where(inp_held, 1.0, co_tiles)
+    wgt_times = np.where(wgt_held, 1.0, places)
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    rows = geo.oh if gather else _clipped(geo.oh, row_tiles, geo.sh, geo.kh, geo.dh, geo.h)
+    cols = _clipped(geo.ow, col_tiles, geo.sw, geo.kw, geo.dw, geo.w)
+    inp_elements = geo.batches * geo.groups * geo.ci * rows * cols * inp_times
+    wgt_elements = geo.groups * geo.co * geo.ci * taps * wgt_times
+    inp_loads = geo.groups * places * nk * inp_times * (1 if geo.pad_top == 0 else tci)
+    wgt_loads = geo.groups * co_tiles * nk * wgt_times
+    latency = m.memory_latency_cycles + 7.0
+    inp_beats = _beats(m.inp_bytes, m.bus_bytes)
+    wgt_beats = _beats(m.wgt_bytes, m.bus_bytes)
+    load = inp_elements * inp_beats + wgt_elements * wgt_beats
+    load = load + latency * (inp_loads + wgt_loads)
+    ih = th if gather else (th - 1) * geo.sh + (geo.kh - 1) * geo.dh + 1
+    iw = (tw - 1) * geo.sw + (geo.kw - 1) * geo.dw + 1
+    inp_slots = np.where(knob["inp_slots"] == RESIDENT, inp_round, knob["inp_slots"])
+    inp_share = inp_slots * tci * ih * iw / m.inp_built
+    tile = np.minimum(tco, geo.co) * th * tw
+    waiting = np.zeros(len(values))
+    if geo.res_bytes:
+        pieces = np.where(tw >= geo.ow, 1.0, tco)
+        residual = geo.res_bytes / m.bus_bytes + latency * pieces * tiles
+        room = (1 - inp_share) * m.inp_built
+        # What its ring cannot hold waits for the tile's end; half of it hides.
+        waiting = np.where(room < tile, 0.5 * residual * (1 - room / tile), 0.0)
+        load = load + residual
+        inp_share = inp_share + 2 * tw / m.inp_built
+
+    # -- compute and store ------------------------------------------------------------------
+    outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
+    iterations = outputs * geo.ci * taps
+    adds = int(geo.add_bytes > 0)
+    operand = adds * outputs * _beats(m.acc_bytes, m.bus_bytes)
+    steps = tiles * nk
+    resets = 0 if geo.bias_lift else 1
+    compute = iterations + (resets + operations + tensors) * outputs + operand
+    compute = compute + 7.0 * (steps + tiles * (resets + operations))
+    averaging = average_cycles(geo, np.minimum(tco, geo.co))
+    compute = compute + tiles * averaging
+    gap = 1 if m.out_bytes > m.bus_bytes else 0
+    element = _beats(m.out_bytes, m.bus_bytes) + gap
+    bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)
+    left_of = 1.0  # of the results, what is stored
+    if geo.average_taps:
+        bursts, left_of = tiles, 1 / (geo.oh * geo.ow)
+    store = outputs * left_of * element + (4 - gap) * bursts
+
+    # -- what does not overlap --------------------------------------------------------------
+    first_rows = np.minimum((first - 1) * geo.sh + geo.kh, geo.h)
+    first_cols = np.minimum((tw - 1) * geo.sw + geo.kw, geo.w)
+    first_blocks = np.where(knob["ramp"] > 0, 1.0, tco)
+    fill = latency * 2 + tci * first_rows * first_cols * inp_beats
+    fill = fill + first_blocks * tci * taps * wgt_beats
+    pieces, last_share = _pieces(m, operations, knob["tail"])
+    last = tile * last_share
+    drain = last * left_of * element + 21.0 * pieces
+    single = knob["acc_slots"] == 1
+    tile_store = tco * th * tw * left_of * element
+    exposed = np.where(single, (tiles - 1) * tile_store, 0.0) + waiting
+    # What fills the pipeline is part of all loads: a program that loads bound ends with what is
+    # left to compute behind the last one.
+    step_elements = tco * tci * taps
+    left = np.where(knob["ramp"] > 0, 0.0, np.minimum(tco, geo.co) * tci * taps * th * tw)
+    left = left + operations * last + averaging
+    total = np.maximum(np.maximum(compute + exposed, store) + fill, load + left) + drain
+    uops = 4.0 * step_elements / m.bus_bytes * m.uop_bytes
+    instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
+    start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
+
+    held = 2 if geo.average_taps else 0  # accumulators a block in which averages are summed
+    wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
+    wgt_share = wgt_slots * step_elements / m.wgt_built
+    streamed = load_bound.py_func(geo, m, operations, th * tw) & weights_stream.py_func(
+        geo, m, knob["wgt_slots"] == RESIDENT, wgt_slots * step_elements, th, tw, nk, places
+    )
+    return np.stack(
+        [
+            total + start + uops,
+            load,
+            compute,
+            store,
+            instructions,
+            inp_elements * m.inp_bytes,
+            wgt_elements * m.wgt_bytes,
+            inp_share,
+            np.where(streamed, 1.0, wgt_share),
+            knob["acc_slots"] * tco * (th * tw + held) * (1 + adds) / m.acc_built,
+        ],
+        axis=1,
+    )
+
+
+def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
+    """Pieces of the last epilogue, and the last one's share: shrinking where stores are fast."""
+    if m.out_bytes > m.bus_bytes:
+        return tail, 1 / tail
+    pieces, shrink = np.ceil(tail / 2), operations * WIDE_STORE
+    if shrink <= 1:
+        return pieces, 1 / pieces
+    return pieces, (shrink - 1) / (shrink**pieces - 1)
+
+
+def _beats(element_bytes: int, bus_bytes: int) -> float:
+    return element_bytes / bus_bytes
+
+
+def _clipped(
+    outputs: int, tiles: Array, stride: int, kernel: int, dilation: int, size: int
+) -> Array:
+    """Input rows (columns) all tiles together read, overlaps counted, padding not."""
+    overlap = max(0, (kernel - 1) * dilation + 1 - stride)
+    return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))

@@ -1,0 +1,119 @@
+"""Closed-form estimates of a schedule: cycles, traffic and scratchpad use without compiling it.
+
+Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
+TensorAlu: latency plus beats, one micro-op a cycle); what overlaps is summed up in one expression a
+group of tiles. Nothing here knows whether a schedule can be compiled.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.estimates.columns import FETCH_BEATS, START_CYCLES
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.spec import Machine
+
+
+@nb.njit(cache=True)
+def _inside(start: int, length: int, size: int) -> int:
+    """How many of `length` rows from `start` lie inside 0 … size."""
+    return max(0, min(start + length, size) - max(start, 0))
+
+
+@nb.njit(cache=True)
+def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Machine) -> int:
+    """One isolated LOAD: memory latency, then one beat a cycle; zero padding runs beside it."""
+    beats = rows * -(-row_bytes // m.bus_bytes)
+    if element_bytes <= m.bus_bytes and row_bytes <= m.bus_bytes:
+        beats = 3 * rows  # one-beat rows: the request queue runs dry
+    return max(m.memory_latency_cycles + 6 + beats, 2 + pads + beats)
+
+
+@nb.njit(cache=True)
+def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
+    """One isolated STORE: bursts one after the other, cut at rows and at burst windows."""
+    beats = -(-m.out_bytes // m.bus_bytes)
+    gap = 1 if m.out_bytes > m.bus_bytes else 0
+    window_bytes = m.max_burst_beats * m.bus_bytes
+    row_bytes = row_elements * m.out_bytes
+    bursts = max(1.0, row_bytes / window_bytes + 0.5 * (row_bytes > window_bytes // 4))
+    elements = row_elements if m.out_bytes >= m.bus_bytes else -(-row_bytes // m.bus_bytes)
+    return rows * (bursts * (4 - gap) + elements * (beats + gap))
+
+
+@nb.njit(cache=True, nogil=True)
+def estimate_template(
+    geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Estimates of template schedules; `values` (n, 7) are knob values, `operations` the ALU steps
+    of the epilogue, `tensors` those with a tensor operand. Returns (n, len(ESTIMATES))."""
+    out = np.empty((len(values), 10), dtype=np.float64)
+    taps = geo.kh * geo.kw
+    for r in range(len(values)):
+        th, tw, tci, tco = values[r, 1], values[r, 2], values[r, 3], values[r, 4]
+        threads = values[r, 5] * values[r, 6]
+        ih = window(th, geo.sh, geo.kh, geo.dh)
+        iw = window(tw, geo.sw, geo.kw, geo.dw)
+        row_tiles, col_tiles, nk = geo.oh // th, geo.ow // tw, geo.ci // tci
+        tiles = geo.batches * row_tiles * col_tiles * (geo.co // tco)
+        # Threads left without a tile wait for the others.
+        groups = (
+            geo.batches * col_tiles
+            * -(-row_tiles // values[r, 6]) * -(-(geo.co // tco) // values[r, 5])
+        )  # fmt: skip
+        m_tile = tco * th * tw
+
+        # -- loads: mean over the places of a window in the image ----------------------------
+        inp_sum, bytes_sum = 0.0, 0.0
+        for i in range(row_tiles):
+            rows = _inside(i * th * geo.sh - geo.pad_top, ih, geo.h)
+            for j in range(col_tiles):
+                columns = _inside(j * tw * geo.sw - geo.pad_left, iw, geo.w)
+                whole = columns == geo.w  # rows merge into one
+                pads = tci * (ih * iw - rows * columns)
+                size = tci * rows * columns * m.inp_bytes
+                if whole:
+                    inp_sum += _load_cycles(1, size, m.inp_bytes, pads, m)
+                else:
+                    inp_sum += _load_cycles(tci * rows, columns * m.inp_bytes, m.inp_bytes, pads, m)
+                bytes_sum += size
+        inp_load = inp_sum / (row_tiles * col_tiles)
+        wgt_load = _load_cycles(1, tco * tci * taps * m.wgt_bytes, m.wgt_bytes, 0, m)
+        load = inp_load + wgt_load + 2.0
+
+        # -- compute and store ---------------------------------------------------------------
+        gemm = m_tile * tci * taps + 7.0
+        reset = m_tile + 7.0
+        operand = _load_cycles(tco * th, tw * m.acc_bytes, m.acc_bytes, 0, m) + 1.0
+        alu = operations * (m_tile + 7.0) + tensors * (m_tile + operand)
+        if tw == geo.ow and th == geo.oh:
+            store = _store_cycles(1, m_tile, m) + 1.0
+        elif tw == geo.ow:
+            store = _store_cycles(tco, th * tw, m) + 1.0
+        else:
+            store = _store_cycles(tco * th, tw, m) + 1.0
+
+        # -- a group: v tiles, threads alternate ---------------------------------------------
+        if threads == 1:
+            group = reset + nk * (load + gemm) + alu + store
+        else:
+            slower = max(load, gemm)
+            group = (
+                threads * reset + load + (threads * nk - 1) * slower + gemm
+                + alu + (threads - 1) * max(alu, store) + store - min(reset, load)
+            )  # fmt: skip
+        instructions = tiles * (3 * nk + 2 + operations) + 12 * threads
+        out[r, 0] = groups * group + FETCH_BEATS * instructions + START_CYCLES
+        out[r, 1] = tiles * nk * load
+        out[r, 2] = tiles * (nk * gemm + reset + alu)
+        out[r, 3] = tiles * store
+        out[r, 4] = instructions
+        out[r, 5] = bytes_sum * geo.batches * nk * (geo.co // tco)
+        out[r, 6] = tiles * nk * tco * tci * taps * m.wgt_bytes
+        out[r, 7] = threads * tci * ih * iw / (1 << m.log_inp_depth)
+        out[r, 8] = threads * tco * tci * taps / (1 << m.log_wgt_depth)
+        out[r, 9] = threads * m_tile * (1 + tensors) / (1 << m.log_acc_depth)
+    return out

@@ -1,0 +1,94 @@
+"""How VTA targets are named: a preset, or a JSON file with the keys of `vta_config.json`.
+
+Nothing heavy is imported before a target is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from tilewright.core.files import Json
+from tilewright.targets.base import Target
+from tilewright.targets.registry import Property, TargetKind
+from tilewright.targets.vta.spec import VtaSpec, preset_files
+from tilewright.targets.vta.spec_summary import figures, properties
+
+STOCK = "stock"
+"""The template space with the stock compiler's own restrictions."""
+_TABLES = (".csv", ".gz", ".parquet")
+
+
+def _presets() -> Sequence[str]:
+    return list(preset_files())
+
+
+def _reads(path: Path) -> bool:
+    return path.suffix == ".json" or (path.is_file() and path.suffix not in _TABLES)
+
+
+def _check(text: str) -> None:
+    VtaSpec.load(text)
+
+
+def _make(text: str, space: str) -> Target:
+    return _target(VtaSpec.load(text), space)
+
+
+def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
+    return _target(VtaSpec.model_validate(specification), space)
+
+
+def _target(spec: VtaSpec, space: str) -> Target:
+    from tilewright.targets.vta.lowering.batch import SpaceName
+    from tilewright.targets.vta.target import VtaTarget
+
+    if space == STOCK:
+        return VtaTarget(spec, "template", stock=True)
+    return VtaTarget(spec, cast(SpaceName, space))
+
+
+def _describe(preset: str) -> Mapping[str, str]:
+    return figures(VtaSpec.load(preset))
+
+
+def _remarks(text: str) -> Sequence[str]:
+    assumed = {} if text in preset_files() else VtaSpec.load(text).assumed
+    if not assumed:
+        return ()
+    taken = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
+    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {taken}"]
+
+
+def _properties(text: str) -> Sequence[Property]:
+    return properties(VtaSpec.load(text))
+
+
+def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
+    from tilewright.targets.vta.random_specs import variants
+
+    return [spec.model_dump(by_alias=True) for spec in variants(count, seed)]
+
+
+def _warm_up() -> None:
+    from tilewright.targets.vta.precompile import warm_up
+
+    warm_up()
+
+
+KIND = TargetKind(
+    name="vta",
+    summary="the VTA accelerator, on a simulator exact to the cycle of its RTL",
+    make=_make,
+    spaces=("extended", "template", "unchecked", STOCK),
+    presets=_presets,
+    reads=_reads,
+    check=_check,
+    describe=_describe,
+    remarks=_remarks,
+    properties=_properties,
+    rebuild=_rebuild,
+    variants=_variants,
+    warm_up=_warm_up,
+)

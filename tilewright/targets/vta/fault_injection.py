@@ -1,0 +1,46 @@
+"""A VTA whose simulator misbehaves on some configs: for trying out what isolates a real target."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.fault_injection.target import Fault, distorted, misbehave
+from tilewright.targets.vta.lowering.batch import SpaceName
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.worker import make_warm
+
+KINDS: tuple[Fault, ...] = ("crash", "hang", "nonsense", "raise")
+
+
+class FaultyVta(VtaTarget):
+    """Every config whose flat index is a multiple of `every` has a fault, of `KINDS` in turn."""
+
+    def __init__(self, spec: VtaSpec, space: SpaceName = "extended", every: int = 6) -> None:
+        super().__init__(spec, space)
+        self.every = every
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{super().fingerprint} {self.every}".encode()).hexdigest()[:16]
+
+    def fault(self, flat: int) -> Fault | None:
+        """The fault of a config, by its flat index."""
+        return None if flat % self.every else KINDS[flat // self.every % len(KINDS)]
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        flat = self.space(lowered.workload).ravel(lowered.configs)
+        faults = np.array([self.fault(int(index)) or "" for index in flat], dtype=object)
+        for fault in faults:
+            misbehave(fault, 0.0)
+        return distorted(super().measure(lowered), faults)
+
+
+def make_vta(text: str, space: SpaceName = "extended") -> FaultyVta:
+    """With its kernels loaded, as `targets.worker.make_warm` makes honest ones. Raises
+    `SpecError`."""
+    make_warm(text, space)
+    return FaultyVta(VtaSpec.load(text), space)

@@ -1,0 +1,97 @@
+"""Instructions as compiled code sees them: one tuple for transfers, one for GEMM and ALU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+
+from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
+from tilewright.targets.vta.isa import GEMM, Layout, get
+
+
+class Transfer(NamedTuple):
+    """LOAD or STORE, in elements."""
+
+    memory: int
+    sram_base: int
+    dram_base: int
+    y_size: int
+    x_size: int
+    x_stride: int
+    y_pad_0: int
+    y_pad_1: int
+    x_pad_0: int
+    x_pad_1: int
+
+
+class DecodedLoops(NamedTuple):
+    """GEMM or ALU: two hardware loops around a range of micro-ops.
+
+    Index of iteration (i, j) and micro-op k: base[k] + i·factor_out + j·factor_in.
+    """
+
+    reset: int
+    uop_bgn: int
+    uop_end: int
+    iter_out: int
+    iter_in: int
+    dst_out: int
+    dst_in: int
+    src_out: int
+    src_in: int
+    wgt_out: int
+    wgt_in: int
+    alu_opcode: int
+    use_imm: int
+    imm: int
+
+
+@nb.njit(cache=True, nogil=True)
+def transfer_of(lo: int, hi: int) -> Transfer:
+    """The fields of a LOAD or STORE."""
+    return Transfer(
+        get(lo, hi, 7, 3), get(lo, hi, 10, 16), get(lo, hi, 26, 32),
+        get(lo, hi, 64, 16), get(lo, hi, 80, 16), get(lo, hi, 96, 16),
+        get(lo, hi, 112, 4), get(lo, hi, 116, 4), get(lo, hi, 120, 4), get(lo, hi, 124, 4),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
+    """The fields of a GEMM or ALU instruction; those of the other kind are zero."""
+    opcode = get(lo, hi, 0, 3)
+    reset = get(lo, hi, 7, 1)
+    bgn = get(lo, hi, lay.uop_bgn, lay.uop_index_bits)
+    end = get(lo, hi, lay.uop_end, lay.uop_index_bits + 1)
+    outer = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
+    inner = get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
+    a, i, w = lay.acc_bits, lay.inp_bits, lay.wgt_bits
+    if opcode == GEMM:
+        return DecodedLoops(
+            reset, bgn, end, outer, inner,
+            get(lo, hi, lay.gemm_dst_out, a), get(lo, hi, lay.gemm_dst_in, a),
+            get(lo, hi, lay.gemm_src_out, i), get(lo, hi, lay.gemm_src_in, i),
+            get(lo, hi, lay.gemm_wgt_out, w), get(lo, hi, lay.gemm_wgt_in, w),
+            0, 0, 0,
+        )  # fmt: skip
+    imm = get(lo, hi, lay.alu_imm, 16)
+    return DecodedLoops(
+        0, bgn, end, outer, inner,
+        get(lo, hi, lay.alu_dst_out, a), get(lo, hi, lay.alu_dst_in, a),
+        get(lo, hi, lay.alu_src_out, a), get(lo, hi, lay.alu_src_in, a),
+        0, 0,
+        get(lo, hi, lay.alu_opcode, 3), get(lo, hi, lay.alu_use_imm, 1),
+        imm - ((imm & 0x8000) << 1),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def uop_of(lay: Layout, word: int) -> tuple[int, int, int]:
+    """(dst, src, wgt) of a micro-op held in an unsigned 64-bit integer."""
+    src_at = lay.uop_dst_bits
+    wgt_at = src_at + lay.uop_src_bits
+    dst = nb.int64(word & nb.uint64((1 << lay.uop_dst_bits) - 1))
+    src = nb.int64((word >> nb.uint64(src_at)) & nb.uint64((1 << lay.uop_src_bits) - 1))
+    wgt = nb.int64((word >> nb.uint64(wgt_at)) & nb.uint64((1 << lay.uop_wgt_bits) - 1))
+    return dst, src, wgt

@@ -1,0 +1,189 @@
+"""The run of one program, from its first instruction to its last, as one compiled call.
+
+Releases the GIL: batches of programs run in threads, each with its own `Scratchpads` and
+`ExecutionOutcome`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional import faults as f
+from tilewright.targets.vta.functional.alu import alu
+from tilewright.targets.vta.functional.checks import MOST_FAULTS, check, first_hazard, work_of
+from tilewright.targets.vta.functional.decode import loops_of, transfer_of
+from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
+from tilewright.targets.vta.functional.gemm import gemm, trips
+from tilewright.targets.vta.functional.scratchpads import Scratchpads
+from tilewright.targets.vta.functional.semantics import SemanticRules
+from tilewright.targets.vta.functional.transfer import load, store
+from tilewright.targets.vta.isa import (
+    ACC,
+    ACC_8BIT,
+    ALU,
+    FINISH,
+    GEMM,
+    INP,
+    LOAD,
+    OUT,
+    STORE,
+    WGT,
+    Layout,
+    get,
+)
+from tilewright.targets.vta.njit_args import unowned
+from tilewright.targets.vta.spec import Machine
+
+COUNTER_NAMES = (
+    "inp_load_nbytes",
+    "wgt_load_nbytes",
+    "acc_load_nbytes",
+    "uop_load_nbytes",
+    "out_store_nbytes",
+    "gemm_counter",
+    "alu_counter",
+)
+"""The functional simulator's profile: bytes moved without padding, iterations without resets."""
+
+
+class ExecutionOutcome(NamedTuple):
+    """What a run leaves behind besides the memory image. All int64."""
+
+    counters: NDArray[np.int64]  # (7,), see COUNTER_NAMES
+    tokens: NDArray[np.int64]  # (4,) per queue: given before, left after the run
+    heads: NDArray[np.int64]  # (3,) the instruction each module is stuck at, or -1
+    fault: NDArray[np.int64]  # (5,) instruction, fault, value, limit, extra
+
+
+def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcome:
+    """A blank outcome; `tokens` are in the queues (l2g, g2l, g2s, s2g) at the start."""
+    return ExecutionOutcome(
+        np.zeros(len(COUNTER_NAMES), np.int64),
+        np.array(tokens, np.int64),
+        np.full(3, -1, np.int64),
+        np.zeros(5, np.int64),
+    )
+
+
+@nb.njit(cache=True, nogil=True)
+def run(
+    insns: NDArray[np.uint64],
+    dram: NDArray[np.uint8],
+    base: int,
+    m: Machine,
+    lay: Layout,
+    rules: SemanticRules,
+    pads: Scratchpads,
+    queues_of_flags: NDArray[np.int64],
+    result: ExecutionOutcome,
+) -> int:
+    """Run a program and return the fault that stopped it, 0 if none did.
+
+    Args:
+        insns: (n, 2) uint64, low and high words.
+        dram: memory image, uint8, changed in place; `dram[0]` has byte address `base`.
+        pads: this run's scratchpads; zero at the start unless residue is wanted.
+        queues_of_flags: `order.QUEUES_OF_FLAGS`.
+        result: filled.
+    """
+    return _run(
+        unowned(insns), unowned(dram), base, m, lay, rules, unowned(pads),
+        unowned(queues_of_flags), unowned(result),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def _run(
+    insns: NDArray[np.uint64],
+    dram: NDArray[np.uint8],
+    base: int,
+    m: Machine,
+    lay: Layout,
+    rules: SemanticRules,
+    pads: Scratchpads,
+    queues_of_flags: NDArray[np.int64],
+    result: ExecutionOutcome,
+) -> int:
+    order = issue_order(insns, queues_of_flags, result.tokens, result.heads)
+    found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
+    finish, work = -1, 0
+    for n in order:
+        lo, hi = insns[n, 0], insns[n, 1]
+        if finish >= 0 and not rules.finish_ends and get(lo, hi, 0, 3) != FINISH:
+            _record(result, n, f.INSTRUCTION_AFTER_FINISH, finish, 0, 0)
+            return f.INSTRUCTION_AFTER_FINISH
+        if check(m, lay, rules, pads, lo, hi, base, dram.size, queues_of_flags, found):
+            _record(result, n, found[1, 0], found[1, 1], found[1, 2], found[1, 3])
+            return int(found[1, 0])
+        work += work_of(m, lay, rules, lo, hi, pads.inp_row, pads.acc_row)
+        if work > rules.work_limit:
+            _record(result, n, f.WORK_LIMIT_EXCEEDED, work, rules.work_limit, 0)
+            return f.WORK_LIMIT_EXCEEDED
+        hazard = first_hazard(lay, rules, pads, lo, hi)
+        if hazard >= 0:
+            _record(result, n, f.ALU_RAW_HAZARD, hazard, 0, 0)
+            return f.ALU_RAW_HAZARD
+        execute_one(m, lay, rules, pads, lo, hi, dram, base, result.counters)
+        if get(lo, hi, 0, 3) == FINISH and finish < 0:
+            finish = n
+    if len(order) < len(insns) and not (rules.finish_ends and finish >= 0):
+        _record(result, -1, f.DEADLOCK, 0, 0, 0)
+        return f.DEADLOCK
+    if finish < 0:
+        _record(result, -1, f.MISSING_FINISH, 0, 0, 0)
+        return f.MISSING_FINISH
+    return 0
+
+
+@nb.njit(cache=True, nogil=True)
+def execute_one(
+    m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
+    dram: NDArray[np.uint8], base: int, counters: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """One instruction, whatever it holds; stays inside the scratchpads and the image.
+
+    `dram` (n,) lies at address `base`; `counters` (len(COUNTER_NAMES),) grow by bytes moved and
+    iterations done.
+    """
+    opcode = get(lo, hi, 0, 3)
+    if opcode in (LOAD, STORE):
+        t = transfer_of(lo, hi)
+        if opcode == STORE:
+            store(m, rules, pads, dram, base, t)
+            counters[4] += t.x_size * t.y_size * m.out_bytes
+        elif t.memory != OUT and t.memory <= ACC_8BIT:
+            load(m, rules, pads, dram, base, t)
+            elements = t.x_size * t.y_size
+            if t.memory == INP:
+                counters[0] += elements * m.inp_bytes
+            elif t.memory == WGT:
+                counters[1] += elements * m.wgt_bytes
+            elif t.memory == ACC or t.memory == ACC_8BIT:
+                counters[2] += elements * m.acc_bytes
+            else:
+                counters[3] += elements * m.uop_bytes
+    elif opcode in (GEMM, ALU):
+        g = loops_of(lay, lo, hi)
+        outer, inner, uops = trips(rules, g)
+        if opcode == ALU:
+            alu(m, lay, rules, pads, g)
+            counters[6] += outer * inner * uops
+        else:
+            gemm(m, lay, rules, pads, g)
+            if not g.reset:
+                counters[5] += outer * inner * uops
+
+
+@nb.njit(cache=True, nogil=True)
+def _record(
+    result: ExecutionOutcome, instruction: int, fault: int, value: int, limit: int, extra: int
+) -> None:
+    result.fault[0], result.fault[1] = instruction, fault
+    result.fault[2], result.fault[3], result.fault[4] = value, limit, extra
+
+
+__all__ = ["COUNTER_NAMES", "QUEUES_OF_FLAGS", "ExecutionOutcome", "execute_one", "outcome", "run"]

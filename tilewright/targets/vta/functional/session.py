@@ -1,0 +1,52 @@
+"""Programs that run one after the other on one memory, as on a board."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional.deadlock import deadlock_detail, stuck_modules
+from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS
+from tilewright.targets.vta.functional.faults import DEADLOCK, Fault, error_of, fault_of
+from tilewright.targets.vta.functional.kernel import ExecutionOutcome, outcome, run
+from tilewright.targets.vta.functional.scratchpads import allocate
+from tilewright.targets.vta.functional.semantics import FUNCTIONAL, rules_of
+from tilewright.targets.vta.isa import layout_of
+from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.spec import VtaSpec
+
+
+class SimulationSession:
+    """The accelerator's scratchpads, which keep their content from one program to the next."""
+
+    def __init__(self, spec: VtaSpec) -> None:
+        m = spec.machine
+        rules = rules_of(FUNCTIONAL, m)
+        self._records = as_record(m), as_record(layout_of(spec)), as_record(rules)
+        self._pads = allocate(m, rules)
+
+    def run(
+        self,
+        insns: NDArray[np.uint64],
+        dram: NDArray[np.uint8],
+        base: int,
+        tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> tuple[int, int, int, int]:
+        """Run a program, instructions (n, 2), on a memory image, (bytes,) from address `base` on,
+        which changes in place. Returns the tokens left in the queues l2g, g2l, g2s, s2g; `tokens`
+        are those before. Raises `FunctionalError`."""
+        result = outcome(tokens)
+        insns = np.ascontiguousarray(insns)
+        code = run(insns, dram, base, *self._records, self._pads, QUEUES_OF_FLAGS, result)
+        if code:
+            raise error_of(code, fault(insns, result))
+        l2g, g2l, g2s, s2g = result.tokens.tolist()
+        return l2g, g2l, g2s, s2g
+
+
+def fault(insns: NDArray[np.uint64], result: ExecutionOutcome) -> Fault:
+    """The worded fault by which a run of `insns` (n, 2) stopped."""
+    instruction, number, value, limit, extra = result.fault.tolist()
+    opcode = int(insns[instruction, 0]) & 7 if instruction >= 0 else 0
+    detail = deadlock_detail(stuck_modules(insns, result)) if number == DEADLOCK else ""
+    return fault_of(number, instruction, opcode, value, limit, extra, detail)

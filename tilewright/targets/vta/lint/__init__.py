@@ -1,0 +1,148 @@
+"""Finds what is wrong with a program, or would not behave the same on every implementation.
+
+Covered are the functional simulator, the Chisel RTL and, as notes, the HLS design.
+Data races are looked for in the scratchpads and in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.targets.vta.functional.deadlock import deadlock_detail, stuck_modules
+from tilewright.targets.vta.functional.execution_order import QUEUES_OF_FLAGS, issue_order
+from tilewright.targets.vta.functional.faults import DEADLOCK, TRUNCATED_INSTRUCTION, fault_of
+from tilewright.targets.vta.functional.kernel import outcome
+from tilewright.targets.vta.functional.scratchpads import allocate
+from tilewright.targets.vta.functional.semantics import FUNCTIONAL, rules_of
+from tilewright.targets.vta.isa import MEMORY_NAMES, OPCODE_NAMES, QUEUE_NAMES, layout_of
+from tilewright.targets.vta.lint import classes as c
+from tilewright.targets.vta.lint.classes import FLAG_CLASSES, Severity, name_of, severity_of
+from tilewright.targets.vta.lint.log import Log, empty_log, note, rename
+from tilewright.targets.vta.lint.memory import memory_races
+from tilewright.targets.vta.lint.portability import no_accesses
+from tilewright.targets.vta.lint.scan import survey
+from tilewright.targets.vta.lint.token_order import (
+    CONSUMERS,
+    blocked_dispatch,
+    check_finish,
+    clocks_of,
+)
+from tilewright.targets.vta.lint.tokens import loses_tokens
+from tilewright.targets.vta.njit_args import as_record
+from tilewright.targets.vta.program import FIRST_ADDRESS, Program
+from tilewright.targets.vta.spec import VtaSpec
+
+__all__ = ["WORK_LIMIT", "Finding", "Severity", "classify", "lint"]
+
+WORK_LIMIT = 1 << 33
+"""Multiply-accumulates a program may need to be looked at; instructions beyond are skipped and
+reported as `work_limit`. Several seconds at worst."""
+# Complain about all that only the functional simulator accepts, but compute as it does.
+_STRICT = replace(
+    FUNCTIONAL,
+    extensions=False,
+    empty_rows_hang=True,
+    alu_hazards_stop=True,
+    work_limit=WORK_LIMIT,
+)
+_NOISE_SEED = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One complaint about one instruction (-1: the program as a whole)."""
+
+    instruction: int
+    name: str
+    severity: Severity
+    text: str
+
+
+def lint(
+    program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
+) -> list[Finding]:
+    """All findings by instruction, empty for a program that runs everywhere alike.
+
+    `tokens` are in the queues (l2g, g2l, g2s, s2g) at the start. Never raises for what a program
+    holds; at most 65 536 findings are listed. Instructions behind a deadlock are not looked at.
+    """
+    log, deadlock = _survey(program, spec, tokens)
+    findings = [_finding(program, row, deadlock) for row in log.rows[: int(log.filled[0])].tolist()]
+    return sorted(findings, key=lambda finding: (finding.instruction, finding.name))
+
+
+def classify(
+    insn_bytes: bytes,
+    dram: bytes,
+    base: int = FIRST_ADDRESS,
+    spec: VtaSpec | Mapping[str, object] | None = None,
+) -> set[str]:
+    """The classes found in a stream of 16-byte instructions, empty for a portable one.
+
+    Notes, such as what concerns the HLS design alone, are left out (see `lint`). `spec` may be a
+    mapping with the keys of vta_config.json. Never raises for what the stream or the image holds.
+    """
+    if not isinstance(spec, VtaSpec):
+        spec = VtaSpec.from_mapping(dict(spec or {}))
+    whole = len(insn_bytes) // 16 * 16
+    program = Program.from_bytes(insn_bytes[:whole], dram, base)
+    log, _ = _survey(program, spec, (0, 0, 0, 0))
+    if whole != len(insn_bytes):
+        note(log, TRUNCATED_INSTRUCTION, whole // 16, len(insn_bytes) - whole, 16, 0)
+    met = [code for code in range(len(log.met)) if log.met[code]]
+    return {name_of(code) for code in met if severity_of(code) != "note"}
+
+
+def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) -> tuple[Log, str]:
+    """Everything found, and the wording of a deadlock."""
+    m, log, deadlock = spec.machine, empty_log(), ""
+    rules = rules_of(_STRICT, m)
+    insns = np.ascontiguousarray(program.insns)
+    result, start = outcome(tokens), np.array(tokens, np.int64)
+    order = issue_order(insns, QUEUES_OF_FLAGS, result.tokens, result.heads)
+    if len(order) < len(insns):
+        deadlock = deadlock_detail(stuck_modules(insns, result))
+        note(log, DEADLOCK, -1, 0, 0, 0)
+    else:
+        blocked = blocked_dispatch(insns, QUEUES_OF_FLAGS, start, m.queue_entries)
+        if blocked >= 0:
+            note(log, c.INSTRUCTION_QUEUE_DEADLOCK, blocked, 0, m.queue_entries, 0)
+    clocks = clocks_of(insns, order, QUEUES_OF_FLAGS, CONSUMERS, start, m.token_limit, log)
+    if log.met[c.TOKEN_OVERFLOW] and not loses_tokens(insns, spec, tokens):
+        rename(log, c.TOKEN_OVERFLOW, c.TOKEN_OVERFLOW_POSSIBLE)
+    check_finish(insns, order, clocks, log)
+    image = program.base, len(program.dram)
+    for instruction, other, address in memory_races(insns, order, clocks, m, image):
+        note(log, c.MEMORY_RACE, instruction, address, other, 0)
+    survey(
+        insns, order, clocks, program.dram.copy(), program.dram.copy(), program.base,
+        as_record(m), as_record(layout_of(spec)), as_record(rules),
+        allocate(m, rules), allocate(m, rules, _NOISE_SEED),
+        QUEUES_OF_FLAGS, no_accesses(rules), log,
+    )  # fmt: skip
+    return log, deadlock
+
+
+def _finding(program: Program, row: list[int], deadlock: str) -> Finding:
+    code, instruction, value, limit, extra = row
+    opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
+    if code not in FLAG_CLASSES:
+        fault = fault_of(code, instruction, opcode, value, limit, extra, deadlock)
+        # A NOP behind FINISH hangs only the functional simulator, and only in some orders.
+        harmless = code == c.INSTRUCTION_AFTER_FINISH and extra
+        severity = "flag" if harmless else severity_of(code)
+        return Finding(instruction, fault.name, severity, fault.text)
+    flag = FLAG_CLASSES[code]
+    text = flag.sentence.format(
+        value=value,
+        limit=limit,
+        memory=MEMORY_NAMES[extra] if extra < len(MEMORY_NAMES) else extra,
+        queue=QUEUE_NAMES[extra] if extra < len(QUEUE_NAMES) else extra,
+    )
+    name = OPCODE_NAMES[opcode] if opcode < len(OPCODE_NAMES) else f"opcode {opcode}"
+    return Finding(
+        instruction, flag.name, flag.severity, f"instruction {instruction} ({name}) {text}"
+    )

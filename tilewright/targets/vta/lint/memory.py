@@ -1,0 +1,176 @@
+"""Do loads and stores meet in memory in the order in which they are written?
+
+A load that reads what an earlier STORE writes must wait for it, a STORE that writes what an earlier
+load reads must wait for that; both by tokens, whatever the time. Stores follow each other anyway,
+and so do the loads of one module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import (
+    INP,
+    LOAD,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    OUT,
+    STORE,
+    WGT,
+)
+from tilewright.targets.vta.spec import Machine
+
+Race = tuple[int, int, int]
+"""An instruction, the one before it that it does not wait for, and the first address they share."""
+
+Transfer = tuple[int, int, int, int, int, int]
+"""Instruction, module, first place, rows, places a row and between rows, in grains of memory."""
+
+_ADDRESS_BITS = 32
+EVERYWHERE = (0, 1 << _ADDRESS_BITS)
+"""All of memory, for programs whose stores are known to lie close together."""
+
+
+def memory_races(
+    insns: NDArray[np.uint64],
+    order: NDArray[np.int64],
+    clocks: NDArray[np.int32],
+    machine: Machine,
+    image: tuple[int, int],
+) -> list[Race]:
+    """Where a program's tokens do not keep the order in memory. `insns` (n, 2), `order` as they
+    run, `clocks` (n, 3) of `order.clocks_of`; what never runs is not looked at, nor memory beyond
+    the `image`, from the first address for so many bytes."""
+    m = machine
+    sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
+    grain = gcd(*sizes)
+    moved = list(_transfers(insns, np.sort(order), sizes, grain))
+    stores = [each for each in moved if each[1] == MODULE_STORE]
+    if not stores:
+        return []
+    first, last = _reach(stores, (image[0] // grain, -(-(image[0] + image[1]) // grain)))
+    if first == last:
+        return []
+    # By memory: who wrote or read it last, as that module's count of instructions.
+    met = np.zeros((3, last - first), np.int32)
+    by_count: dict[tuple[int, int], int] = {}
+    races: list[Race] = []
+    for n, module, at, rows, width, pitch in moved:
+        clock = clocks[n]
+        by_count[module, int(clock[module])] = n
+        begin, rows, width, pitch = _inside(at - first, rows, width, pitch, last - first)
+        if not rows:
+            continue
+        rivals = (MODULE_LOAD, MODULE_COMPUTE) if module == MODULE_STORE else (MODULE_STORE,)
+        for rival in rivals:
+            seen = _part(met[rival], begin, rows, width, pitch)
+            late = seen > clock[rival]
+            if late.any():
+                place = int(np.argmax(late))
+                other = by_count[rival, int(seen.reshape(-1)[place])]
+                row, column = divmod(place, late.shape[1])
+                address = (first + begin + row * pitch + column) * grain
+                races.append((n, other, address))
+                break
+        _mark(met[module], begin, rows, width, pitch, int(clock[module]))
+    return races
+
+
+def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machine) -> bool:
+    """Whether an instruction loads what one before it has stored. `insns` (n, 2), of which those in
+    `order` (k,) run."""
+    m = machine
+    sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
+    moved = list(_transfers(insns, np.sort(order), sizes, gcd(*sizes)))
+    stores = [each for each in moved if each[1] == MODULE_STORE]
+    if not stores:
+        return False
+    first, last = _reach(stores, EVERYWHERE)
+    stored = np.zeros(last - first, np.int32)
+    for _, module, at, rows, width, pitch in moved:
+        begin, rows, width, pitch = _inside(at - first, rows, width, pitch, last - first)
+        if rows and module == MODULE_STORE:
+            _mark(stored, begin, rows, width, pitch, 1)
+        elif rows and _part(stored, begin, rows, width, pitch).any():
+            return True
+    return False
+
+
+def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
+    """The first place that is stored and the one behind the last, as far as they lie between those
+    of `image`."""
+    first = min(at for _, _, at, _, _, _ in stores)
+    last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
+    first = min(max(first, image[0]), image[1])
+    return first, max(first, min(last, image[1]))
+
+
+def _inside(
+    begin: int, rows: int, width: int, pitch: int, places: int
+) -> tuple[int, int, int, int]:
+    """Begin, rows, width and pitch of what of a transfer touches the first so many places; rows
+    that overlap or follow each other are one. No rows where nothing does."""
+    if rows == 1 or pitch <= width:
+        rows, width, pitch = 1, (rows - 1) * pitch + width, 1
+        end = min(begin + width, places)
+        begin = max(begin, 0)
+        return begin, int(end > begin), end - begin, pitch
+    above = max(0, -(-(1 - begin - width) // pitch))
+    below = min(rows - 1, (places - 1 - begin) // pitch)
+    return begin + above * pitch, max(0, below - above + 1), width, pitch
+
+
+def _transfers(
+    insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
+) -> Iterator[Transfer]:
+    """Those of the instructions that run, in program order."""
+    low, high = insns[order, 0], insns[order, 1]
+    opcode, memory = (low & np.uint64(7)).tolist(), (low >> np.uint64(7) & np.uint64(7)).tolist()
+    base = (low >> np.uint64(26) & np.uint64((1 << 32) - 1)).tolist()
+    rows, width, pitch = (
+        (high >> np.uint64(at) & np.uint64(0xFFFF)).tolist() for at in (0, 16, 32)
+    )
+    for k, n in enumerate(order.tolist()):
+        if opcode[k] not in (LOAD, STORE) or not width[k] or not rows[k]:
+            continue
+        kind = OUT if opcode[k] == STORE else memory[k]
+        if kind > OUT or (kind == OUT and opcode[k] == LOAD):
+            continue
+        module = MODULE_STORE if kind == OUT else MODULE_COMPUTE
+        if kind in (INP, WGT):
+            module = MODULE_LOAD
+        size = sizes[kind] // grain
+        at = base[k] * size % ((1 << _ADDRESS_BITS) // grain)
+        yield n, module, at, rows[k], width[k] * size, pitch[k] * size
+
+
+def _part(
+    met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int
+) -> NDArray[np.int32]:
+    """The places of a transfer, (rows, width); 0 where they lie beyond what is ever stored."""
+    if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
+        step = met.strides[0]
+        view: NDArray[Any] = np.lib.stride_tricks.as_strided(
+            met[begin:], (rows, width), (pitch * step, step)
+        )
+        return view
+    places = begin + np.arange(rows)[:, None] * pitch + np.arange(width)
+    inside = (places >= 0) & (places < len(met))
+    return np.where(inside, met[np.clip(places, 0, len(met) - 1)], 0).astype(np.int32)
+
+
+def _mark(
+    met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int, count: int
+) -> None:
+    """Note an access to the places of a transfer."""
+    if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
+        _part(met, begin, rows, width, pitch)[:] = count
+        return
+    places = begin + np.arange(rows)[:, None] * pitch + np.arange(width)
+    met[places[(places >= 0) & (places < len(met))]] = count

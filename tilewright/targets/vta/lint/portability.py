@@ -1,0 +1,240 @@
+"""What a sound instruction does that not every implementation does alike.
+
+Each function looks at instruction `n` just before it runs, with the scratchpads as they are then;
+`clock` (3,) counts the instructions of each module that are surely over when it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional.alu import shift_element
+from tilewright.targets.vta.functional.decode import DecodedLoops, Transfer, uop_of
+from tilewright.targets.vta.functional.gemm import trips
+from tilewright.targets.vta.functional.scratchpads import Scratchpads
+from tilewright.targets.vta.functional.semantics import SemanticRules
+from tilewright.targets.vta.functional.transfer import depth_of, footprint_of
+from tilewright.targets.vta.isa import (
+    ACC,
+    ALU_SHR,
+    INP,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    OUT,
+    UOP,
+    WGT,
+    Layout,
+)
+from tilewright.targets.vta.lint import classes as c
+from tilewright.targets.vta.lint.log import Log, note
+from tilewright.targets.vta.spec import Machine
+
+HLS_GEMM_PIPELINE = 4
+"""Iterations within which the HLS GEMM must not meet an accumulator again."""
+
+
+class Accesses(NamedTuple):
+    """The last access to each element by module, as that module's count of instructions; 0: none.
+    Each array is (depth,) of its scratchpad.
+
+    Only accesses that can race are kept: loads write inputs and weights that GEMM reads, compute
+    writes accumulators that STORE reads.
+    """
+
+    inp_written: NDArray[np.int32]
+    inp_read: NDArray[np.int32]
+    wgt_written: NDArray[np.int32]
+    wgt_read: NDArray[np.int32]
+    acc_written: NDArray[np.int32]
+    acc_read: NDArray[np.int32]
+    acc_met: NDArray[np.int64]  # GEMM iteration that last met an accumulator
+
+
+def no_accesses(rules: SemanticRules) -> Accesses:
+    """Accesses before the first instruction."""
+    inp, wgt, acc = rules.inp_depth, rules.wgt_depth, rules.acc_depth
+    return Accesses(
+        np.zeros(inp, np.int32), np.zeros(inp, np.int32), np.zeros(wgt, np.int32),
+        np.zeros(wgt, np.int32), np.zeros(acc, np.int32), np.zeros(acc, np.int32),
+        np.zeros(acc, np.int64),
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, nogil=True)
+def inspect_transfer(
+    m: Machine, rules: SemanticRules, pads: Scratchpads, is_store: bool, t: Transfer,
+    clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
+) -> None:  # fmt: skip
+    """A LOAD or STORE that moves something; `clock` (3,)."""
+    memory = OUT if is_store else t.memory
+    foot = footprint_of(m, memory, t)
+    if foot.wrapped:
+        note(log, c.DRAM_ADDRESS_WRAP, n, foot.start, 0, 0)
+    padded = t.y_pad_0 or t.y_pad_1 or t.x_pad_0 or t.x_pad_1
+    if is_store:
+        _inspect_stored(rules, pads, t, clock, seen, n, log)
+        return
+    elements = (t.y_pad_0 + t.y_size + t.y_pad_1) * (t.x_pad_0 + t.x_size + t.x_pad_1)
+    if memory == UOP:
+        end = t.sram_base + elements
+        if m.uop_built < end:
+            note(log, c.UOP_INDEX_NOT_BUILT, n, end, m.uop_built, 0)
+        if padded or t.y_size > 1:
+            note(log, c.HLS_UOP_2D, n, 0, 0, 0)
+        return
+    written, read, rival = seen.acc_written, seen.acc_read, MODULE_STORE
+    if memory == WGT:
+        written, read, rival = seen.wgt_written, seen.wgt_read, MODULE_COMPUTE
+        if padded:
+            note(log, c.HLS_WGT_PADDING, n, 0, 0, 0)
+    elif memory == INP:
+        written, read, rival = seen.inp_written, seen.inp_read, MODULE_COMPUTE
+    module = MODULE_COMPUTE if rival == MODULE_STORE else MODULE_LOAD
+    raced = False
+    for k in range(min(elements, depth_of(rules, memory))):
+        index = (t.sram_base + k) % depth_of(rules, memory)
+        if read[index] > clock[rival] and not raced:
+            raced = True
+            note(log, c.DATA_RACE, n, index, 0, memory)
+        written[index] = clock[module]
+
+
+@nb.njit(cache=True, nogil=True)
+def _inspect_stored(
+    rules: SemanticRules, pads: Scratchpads, t: Transfer,
+    clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
+) -> None:  # fmt: skip
+    stale = raced = False
+    for k in range(min(t.x_size * t.y_size, rules.acc_depth)):
+        index = (t.sram_base + k) % rules.acc_depth
+        if not pads.fresh[index] and not stale:
+            stale = True
+            note(log, c.STALE_STORE, n, index, 0, 0)
+        if seen.acc_written[index] > clock[MODULE_COMPUTE] and not raced:
+            raced = True
+            note(log, c.DATA_RACE, n, index, 0, ACC)
+        seen.acc_read[index] = clock[MODULE_STORE]
+
+
+@nb.njit(cache=True, nogil=True)
+def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
+    """Whether a GEMM or ALU instruction does anything, and whether its micro-ops are built."""
+    if g.iter_out == 0 or g.iter_in == 0:
+        note(log, c.ZERO_TRIP_COUNT, n, 0, 0, 0)
+    if g.uop_end <= g.uop_bgn:
+        note(log, c.EMPTY_UOP_RANGE, n, 0, 0, 0)
+    if g.iter_out == 0 or g.iter_in == 0 or g.uop_end <= g.uop_bgn:
+        return False
+    if m.uop_built < g.uop_end:
+        note(log, c.UOP_INDEX_NOT_BUILT, n, g.uop_end, m.uop_built, 0)
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def inspect_gemm(
+    lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, first_iteration: int,
+    clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
+) -> None:  # fmt: skip
+    """A GEMM that does something; `clock` (3,). `first_iteration` exceeds all before by the HLS
+    pipeline."""
+    outer, inner, uops = trips(rules, g)
+    iteration = first_iteration
+    reused = raced = False
+    for i in range(outer):
+        for j in range(inner):
+            for k in range(uops):
+                d, s, t = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
+                d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
+                race = _write_acc(seen, d, clock)
+                if not g.reset:
+                    s = (s + i * g.src_out + j * g.src_in) % rules.inp_depth
+                    t = (t + i * g.wgt_out + j * g.wgt_in) % rules.wgt_depth
+                    race |= seen.inp_written[s] > clock[MODULE_LOAD]
+                    race |= seen.wgt_written[t] > clock[MODULE_LOAD]
+                    seen.inp_read[s] = seen.wgt_read[t] = clock[MODULE_COMPUTE]
+                distance = iteration - seen.acc_met[d]
+                if not reused and not g.reset and distance < HLS_GEMM_PIPELINE:
+                    reused = True
+                    note(log, c.HLS_GEMM_ACC_RAW, n, d, distance, 0)
+                if race and not raced:
+                    raced = True
+                    note(log, c.DATA_RACE, n, d, 0, ACC)
+                seen.acc_met[d] = iteration
+                iteration += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def inspect_alu(
+    lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
+    clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
+) -> None:  # fmt: skip
+    """An ALU instruction that does something; `clock` (3,). `run_tensor_shift` looks at the amounts
+    of a shift by tensor."""
+    if g.use_imm and g.alu_opcode == ALU_SHR:
+        if abs(g.imm) > 31:
+            note(log, c.SHIFT_UNDEFINED, n, g.imm, 0, 0)
+        if abs(g.imm) > 15:
+            note(log, c.HLS_SHIFT_GT15, n, g.imm, 0, 0)
+    outer, inner, uops = trips(rules, g)
+    differs = raced = False
+    for i in range(outer):
+        for j in range(inner):
+            for k in range(uops):
+                d, s, _ = uop_of(lay, pads.uop[(g.uop_bgn + k) % rules.uop_depth])
+                d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
+                s = (s + i * g.src_out + j * g.src_in) % rules.acc_depth
+                if g.use_imm and s != d and not differs:
+                    differs = True
+                    note(log, c.ALU_IMM_SRC_NE_DST, n, s, d, 0)
+                if _write_acc(seen, d, clock) and not raced:
+                    raced = True
+                    note(log, c.DATA_RACE, n, d, 0, ACC)
+
+
+@nb.njit(cache=True, nogil=True)
+def run_tensor_shift(
+    m: Machine,
+    lay: Layout,
+    rules: SemanticRules,
+    pads: Scratchpads,
+    g: DecodedLoops,
+    n: int,
+    log: Log,
+) -> None:
+    """Execute a shift by tensor iteration by iteration and look at the amounts it meets."""
+    note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
+    outer, inner, uops = trips(rules, g)
+    size = m.batch * pads.acc_row
+    negative = undefined = long = False
+    for i in range(outer):
+        for j in range(inner):
+            for k in range(g.uop_bgn, g.uop_bgn + uops):
+                d, s, _ = uop_of(lay, pads.uop[k % rules.uop_depth])
+                d = (d + i * g.dst_out + j * g.dst_in) % rules.acc_depth
+                s = (s + i * g.src_out + j * g.src_in) % rules.acc_depth
+                for b in range(m.batch):
+                    for lane in range(m.block_out):
+                        amount = pads.acc[s * size + b * pads.acc_row + lane]
+                        if amount < 0 and not negative:
+                            negative = True
+                            note(log, c.ALU_TENSOR_SHIFT_NEGATIVE, n, d, 0, 0)
+                        if (amount > 15 or amount < -15) and not long:
+                            long = True
+                            note(log, c.HLS_SHIFT_GT15, n, amount, 0, 0)
+                        if (amount > 31 or amount < -31) and not undefined:
+                            undefined = True
+                            note(log, c.SHIFT_UNDEFINED, n, amount, 0, 0)
+                shift_element(pads.acc, d, s, size, m.acc_bits)
+                pads.fresh[d] = 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
+    """Compute writes an accumulator: whether a STORE may still be reading it."""
+    seen.acc_written[d] = clock[MODULE_COMPUTE]
+    return bool(seen.acc_read[d] > clock[MODULE_STORE])

@@ -1,0 +1,202 @@
+"""What the tokens guarantee: which instructions surely precede which.
+
+A queue has one pushing and one popping module, both in order, so its k-th pop waits for exactly its
+k-th push. From that follows, for every instruction, how many instructions of each module have
+surely finished before it: its clock. Two accesses are ordered if and only if the clocks say so.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional.execution_order import modules_of, wanted_queue
+from tilewright.targets.vta.isa import FINISH, MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, get
+from tilewright.targets.vta.lint import classes as c
+from tilewright.targets.vta.lint.log import Log, note
+
+CONSUMERS = np.array([MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE], np.int64)
+"""The module that pops each queue (l2g, g2l, g2s, s2g)."""
+
+
+@nb.njit(cache=True, nogil=True)
+def clocks_of(
+    insns: NDArray[np.uint64],
+    order: NDArray[np.int64],
+    queues_of_flags: NDArray[np.int64],
+    consumers: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    token_limit: int,
+    log: Log,
+) -> NDArray[np.int32]:
+    """Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
+    has, itself included. `tokens` (4,) were there at the start.
+
+    Also notes tokens left over, and queues in which more than `token_limit` can pile up if
+    instructions take arbitrarily long.
+    """
+    size = len(insns)
+    modules = modules_of(insns)
+    lists = _instructions_by_module(modules)
+    clocks = np.zeros((size, 3), np.int32)
+    now = np.zeros((3, 3), np.int32)  # the clock of each module
+    pushers = np.full((4, size + max(tokens[0], tokens[1], tokens[2], tokens[3])), -1, np.int32)
+    pushes, pops = tokens.copy(), np.zeros(4, np.int64)
+    pops_until = np.zeros((4, size + 1), np.int32)  # by so many of the popper
+    overflowed = np.zeros(4, np.uint8)
+    for n in order:
+        module, lo = modules[n], insns[n, 0]
+        for flag in (0, 1):
+            queue = wanted_queue(lo, queues_of_flags[module], flag)
+            if queue >= 0:
+                pusher = pushers[queue, pops[queue]]
+                for other in range(3):
+                    if pusher >= 0:
+                        now[module, other] = max(now[module, other], clocks[pusher, other])
+                pops[queue] += 1
+        now[module, module] += 1
+        clocks[n] = now[module]
+        for queue in range(4):
+            if consumers[queue] == module:
+                pops_until[queue, now[module, module]] = pops[queue]
+        for flag in (2, 3):
+            queue = wanted_queue(lo, queues_of_flags[module], flag)
+            if queue >= 0:
+                pushers[queue, pushes[queue]] = n
+                pushes[queue] += 1
+                popper = consumers[queue]
+                popped = pops_until[queue, now[module, popper]]
+                popped += _started_pops(
+                    insns, lists[popper], now[module], queue, queues_of_flags[popper],
+                    pushers, pushes, pops_until[:, now[module, popper]], modules, clocks, n,
+                )  # fmt: skip
+                waiting = pushes[queue] - popped
+                if waiting > token_limit and not overflowed[queue]:
+                    overflowed[queue] = 1
+                    note(log, c.TOKEN_OVERFLOW, n, waiting, token_limit, queue)
+    if len(order) == size:
+        for queue in range(4):
+            left = pushes[queue] - pops[queue]
+            if left > 0:
+                note(log, c.LEFTOVER_TOKENS, pushers[queue, pushes[queue] - 1], left, 0, queue)
+    return clocks
+
+
+@nb.njit(cache=True, nogil=True)
+def _started_pops(
+    insns: NDArray[np.uint64], instructions: NDArray[np.int32], clock: NDArray[np.int32],
+    queue: int, popper_queues: NDArray[np.int64], pushers: NDArray[np.int32],
+    pushes: NDArray[np.int64], popped: NDArray[np.int32], modules: NDArray[np.int8],
+    clocks: NDArray[np.int32], n: int,
+) -> int:  # fmt: skip
+    """Tokens of `queue` taken by the popping module's next instruction if that must have started.
+
+    A module idles only for want of tokens: its next instruction, if fetched before `n` and if all
+    its tokens were pushed surely before `n` completes, runs (for however long) and has popped.
+    `popped` (4,) are the pops before that instruction.
+    """
+    done = clock[modules[instructions[0]]] if instructions[0] >= 0 else 0
+    following = instructions[done] if done < len(instructions) else -1
+    if following < 0 or following > n:
+        return 0
+    taken = 0
+    for flag in (0, 1):
+        wanted = wanted_queue(insns[following, 0], popper_queues, flag)
+        if wanted >= 0:
+            if pushes[wanted] <= popped[wanted]:
+                return 0
+            pusher = pushers[wanted, popped[wanted]]
+            if pusher == n:
+                return 0
+            if pusher >= 0:
+                module = modules[pusher]
+                if clocks[pusher, module] > clock[module]:
+                    return 0
+            taken += wanted == queue
+    return taken
+
+
+@nb.njit(cache=True, nogil=True)
+def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
+    """The instructions of each module in order, shape (3, n), filled up with -1."""
+    lists = np.full((3, len(modules)), -1, np.int32)
+    filled = np.zeros(3, np.int64)
+    for n in range(len(modules)):
+        lists[modules[n], filled[modules[n]]] = n
+        filled[modules[n]] += 1
+    return lists
+
+
+@nb.njit(cache=True, nogil=True)
+def check_finish(
+    insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32], log: Log
+) -> None:
+    """Note the instructions that FINISH does not wait for, or that there is no FINISH.
+
+    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; `extra` tells
+    transfers that move nothing.
+    """
+    modules = modules_of(insns)
+    finish = -1
+    for n in range(len(insns)):
+        if get(insns[n, 0], insns[n, 1], 0, 3) == FINISH:
+            finish = n
+            break
+    if finish < 0:
+        note(log, c.MISSING_FINISH, -1, 0, 0, 0)
+        return
+    if clocks[finish, MODULE_COMPUTE] == 0:  # never reached
+        return
+    for n in order:
+        late = clocks[n, modules[n]] > clocks[finish, modules[n]]
+        opcode = get(insns[n, 0], insns[n, 1], 0, 3)
+        if late and opcode != FINISH:
+            idle = modules[n] != MODULE_COMPUTE and get(insns[n, 0], insns[n, 1], 80, 16) == 0
+            note(log, c.INSTRUCTION_AFTER_FINISH, n, finish, 0, int(idle))
+
+
+@nb.njit(cache=True, nogil=True)
+def blocked_dispatch(
+    insns: NDArray[np.uint64],
+    queues_of_flags: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    entries: int,
+) -> int:
+    """The instruction at which fetch waits for ever because its module's queue is full, or -1.
+
+    `insns` (n, 2), `queues_of_flags` (3, 4); `tokens` (4,) were there at the start.
+    Fetch hands instructions out in program order; one for a full queue holds up all behind it,
+    also the one that would free the queue (Chisel RTL, Fetch: `entries` with the running one).
+    """
+    size = len(insns)
+    modules = modules_of(insns)
+    queued = np.zeros((3, size), np.int32)
+    first, last = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    tokens = tokens.copy()
+    fetched, moved = 0, True
+    while moved:
+        moved = False
+        while fetched < size and last[modules[fetched]] - first[modules[fetched]] < entries:
+            module = modules[fetched]
+            queued[module, last[module]] = fetched
+            last[module] += 1
+            fetched += 1
+            moved = True
+        for module in range(3):
+            while first[module] < last[module]:
+                lo = insns[queued[module, first[module]], 0]
+                a = wanted_queue(lo, queues_of_flags[module], 0)
+                b = wanted_queue(lo, queues_of_flags[module], 1)
+                if (a >= 0 and tokens[a] == 0) or (b >= 0 and tokens[b] == 0):
+                    break
+                for queue in (a, b):
+                    if queue >= 0:
+                        tokens[queue] -= 1
+                for flag in (2, 3):
+                    queue = wanted_queue(lo, queues_of_flags[module], flag)
+                    if queue >= 0:
+                        tokens[queue] += 1
+                first[module] += 1
+                moved = True
+    return fetched if fetched < size else -1

@@ -1,0 +1,99 @@
+"""Which configs of an extended space are one schedule: knobs that change nothing, set alike.
+
+A schedule is what `plan_of` makes of the knobs; the first tile's rows, the ring sizes and the
+pieces of the last epilogue often come out the same for several of their values.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.plan import CHANNELS_OUTER, RESIDENT, LoweringPlan, plan_of
+from tilewright.targets.vta.lowering.reduction_steps import cycles_later
+from tilewright.targets.vta.lowering.tile_codegen import epilogue_piece, last_part
+from tilewright.targets.vta.lowering.tiles import tile_at
+from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.spec import Machine
+
+ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10
+_SLOTS = (2, 3)  # values of the knobs besides RESIDENT
+
+
+def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first of equal rows of knob *values* (n, knobs), (rows,), and which of these each row
+    equals, (n,)."""
+    ranges = [int(most) + 1 for most in values.max(axis=0, initial=0)]
+    if math.prod(ranges) >= 1 << 63:
+        return np.arange(len(values)), np.arange(len(values))
+    keys = np.ravel_multi_index(tuple(values.T), ranges)
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first, which
+
+
+@nb.njit(cache=True, nogil=True)
+def set_alike(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], values: NDArray[np.int64]
+) -> None:
+    """Set the knobs of each row of knob *values* (n, knobs) that change nothing to the first of the
+    values that give the same plan; `epilogue` (steps, 3) is of `epilogue_steps`.
+
+    Rows that come out equal have the same failure, program and counts.
+    """
+    for row in range(values.shape[0]):
+        knobs = values[row]
+        plan = plan_of(geo, m, lay, unowned(epilogue), unowned(knobs))
+        t, slots = plan.tiling, plan.slots
+        if t.first_rows == t.th:
+            knobs[HEAD] = 1
+        if t.places == 1 or t.co_tiles == 1:
+            # The order of the two loops says only how many slots RESIDENT stands for.
+            knobs[ORDER] = CHANNELS_OUTER
+            other = plan_of(geo, m, lay, unowned(epilogue), unowned(knobs))
+            if other.slots != slots:
+                knobs[ORDER] = t.order
+        if knobs[INP_SLOTS] == RESIDENT and slots.inp in _SLOTS:
+            knobs[INP_SLOTS] = slots.inp
+        if knobs[WGT_SLOTS] == RESIDENT and slots.wgt in _SLOTS and not slots.streamed:
+            knobs[WGT_SLOTS] = slots.wgt
+        if plan.ramp > 0 and not slots.streamed and in_one_part(plan):
+            knobs[RAMP] = 0
+        if one_piece(plan):
+            knobs[TAIL] = 1
+
+
+@stage
+def in_one_part(plan: LoweringPlan) -> bool:
+    """Whether each step's weights come in one part whatever `ramp` says; see `steps.run_step`."""
+    if not plan.loops.unrolled:
+        return plan.geo.column == 0  # there the loops depend on it
+    if plan.slots.compute_bound or plan.geo.column != 0:
+        return False
+    t, block = plan.tiling, plan.geo.kh * plan.geo.kw
+    beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
+    tiles = plan.geo.groups * t.places * t.co_tiles
+    for number in range(tiles - 1, -1, -1):
+        tile = tile_at(plan, number, tiles)
+        pixels, later = tile.rows * tile.cols, cycles_later(plan, tile)
+        for k in range(t.nk - 1, -1, -1):
+            whole = tile.cos * min(t.tci, plan.geo.ci - k * t.tci) * block
+            left = (tiles * t.nk - number * t.nk - k) * whole
+            if last_part(left, later, pixels, beats) < whole:
+                return False
+    return True
+
+
+@stage
+def one_piece(plan: LoweringPlan) -> bool:
+    """Whether the last tile's epilogue has one piece whatever `tail` says."""
+    tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
+    last = tile_at(plan, tiles - 1, tiles)
+    blocks, rows = epilogue_piece(
+        plan.m, plan.operations.in_place, plan.tail, 0, last.cos, last.rows, 0, 0
+    )
+    return blocks == last.cos and rows == last.rows

@@ -1,0 +1,221 @@
+"""Schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
+
+One program is a sequence of output tiles; a tile is a sequence of reduction steps; a step loads
+what its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead
+of the GEMMs as far as slots allow, whatever tile they belong to, and a slot that still holds the
+wanted block is not loaded again (residency). Accumulator tiles form a ring too, so a store hides
+under the next tile. The first step may be split so that the first GEMM starts early, the last
+epilogue so that the last store is short.
+
+Micro-ops are shared by all tiles of a shape: the two hardware loops walk over the pixels, so a
+smaller tile is the same kernel with fewer iterations.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.vta.isa import ACC, LOAD, UOP, Layout, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.failures import OK, UOP_CAPACITY
+from tilewright.targets.vta.lowering.fused_avg_pool import average_uops, end_averaged, write_average
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.plan import (
+    CHANNELS_OUTER,
+    PIXELS_OUTER,
+    RESIDENT,
+    LoweringPlan,
+    plan_of,
+    slots_failure,
+)
+from tilewright.targets.vta.lowering.reduction_steps import (
+    MAX_KERNELS,
+    Cursor,
+    Rings,
+    find_slots,
+    kernel_of,
+    load_input,
+    mark_read,
+    run_step,
+    run_streamed_step,
+    with_uops,
+)
+from tilewright.targets.vta.lowering.residual import add_residual
+from tilewright.targets.vta.lowering.tile_codegen import size_uop_load
+from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, begin_tile, end_tile, tile_at
+from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.spec import Machine
+
+KNOBS = (
+    "tile_h", "tile_w", "tile_co", "tile_ci", "order", "inp_slots", "wgt_slots", "acc_slots",
+    "head", "ramp", "tail",
+)  # fmt: skip
+
+_C, _S = 1, 2
+
+
+def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
+    """The tile sizes that cut `n` into 1, 2, 3, … `most` nearly equal parts, increasing."""
+    return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
+
+
+def extended_space(geo: Geometry) -> Space:
+    """The knobs of the extended space. A batched dense has `tile_b`, rows of the batch in blocks,
+    in the place of `tile_h`.
+
+    `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
+    takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
+    `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again (weights
+    read once that do not fit pass as a stream, where loads are slower than GEMMs). `head`: the
+    first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
+    (loads slower than GEMMs: the last weights come in shrinking parts). `tail`: pieces of the last
+    epilogue and store. What is averaged has tiles of whole images, in one piece.
+    """
+    powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
+    # Rows of an image keep pieces from becoming tiny; a column is cut wherever it is asked to.
+    tails = (1, 2, 8) if geo.column else (1, 8)
+    values = {
+        "tile_h": balanced(geo.oh), "tile_w": balanced(geo.ow, 3), "tile_co": balanced(geo.co),
+        "tile_ci": (*powers, geo.ci), "order": (CHANNELS_OUTER, PIXELS_OUTER),
+        "inp_slots": (RESIDENT, 2, 3), "wgt_slots": (RESIDENT, 2, 3), "acc_slots": (1, 2),
+        "head": (1, 4), "ramp": (0, 2), "tail": tails,
+    }  # fmt: skip
+    if geo.average_taps:
+        values |= {"tile_h": (geo.oh,), "tile_w": (geo.ow,), "head": (1,), "tail": (1,)}
+    names = ("tile_b", *KNOBS[1:]) if geo.column else KNOBS
+    return Space(
+        "extended", tuple(Knob(n, values[k]) for n, k in zip(names, KNOBS, strict=True))
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def lower_extended(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
+    (steps, 3) is of `epilogue_steps`. Returns a failure code.
+
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`).
+    """
+    instruction_writer.start(state)
+    plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
+    slots = plan.slots
+    failure = slots_failure(m, plan.tiling, plan.operations, slots)
+    if failure != OK:
+        return failure
+    # Lent with their owners: an array whose last use is `unowned` is freed before the call.
+    inp_ring = np.full((slots.inp, 2), -1, np.int64)
+    wgt_ring = np.full((slots.wgt, 2), -1, np.int64)
+    reader = np.full(slots.wgt_places if slots.streamed else 1, -1, np.int64)
+    residual = np.full(max(1, slots.res), -1, np.int64)
+    store_of = np.full(slots.acc, -1, np.int64)
+    kernel_keys = np.empty((MAX_KERNELS, 5), np.int64)
+    kernel_at = np.empty(MAX_KERNELS, np.int64)
+    return _write(
+        plan, state, out, uops, store_of, inp_ring, wgt_ring, reader, residual, kernel_keys,
+        kernel_at,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, _nrt=False)
+def _write(
+    plan: LoweringPlan, state: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
+    store_of: NDArray[np.int64], inp_ring: NDArray[np.int64], wgt_ring: NDArray[np.int64],
+    reader: NDArray[np.int64], residual: NDArray[np.int64], kernel_keys: NDArray[np.int64],
+    kernel_at: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The program of a plan, tile by tile, step by step."""
+    program = GemmProgram(state, out, uops, store_of)
+    rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
+    n_uops = plan.slots.acc + average_uops(plan)
+    if n_uops > min(plan.m.uop_built, uops.shape[0]):
+        return UOP_CAPACITY
+    cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, n_uops)
+    tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
+    prepare(plan, program, tiles)
+    for number in range(tiles):
+        tile = tile_at(plan, number, tiles)
+        n_uops = begin_tile(plan, program, tile, cursor.n_uops)
+        if n_uops == FULL:
+            return UOP_CAPACITY
+        cursor = with_uops(cursor, cursor.freed, n_uops)
+        fits = True
+        if plan.operations.shift:
+            fits, cursor = add_residual(plan, program, rings, cursor, tile)
+        for k in range(plan.tiling.nk):
+            state[instruction_writer.STEPS] += 1
+            step, cursor = find_slots(plan, program, rings, cursor, tile, k)
+            if step.load_inp:
+                load_input(plan, program, tile, step)
+            kernel, cursor = kernel_of(plan, program, rings, cursor, tile, step)
+            if kernel == FULL:
+                return UOP_CAPACITY
+            if plan.slots.streamed:
+                cursor = run_streamed_step(
+                    plan, program, rings, cursor, tile, step, kernel_at[kernel]
+                )
+            else:
+                run_step(plan, program, tile, step, kernel_at[kernel])
+            mark_read(program, rings, step)
+        if plan.operations.residual and not plan.operations.shift:
+            fits, cursor = add_residual(plan, program, rings, cursor, tile)
+        if not fits:
+            return UOP_CAPACITY
+        if plan.geo.average_taps:
+            n_uops = end_averaged(plan, program, tile, cursor.n_uops)
+        else:
+            n_uops = end_tile(plan, program, tile, cursor.n_uops)
+        if n_uops == FULL:
+            return UOP_CAPACITY
+        cursor = with_uops(cursor, cursor.freed, n_uops)
+        if state[instruction_writer.PROBLEM]:
+            break
+    return finish(plan, program, cursor.n_uops)
+
+
+@stage
+def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
+    """What precedes the first tile: micro-ops, bias, and the reset of all accumulator slots."""
+    geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
+    state[instruction_writer.INP_USED] = slots.inp * slots.inp_size + slots.res * slots.res_size
+    state[instruction_writer.WGT_USED] = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places
+    state[instruction_writer.ACC_USED] = slots.bias_at
+    # All micro-ops are loaded by the first instruction; its size is filled in at the end.
+    instruction_writer.memory(
+        state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
+    )
+    # One micro-op an accumulator slot serves reset and immediate ALU operations.
+    for a in range(slots.acc):
+        if a < program.uops.shape[0]:
+            program.uops[a] = pack_uop(plan.lay, a * slots.acc_size, a * slots.acc_size, 0)
+    write_average(plan, program)
+    if slots.bias_resident:
+        elements = plan.operations.vectors * geo.groups * geo.co
+        instruction_writer.memory(
+            state, out, LOAD, ACC, slots.bias_at, geo.bias_base, 1, elements, elements,
+            0, 0, 0, 0, m.acc_bytes,
+        )  # fmt: skip
+    if not plan.operations.starts_with_tensor:
+        # Compute has nothing to do until the first weights are there: reset all slots meanwhile.
+        count = min(slots.acc, tiles) * slots.acc_size
+        instruction_writer.gemm(
+            state, out, plan.lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0
+        )  # fmt: skip
+
+
+@stage
+def finish(plan: LoweringPlan, program: GemmProgram, n_uops: int) -> int:
+    """FINISH behind the last STORE, and the size of the first LOAD. Returns a failure code."""
+    state, out = program.state, program.out
+    instruction_writer.push(state, out, _S, _C)
+    instruction_writer.pop(state, out, _S, _C)
+    instruction_writer.finish(state, out)
+    size_uop_load(out, n_uops)
+    state[instruction_writer.UOPS] = n_uops
+    state[instruction_writer.UOP_BYTES] += (n_uops - 1) * plan.m.uop_bytes
+    return instruction_writer.outcome(state, out)

@@ -1,0 +1,191 @@
+"""Results of a convolution that are averaged while they are accumulators, so that a channel block
+of an image stores one element.
+
+A tile holds all results of its blocks, and behind them two accumulators a block. Taps of an average
+differ by one at most (`targets.integer_average`): results with the larger tap are summed in the
+first of these, the others in the second. That plus the first, times the smaller tap, is added to
+the first: the ALU has no multiplication, so a bit of the tap is a shift and an addition.
+"""
+
+from __future__ import annotations
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.vta.isa import ALU_ADD, ALU_SHR, OUT, PUSH_NEXT, STORE, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.plan import LoweringPlan
+from tilewright.targets.vta.lowering.tiles import (
+    FULL,
+    GemmProgram,
+    GemmTile,
+    TilePiece,
+    epilogue_of,
+    load_bias,
+    stored_blocks,
+)
+from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.workload import Workload
+
+_C, _S = 1, 2
+
+# Micro-ops of a slot: on the first accumulator of a block, on the second, first to second and back,
+# then the results with the larger tap to the first, the others to the second.
+_FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
+
+
+def check_averaged(workload: Workload, is_extended: bool) -> None:
+    """Raises `WorkloadError` for an average in another space than the extended one."""
+    if workload.average is not None and not is_extended:
+        raise WorkloadError(
+            f"{workload}: only the extended space averages results in the accumulators; use it, or "
+            "make the average a layer of its own"
+        )
+
+
+@stage
+def average_uops(plan: LoweringPlan) -> int:
+    """Micro-ops that averages take; none where nothing is averaged."""
+    if plan.geo.average_taps == 0:
+        return 0
+    return plan.slots.acc * (_RESULTS + plan.geo.oh * plan.geo.ow)
+
+
+@stage
+def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
+    """The micro-ops of averages, behind those of the accumulator slots."""
+    pixels, count = plan.geo.oh * plan.geo.ow, average_uops(plan) // plan.slots.acc
+    for slot in range(plan.slots.acc if count else 0):
+        acc, at = slot * plan.slots.acc_size, plan.slots.acc + slot * count
+        first = acc + plan.tiling.tco * pixels
+        second = first + plan.tiling.tco
+        program.uops[at + _FIRST] = pack_uop(plan.lay, first, first, 0)
+        program.uops[at + _SECOND] = pack_uop(plan.lay, second, second, 0)
+        program.uops[at + _TO_SECOND] = pack_uop(plan.lay, second, first, 0)
+        program.uops[at + _TO_FIRST] = pack_uop(plan.lay, first, second, 0)
+        before, behind = at + _RESULTS, at + _RESULTS + _to_first(plan)
+        for pixel in range(pixels):
+            if _has_larger_tap(plan, pixel) or _to_first(plan) == pixels:
+                program.uops[before] = pack_uop(plan.lay, first, acc + pixel, 0)
+                before += 1
+            else:
+                program.uops[behind] = pack_uop(plan.lay, second, acc + pixel, 0)
+                behind += 1
+
+
+@stage
+def _to_first(plan: LoweringPlan) -> int:
+    """Results that are summed in the first accumulator: those with the larger tap, or all, where
+    all taps are one."""
+    pixels = plan.geo.oh * plan.geo.ow
+    larger = plan.geo.average_taps % pixels
+    return larger if larger else pixels
+
+
+@stage
+def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
+    """See `targets.integer_average.average_weights`."""
+    pixels, total = plan.geo.oh * plan.geo.ow, plan.geo.average_taps
+    return (pixel + 1) * total // pixels - pixel * total // pixels > total // pixels
+
+
+@stage
+def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
+    """Epilogue, average, its epilogue, and store. Returns the number of micro-ops, or FULL."""
+    geo, state, out = plan.geo, program.state, program.out
+    if not plan.operations.lifted:
+        load_bias(plan, program, tile)
+    n_uops = epilogue_of(plan, program, tile, TilePiece(0, tile.cos, 0, tile.rows, 0), n_uops)
+    if n_uops == FULL:
+        return FULL
+    at = plan.slots.acc + tile.slot * (average_uops(plan) // plan.slots.acc)
+    _sum_up(plan, program, tile, at)
+    for e in range(plan.behind.shape[0]):
+        _each_block(plan, program, tile, at + _FIRST, plan.behind[e, 1], 1, plan.behind[e, 2])
+    instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+    instruction_writer.pop(state, out, _C, _S)
+    stored = stored_blocks(tile, 0, tile.cos)
+    if stored > 0:
+        instruction_writer.memory(
+            state, out, STORE, OUT, tile.acc + plan.tiling.tco * geo.oh * geo.ow,
+            geo.out_base + tile.image * geo.out_blocks + tile.group * geo.co + tile.co, 1, stored,
+            stored, 0, 0, 0, 0, plan.m.out_bytes,
+        )  # fmt: skip
+    else:
+        instruction_writer.commit_pops(state, out, _S)
+    program.store_of[tile.slot] = state[instruction_writer.COUNT] - 1
+    return n_uops
+
+
+@stage
+def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -> None:
+    """All results times their taps, in the first accumulators; micro-ops from `at` on."""
+    pixels, tco, first = plan.geo.oh * plan.geo.ow, plan.tiling.tco, _to_first(plan)
+    count = tco + tile.cos if first < pixels else tile.cos
+    instruction_writer.gemm(
+        program.state, program.out, plan.lay, 1, at + _FIRST, at + _FIRST + 1, 1, count, 0,
+        1 if count > 1 else 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    _take_back_lift(plan, program, tile, at, count)
+    _add_results(plan, program, tile, at + _RESULTS, at + _RESULTS + first)
+    if first == pixels:
+        return
+    _add_results(plan, program, tile, at + _RESULTS + first, at + _RESULTS + pixels)
+    _each_block(plan, program, tile, at + _TO_SECOND, ALU_ADD, 0, 0)
+    tap, shift = plan.geo.average_taps // pixels, 0
+    while tap:
+        if tap & 1:
+            if shift:
+                _each_block(plan, program, tile, at + _SECOND, ALU_SHR, 1, -shift)
+                shift = 0
+            _each_block(plan, program, tile, at + _TO_FIRST, ALU_ADD, 0, 0)
+        tap >>= 1
+        shift += 1
+
+
+@stage
+def _take_back_lift(
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, count: int
+) -> None:
+    """What the results have too much by the lift of their bias, off the `count` accumulators in
+    which they will be summed."""
+    pixels, first, lift = plan.geo.oh * plan.geo.ow, _to_first(plan), plan.geo.average_lift
+    if lift == 0:
+        return
+    _each_block(plan, program, tile, at + _FIRST, ALU_ADD, 1, -lift * first)
+    if first < pixels:
+        _each_block(plan, program, tile, at + _SECOND, ALU_ADD, 1, -lift * (pixels - first))
+    step = 1 if count > 1 else 0
+    instruction_writer.alu(
+        program.state, program.out, plan.lay, at + _FIRST, at + _FIRST + 1, 1, count, 0, step, 0,
+        step, ALU_SHR, 1, -8,
+    )  # fmt: skip
+
+
+@stage
+def _add_results(
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, bgn: int, end: int
+) -> None:
+    """The results of these micro-ops, of each block, to where they are summed."""
+    dst, src = 0, 0
+    if tile.cos > 1:
+        dst, src = 1, tile.pitch
+    instruction_writer.alu(
+        program.state, program.out, plan.lay, bgn, end, tile.cos, 1, dst, 0, src, 0, ALU_ADD, 0, 0
+    )
+
+
+@stage
+def _each_block(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    tile: GemmTile,
+    at: int,
+    opcode: int,
+    use_imm: int,
+    immediate: int,
+) -> None:
+    """An operation of a micro-op on an accumulator of each block."""
+    step = 1 if tile.cos > 1 else 0
+    instruction_writer.alu(
+        program.state, program.out, plan.lay, at, at + 1, 1, tile.cos, 0, step, 0, step, opcode,
+        use_imm, immediate,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""What a schedule of a convolution whose sums are pooled fixes before its first instruction.
+
+A tile is one of the pool's output. Its accumulators hold all sums that its windows read, as those
+of a max-pool hold pixels (`pool_plan`), and sums in the pool's padding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.max_pool_codegen import PoolTile, Sides
+from tilewright.targets.vta.lowering.max_pool_plan import (
+    PoolPlan,
+    PoolSlots,
+    axis_of,
+    count_maxima,
+    length,
+)
+from tilewright.targets.vta.lowering.max_pool_plan import PoolTiling as PoolTiling
+from tilewright.targets.vta.lowering.plan import (
+    CHANNELS_OUTER,
+    RESIDENT,
+    GemmTiling,
+    LoopPlan,
+    LoweringPlan,
+    operations_of,
+    slots_of,
+)
+from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.tiles import GemmTile as SumsTile
+from tilewright.targets.vta.lowering.tiles import place_at
+from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.spec import Machine
+
+COPY_CYCLES = 5
+"""Of a sum that the next tile takes over: reset, two operations that make it the least there is,
+and a maximum. None where that tile reads it in its old place."""
+
+
+class PooledPlan(NamedTuple):
+    """Two views of one schedule: tiles of sums, and what the pool leaves of each."""
+
+    sums: LoweringPlan
+    pool: PoolPlan
+    carried: int  # lines that a tile takes over from the one above it
+    read_there: bool  # in their old place
+
+
+class PooledTile(NamedTuple):
+    """A tile of the output; its sums that are to be computed, and those that are not."""
+
+    sums: SumsTile
+    out: PoolTile
+    sides: Sides  # in the padding, or taken over
+    carried: bool
+
+
+@stage
+def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
+    """The tiles of a config's knob values, (knobs,): `th` and `tw` count sums, `first_rows` counts
+    output rows."""
+    th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
+    first_rows = -(-th // head)
+    row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
+    col_tiles = -(-geo.ow // tw)
+    lines = length(axis_of(geo.pool_kh, geo.pool_sh, th), th)
+    line = length(axis_of(geo.pool_kw, geo.pool_sw, tw), tw)
+    gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
+    rows, cols = min(lines, geo.sums_h), min(line, geo.sums_w)
+    return GemmTiling(
+        lines, line, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
+        geo.batches * row_tiles * col_tiles, -(-geo.ci // tci), 0, gather,
+        rows if gather else window(rows, geo.sh, geo.kh, geo.dh),
+        window(cols, geo.sw, geo.kw, geo.dw),
+    )  # fmt: skip
+
+
+@stage
+def pooled_plan_of(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
+) -> PooledPlan:
+    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    t = pooled_tiling(geo, knobs)
+    wgt_slots = knobs[6]
+    if wgt_slots == RESIDENT:  # said in numbers, so that weights never pass as a stream
+        wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
+    operations = operations_of(geo, epilogue)
+    slots = slots_of(geo, m, t, operations, knobs[5], wgt_slots, knobs[7])
+    # Pixels alone run in hardware loops: a run of micro-ops is a run of weights.
+    sums = LoweringPlan(
+        geo, m, lay, epilogue, t, operations, slots, LoopPlan(0, 1, True, True), knobs[9], 1,
+        epilogue[:0],
+    )  # fmt: skip
+    th, tw = knobs[0], knobs[1]
+    rows, cols = axis_of(geo.pool_kh, geo.pool_sh, th), axis_of(geo.pool_kw, geo.pool_sw, tw)
+    by_row = count_maxima(geo.pool_kh, geo.pool_sh, th, th)
+    by_col = count_maxima(geo.pool_kw, geo.pool_sw, tw, tw)
+    tiling = PoolTiling(
+        th, tw, t.tco, t.row_tiles, t.col_tiles, t.co_tiles, t.places, 1, 1, t.ih, t.iw
+    )
+    pool = PoolPlan(
+        geo,
+        m,
+        lay,
+        epilogue,
+        tiling,
+        PoolSlots(slots.inp, slots.inp_size, slots.acc, slots.acc_size),
+        rows,
+        cols,
+        False,
+        by_row * t.tw + by_col * th <= by_col * t.th + by_row * tw,
+    )
+    carried = 0
+    if carries(geo, knobs, t.col_tiles, t.co_tiles):
+        carried = geo.pool_kh - geo.pool_sh
+    # A single line that no maximum is written to can be read where it is.
+    read_there = carried == 1 and not rows.single and rows.home > 0
+    return PooledPlan(sums, pool, carried, read_there)
+
+
+@nb.njit(cache=True)
+def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: int) -> bool:
+    """Whether a tile takes over the sums that it shares with the one above it, which is the one
+    before it and still there. Knobs, (knobs,) or (knobs, n), and numbers of tiles may be of many
+    configs, for the plain function."""
+    in_order = (col_tiles == 1) & ((knobs[4] == CHANNELS_OUTER) | (co_tiles == 1))
+    cheaper = geo.ci * geo.kh * geo.kw > COPY_CYCLES
+    return in_order & (knobs[7] > 1) & cheaper & (geo.pool_kh > geo.pool_sh)
+
+
+@nb.njit(cache=True, _nrt=False)
+def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
+    """The tile that is computed after `number` others, of so many."""
+    geo, t, p = plan.sums.geo, plan.sums.tiling, plan.pool.tiling
+    at = place_at(t, number)
+    row = 0 if at.row_tile == 0 else t.first_rows + (at.row_tile - 1) * p.th
+    rows = min(t.first_rows if at.row_tile == 0 else p.th, geo.oh - row)
+    col = at.col_tile * p.tw
+    cols = min(p.tw, geo.ow - col)
+    lines, line = length(plan.pool.rows, rows), length(plan.pool.cols, cols)
+    y0, x0 = row * geo.pool_sh - geo.pool_top, col * geo.pool_sw - geo.pool_left
+    carried = plan.carried > 0 and at.row_tile > 0
+    sides = Sides(
+        plan.carried if carried else max(0, -y0), max(0, y0 + lines - geo.sums_h),
+        max(0, -x0), max(0, x0 + line - geo.sums_w),
+    )  # fmt: skip
+    sums_rows, sums_cols = lines - sides.top - sides.bottom, line - sides.left - sides.right
+    co = at.co_tile * t.tco
+    cos, pitch = min(t.tco, geo.co - co), length(plan.pool.rows, p.th) * line
+    slot = number % plan.sums.slots.acc
+    acc = slot * plan.sums.slots.acc_size
+    there = geo.out_blocks - at.group * geo.co - co
+    plane = at.image * geo.out_blocks + at.group * geo.co + co
+    sums = SumsTile(
+        number, tiles, at.group, at.image, at.group * t.places + at.pixels, at.co_tile,
+        y0 + sides.top, sums_rows, x0 + sides.left, sums_cols, co, cos,
+        sums_rows if t.gather else window(sums_rows, geo.sh, geo.kh, geo.dh),
+        window(sums_cols, geo.sw, geo.kw, geo.dw), pitch, slot, acc, 0, there,
+    )  # fmt: skip
+    out = PoolTile(
+        number, 0, plane, cos, row, rows, col, cols, lines, line, lines, line, pitch, 0, slot, 0,
+        acc,
+    )  # fmt: skip
+    return PooledTile(sums, out, sides, carried)

@@ -1,0 +1,317 @@
+"""A workload as the accelerator sees it: packed into blocks, with its buffers laid out in DRAM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.epilogue import RESIDUALS, EpilogueOp, weight_and_shift
+from tilewright.targets.integer_average import total_taps
+from tilewright.targets.vta.isa import ALU_ADD, ALU_MAX, ALU_MIN, ALU_SHR
+from tilewright.targets.vta.spec import Machine
+from tilewright.targets.workload import Pool, Workload
+
+PAGE_BYTES = 4096
+
+EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2, 3
+"""What an epilogue step's second operand is: a constant, one value a channel (its immediate says in
+which of `channel_vectors`), a whole tensor, or an int8 tensor that comes through the GEMM core (its
+immediate is the power of two it is scaled by)."""
+
+IDENTITY_BITS = 6
+"""The largest power of two that an int8 weight can be."""
+
+_ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
+           "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD, "weighted": ALU_ADD,
+           "shr_channel": ALU_SHR}  # fmt: skip
+
+CHANNEL_VECTORS = ("bias", "shr_channel")
+"""Epilogue steps that read a value a channel. They lie one behind the other where biases do."""
+
+ADDITIONS = ("bias", "add", "offset", "residual", "weighted")
+"""Epilogue steps whose order does not matter."""
+
+
+class Geometry(NamedTuple):
+    """Packed sizes (in blocks), window arithmetic (in pixels) and DRAM addresses (in elements).
+
+    Channel counts are per merged group (`merged_groups`), whose channels fill whole blocks but for
+    the last's. The data of group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
+    An image in memory has the blocks that its channels fill, `inp_blocks` and `out_blocks`, and no
+    more: of the last group's blocks those beyond are computed with weights of zero and not stored.
+    Weights and biases have places for all of them.
+
+    Where the GEMM core brings tensors to the accumulators as they are, the last element of the
+    weights is the identity that it does so by.
+
+    The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
+    every `batch` rows of the machine. They then share transfers, weights and instructions.
+
+    Where a convolution's sums are pooled, `oh` and `ow` are what the pool leaves of `sums_h` rows
+    and `sums_w` columns; its window is 1×1 where there is none.
+
+    Of a convolution with a shortcut (`beside_…`, see `beside_geometry`) the shortcut's weights and
+    vectors lie behind its own, and the image that it reads where a residual would.
+
+    Where a convolution's results are averaged, `oh` and `ow` are those of the results, and an image
+    of the output has one pixel.
+    """
+
+    batches: int
+    groups: int
+    ci: int
+    co: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    pad_top: int
+    pad_left: int
+    pad_bottom: int
+    pad_right: int
+    inp_base: int  # DRAM, in elements of that memory type
+    wgt_base: int
+    bias_base: int
+    add_base: int
+    out_base: int
+    uop_base: int
+    column: bool
+    bias_lift: int  # what is added to a bias in memory, see `lift`
+    bias_lowest: int  # the smallest bias it suffices for
+    insn_bytes_at: int  # DRAM byte address of the first instruction
+    inp_bytes: int
+    wgt_bytes: int
+    bias_bytes: int
+    add_bytes: int
+    out_bytes: int
+    res_base: int  # of the residual, or of the shortcut's image, in input elements
+    res_bytes: int
+    identity_at: int  # place of the identity among the weights, -1: none
+    sums_h: int
+    sums_w: int
+    pool_kh: int
+    pool_kw: int
+    pool_sh: int
+    pool_sw: int
+    pool_top: int
+    pool_left: int
+    beside_ci: int  # input blocks of the shortcut, 0: none
+    beside_h: int
+    beside_w: int
+    beside_sh: int
+    beside_sw: int
+    beside_wgt_base: int
+    beside_bias_base: int
+    beside_steps: int  # of its epilogue, in front of the other's
+    beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
+    beside_lowest: int  # the smallest that it suffices for
+    beside_left: int  # what that leaves in the sums: the other bias has so much less in memory
+    average_taps: int  # sum of the taps of an average, 0: none
+    average_steps: int  # of its epilogue, behind the other's
+    average_lift: int  # what a lift of the bias leaves in each result, over 256
+    inp_blocks: int  # of an image in memory
+    out_blocks: int
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Rows and columns of the output."""
+        return (1, 1) if self.average_taps else (self.oh, self.ow)
+
+
+def merged_groups(workload: Workload, machine: Machine) -> int:
+    """How many groups of a convolution are computed as one, with weights of zero between them: as
+    many as it takes for their channels to fill whole blocks, or all."""
+    if workload.groups == 1:
+        return 1
+    per_in = workload.in_channels // workload.groups
+    per_out = workload.out_channels // workload.groups
+    whole_in = machine.block_in // math.gcd(machine.block_in, per_in)
+    whole_out = machine.block_out // math.gcd(machine.block_out, per_out)
+    return min(math.lcm(whole_in, whole_out), workload.groups)
+
+
+def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
+    """Pack a workload for a machine, a batched dense as a column if asked to. Raises
+    `WorkloadError` for pads beyond what a LOAD can pad, and for a pool's beyond that."""
+    w = workload
+    merged = merged_groups(w, machine)
+    groups = -(-w.groups // merged)
+    ci = -(-(w.in_channels // w.groups * merged) // machine.block_in)
+    co = -(-(w.out_channels // w.groups * merged) // machine.block_out)
+    inp_blocks = -(-w.in_channels // machine.block_in)
+    out_blocks = -(-w.out_channels // machine.block_out)
+    batches = -(-w.batch // machine.batch)
+    identity = int(_has_residual(w) or w.operator == "max_pool")
+    if identity and machine.block_in != machine.block_out:
+        raise WorkloadError(
+            f"{w}: tensors pass through the GEMM core as they are only where its blocks are "
+            f"square; here they are {machine.block_in}×{machine.block_out}"
+        )
+    taps = 0 if w.operator == "max_pool" else w.kernel_h * w.kernel_w
+    if max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right) > 15:
+        raise WorkloadError(
+            f"{w}: a LOAD pads at most 15 rows or columns (4-bit fields); pad the image beforehand"
+        )
+    pool = w.pool or Pool(1, 1)
+    if max(pool.pad_top, pool.pad_left, pool.pad_bottom, pool.pad_right) > 15:
+        raise WorkloadError(
+            f"{w}: a max-pool of sums pads at most 15 rows or columns; make it a layer of its own"
+        )
+    height, results_height = w.height, w.results_height
+    beside = None if w.of_shortcut is None else geometry_of(w.of_shortcut, machine)
+    column = column and w.operator == "dense" and batches > 1
+    if column:
+        batches, height, results_height = 1, batches, batches
+    spatial_in, spatial_out = height * w.width, results_height * w.results_width
+    sizes = {
+        "inp": batches * inp_blocks * spatial_in * machine.inp_bytes,
+        "wgt": (groups * co * ci * taps + identity) * machine.wgt_bytes,
+        "bias": groups * co * machine.acc_bytes * len(channel_vectors(w)),
+        "add": batches * out_blocks * spatial_out * machine.acc_bytes if _has(w, "add") else 0,
+        "res": batches * out_blocks * spatial_out * machine.inp_bytes * _has_residual(w),
+        "out": batches * out_blocks * (1 if w.average else spatial_out) * machine.out_bytes,
+        "uop": machine.uop_bytes << machine.log_uop_depth,
+    }
+    if beside is not None:
+        sizes["wgt"] += beside.wgt_bytes
+        sizes["bias"] += beside.bias_bytes
+        sizes["res"] = beside.inp_bytes
+    element = {
+        "inp": machine.inp_bytes, "wgt": machine.wgt_bytes, "bias": machine.acc_bytes,
+        "add": machine.acc_bytes, "res": machine.inp_bytes, "out": machine.out_bytes,
+        "uop": machine.uop_bytes,
+    }  # fmt: skip
+    address, base = PAGE_BYTES, {}
+    for name, size in sizes.items():
+        address = _align(address, max(PAGE_BYTES, element[name]))
+        base[name] = address // element[name]
+        address += size
+    if address >= 1 << 32:
+        raise WorkloadError(f"{w}: its tensors need {address} bytes, beyond 32-bit addresses")
+    return Geometry(
+        batches=batches, groups=groups, ci=ci, co=co, h=height, w=w.width,
+        oh=results_height, ow=w.results_width, kh=w.kernel_h, kw=w.kernel_w,
+        sh=w.stride_h, sw=w.stride_w, dh=w.dilation_h, dw=w.dilation_w,
+        pad_top=w.pad_top, pad_left=w.pad_left, pad_bottom=w.pad_bottom, pad_right=w.pad_right,
+        inp_base=base["inp"], wgt_base=base["wgt"], bias_base=base["bias"], add_base=base["add"],
+        out_base=base["out"], uop_base=base["uop"], column=column,
+        bias_lift=0, bias_lowest=0, insn_bytes_at=_align(address, PAGE_BYTES),
+        inp_bytes=sizes["inp"], wgt_bytes=sizes["wgt"], bias_bytes=sizes["bias"],
+        add_bytes=sizes["add"], out_bytes=sizes["out"],
+        res_base=base["res"], res_bytes=sizes["res"],
+        identity_at=groups * co * ci * taps if identity else -1,
+        sums_h=results_height if column else w.sums_height, sums_w=w.sums_width,
+        pool_kh=pool.kernel_h, pool_kw=pool.kernel_w, pool_sh=pool.stride_h,
+        pool_sw=pool.stride_w, pool_top=pool.pad_top, pool_left=pool.pad_left,
+        beside_ci=0 if beside is None else beside.ci, beside_h=0 if beside is None else beside.h,
+        beside_w=0 if beside is None else beside.w, beside_sh=0 if beside is None else beside.sh,
+        beside_sw=0 if beside is None else beside.sw,
+        beside_wgt_base=base["wgt"] + groups * co * ci * taps,
+        beside_bias_base=base["bias"] + groups * co * len(channel_vectors(w)),
+        beside_steps=0 if w.shortcut is None else len(w.shortcut.epilogue),
+        beside_lift=0, beside_lowest=0, beside_left=0,
+        average_taps=0 if w.average is None else total_taps(w.average.height, w.average.width),
+        average_steps=0 if w.average is None else len(w.average.epilogue), average_lift=0,
+        inp_blocks=inp_blocks, out_blocks=out_blocks,
+    )  # fmt: skip
+
+
+def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geometry | None:
+    """The shortcut of a convolution by itself, in the memory that the two share; None for none."""
+    if workload.of_shortcut is None:
+        return None
+    return geometry_of(workload.of_shortcut, machine)._replace(
+        inp_base=geo.res_base, wgt_base=geo.beside_wgt_base, bias_base=geo.beside_bias_base,
+        out_base=geo.out_base, uop_base=geo.uop_base, insn_bytes_at=geo.insn_bytes_at,
+        bias_lift=geo.beside_lift, bias_lowest=geo.beside_lowest,
+    )  # fmt: skip
+
+
+def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
+    """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3), behind those of
+    a shortcut and before those of an average.
+
+    A left shift is a right shift by a negative amount, as VTA encodes it.
+    """
+    parts = []
+    if workload.of_shortcut is not None:
+        parts.append(epilogue_steps(workload.of_shortcut))
+    parts.append(_steps(workload.epilogue, channel_vectors(workload)))
+    if workload.average is not None:
+        parts.append(_steps(workload.average.epilogue, ()))
+    return np.concatenate(parts)
+
+
+def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np.int64]:
+    operand = {"bias": EPILOGUE_BIAS, "add": EPILOGUE_TENSOR, "residual": EPILOGUE_RESIDUAL,
+               "weighted": EPILOGUE_RESIDUAL, "shr_channel": EPILOGUE_BIAS}  # fmt: skip
+    rows = []
+    for op in epilogue:
+        immediate = -op.value if op.kind == "shl" else op.value
+        if op.kind == "weighted":
+            shift = weight_and_shift(op.value)[1]
+            immediate = (
+                IDENTITY_BITS + shift if shift else 0
+            )  # as a power of two that takes as much
+        if op.kind in vectors:
+            immediate = vectors.index(op.kind)
+        rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def channel_vectors(workload: Workload) -> tuple[str, ...]:
+    """The epilogue's steps that read a value a channel, in the order in which these lie in memory.
+    Raises `WorkloadError` for two of a kind."""
+    return tuple(kind for kind in CHANNEL_VECTORS if _has(workload, kind))
+
+
+def tensor_operands(workload: Workload) -> int:
+    """The epilogue's steps whose second operand the ALU reads from the accumulators."""
+    return sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
+
+
+def check_residual(workload: Workload, has_residuals: bool) -> None:
+    """Raises `WorkloadError` for a residual in a space that has none (`has_residuals`), and for one
+    behind what does not commute with its addition."""
+    kinds = [op.kind for op in workload.epilogue]
+    at = next((i for i, kind in enumerate(kinds) if kind in RESIDUALS), None)
+    if at is None:
+        return
+    if not has_residuals:
+        raise WorkloadError(
+            f"{workload}: only the extended space brings a residual through the GEMM core; use it"
+        )
+    before = next((k for k in kinds[:at] if k not in ADDITIONS), None)
+    if before is not None:
+        raise WorkloadError(
+            f"{workload}: its epilogue has '{before}' before '{kinds[at]}', which is added to the "
+            "sums themselves; put the residual first, or load it as int32 ('add')"
+        )
+
+
+def _has_residual(workload: Workload) -> bool:
+    return _has(workload, *RESIDUALS)
+
+
+def _has(workload: Workload, *kinds: str) -> bool:
+    count = sum(op.kind in kinds for op in workload.epilogue)
+    if count > 1:
+        raise WorkloadError(
+            f"{workload}: more than one '{kinds[0]}' in the epilogue; fold them first"
+        )
+    return count == 1
+
+
+def _align(value: int, to: int) -> int:
+    return -(-value // to) * to

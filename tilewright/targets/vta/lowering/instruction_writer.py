@@ -1,0 +1,308 @@
+"""Writing an instruction stream: dependency tokens, DMA regions, micro-op kernels.
+
+An emitter is two arrays: `state` (STATE_SIZE,) holds the counts named below; `out`
+(instructions, 2) takes the words of instructions, of which those beyond its end are only counted.
+The rules by which calls become dependency flags or no-ops are those of the VTA runtime
+(InsnQueue::DepPop / DepPush), so a lowering that makes the calls of the stock compiler gets the
+stock compiler's stream, byte for byte.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import (
+    ACC,
+    ALU,
+    FINISH,
+    GEMM,
+    INP,
+    LOAD,
+    OUT,
+    POP_NEXT,
+    POP_PREV,
+    PUSH_NEXT,
+    PUSH_PREV,
+    STORE,
+    UOP,
+    WGT,
+    Layout,
+    pack_alu,
+    pack_gemm,
+    pack_memory,
+)
+from tilewright.targets.vta.lowering.failures import FIELD, OK, OUT_OF_SPACE
+
+# The emitter's state, one int64 array.
+COUNT = 0  # instructions written
+PENDING = 1  # six entries: (pop_prev, pop_next) of load, compute, store
+CARRIER = 7  # module whose last instruction may take a push; -1 none
+UOPS = 8  # micro-ops written
+PROBLEM = 9  # failure code of something that could not be encoded
+INP_BYTES = 10  # transferred, padding not counted
+WGT_BYTES = 11
+ACC_BYTES = 12
+UOP_BYTES = 13
+OUT_BYTES = 14
+GEMM_ITERATIONS = 15  # without reset
+ALU_ITERATIONS = 16
+RESET_ITERATIONS = 17
+INP_LOADS = 18  # instructions by kind
+WGT_LOADS = 19
+ACC_LOADS = 20
+UOP_LOADS = 21
+STORES = 22
+GEMMS = 23
+ALUS = 24
+NOPS = 25
+TOKENS = 26  # dependency flags set by a push
+INP_ROWS = 27  # DMA rows
+OUT_ROWS = 28
+PADDED = 29  # zero elements written by input loads
+TILES = 30  # output tiles, epilogues, reduction steps: filled by the lowering
+STEPS = 31
+INP_USED = 32  # elements of each scratchpad a program occupies
+WGT_USED = 33
+ACC_USED = 34
+PUSHED = 35  # push flags of the last instruction
+FIRST_LOADED = 36  # bytes: what a program waits for, see `waits`
+EXPOSED_LOADS = 37
+EXPOSED_STORES = 38
+LAST_STORED = 39
+LAST_ITERATIONS = 40
+STATE_SIZE = 41
+
+# Compiled without reference counts, whoever compiles it first: what writes one instruction
+# allocates nothing, and counting its arrays would take most of its time.
+compiled = nb.njit(cache=True, _nrt=False)
+
+_L, _C, _S = 0, 1, 2
+_SIZE_LIMIT = 1 << 16
+
+
+@compiled
+def start(state: NDArray[np.int64]) -> None:
+    """Forget an earlier program."""
+    state[:] = 0
+    state[CARRIER] = -1
+
+
+@compiled
+def append(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lo: int, hi: int, carrier: int
+) -> None:
+    """Write one instruction; `carrier` is the module a following push may ride on, -1 for none."""
+    n = state[COUNT]
+    if n < out.shape[0]:
+        out[n, 0] = lo
+        out[n, 1] = hi
+    state[COUNT] = n + 1
+    state[CARRIER] = carrier
+    state[PUSHED] = nb.int64(nb.uint64(lo) & nb.uint64(PUSH_PREV | PUSH_NEXT))
+
+
+@compiled
+def take_pops(state: NDArray[np.int64], module: int) -> int:
+    """The pop flags waiting for a module's next instruction."""
+    k = PENDING + 2 * module
+    flags = state[k] * POP_PREV + state[k + 1] * POP_NEXT
+    state[k] = 0
+    state[k + 1] = 0
+    return flags
+
+
+@compiled
+def noop(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, flags: int) -> None:
+    """An instruction that only passes tokens: the transfer of zero elements."""
+    state[NOPS] += 1
+    if module == _L:
+        lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        append(state, out, lo, hi, -1)
+    elif module == _C:
+        lo, hi = pack_memory(LOAD, flags, UOP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        append(state, out, lo, hi, -1)
+    else:
+        lo, hi = pack_memory(STORE, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        append(state, out, lo, hi, _S)
+
+
+@compiled
+def commit_pops(state: NDArray[np.int64], out: NDArray[np.uint64], module: int) -> None:
+    """Turn pending pops of a module into a no-op."""
+    flags = take_pops(state, module)
+    if flags:
+        noop(state, out, module, flags)
+
+
+@compiled
+def pop(state: NDArray[np.int64], out: NDArray[np.uint64], source: int, module: int) -> None:
+    """`module`'s next instruction waits for a token of `source`."""
+    k = PENDING + 2 * module + (0 if source < module else 1)
+    if state[k]:
+        commit_pops(state, out, module)
+    state[k] = 1
+
+
+@compiled
+def push(state: NDArray[np.int64], out: NDArray[np.uint64], module: int, target: int) -> None:
+    """`module` sends a token to `target` when what it was given so far is done."""
+    state[TOKENS] += 1
+    flag = PUSH_NEXT if module < target else PUSH_PREV
+    n = state[COUNT]
+    if state[CARRIER] == module and not state[PUSHED] & flag:
+        state[PUSHED] |= flag
+        if n <= out.shape[0]:  # beyond it instructions are only counted
+            out[n - 1, 0] |= nb.uint64(flag)
+        return
+    commit_pops(state, out, module)
+    noop(state, out, module, flag)
+
+
+@compiled
+def flag(state: NDArray[np.int64], out: NDArray[np.uint64], at: int, bit: int) -> None:
+    """Let the instruction at index `at`, already written, push one more token."""
+    state[TOKENS] += 1
+    if at == state[COUNT] - 1:
+        state[PUSHED] |= bit
+    if at < out.shape[0]:
+        out[at, 0] |= nb.uint64(bit)
+
+
+@compiled
+def memory(
+    state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
+    y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
+) -> None:  # fmt: skip
+    """One LOAD or STORE of y rows of x elements; pads in elements."""
+    if (
+        x >= _SIZE_LIMIT or y >= _SIZE_LIMIT or stride >= _SIZE_LIMIT or sram >= _SIZE_LIMIT
+        or max(max(y0, y1), max(x0, x1)) > 15 or min(min(y0, y1), min(x0, x1)) < 0
+    ):  # fmt: skip
+        state[PROBLEM] = FIELD
+    size = x * y * element_bytes
+    module = _C
+    if opcode == STORE:
+        module = _S
+        state[OUT_BYTES] += size
+        state[STORES] += 1
+        state[OUT_ROWS] += y
+    elif kind == INP:
+        module = _L
+        state[INP_BYTES] += size
+        state[INP_LOADS] += 1
+        state[INP_ROWS] += y
+        # Where a pad beyond its field is let through, its low four bits are what pads.
+        state[PADDED] += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
+    elif kind == WGT:
+        module = _L
+        state[WGT_BYTES] += size
+        state[WGT_LOADS] += 1
+    elif kind == ACC:
+        state[ACC_BYTES] += size
+        state[ACC_LOADS] += 1
+    else:
+        state[UOP_BYTES] += size
+        state[UOP_LOADS] += 1
+    flags = take_pops(state, module)
+    lo, hi = pack_memory(opcode, flags, kind, sram, dram, y, x, stride, y0, y1, x0, x1)
+    append(state, out, lo, hi, module)
+
+
+@compiled
+def region(
+    state: NDArray[np.int64], out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
+    n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
+) -> int:  # fmt: skip
+    """Transfer a dense scratchpad tile from/to a DRAM region of up to three dimensions.
+
+    Dimensions are (extent, DRAM stride in elements), outermost first; the innermost is contiguous.
+    Extents of 1 are dropped and dimensions whose stride continues their inner neighbour are merged,
+    as the stock compiler does; what is still three-dimensional becomes one instruction an outermost
+    step. Returns the number of instructions.
+    """
+    if n1 > 1 and s1 == n2:
+        n2 *= n1
+        n1 = 1
+    if n1 > 1:
+        if n0 > 1 and s0 == n1 * s1:
+            n1 *= n0
+            n0 = 1
+    elif n0 > 1:
+        if s0 == n2:
+            n2 *= n0
+        else:
+            n1, s1 = n0, s0
+        n0 = 1
+    if n1 == 1:
+        s1 = n2
+    for i in range(n0):
+        memory(
+            state, out, opcode, kind, sram + i * n1 * n2, dram + i * s0, n1, n2, s1,
+            0, 0, 0, 0, element_bytes,
+        )  # fmt: skip
+    return n0
+
+
+@compiled
+def gemm(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
+    n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
+) -> None:  # fmt: skip
+    """A GEMM (or accumulator reset) over micro-ops bgn … end-1 and two hardware loops."""
+    limit = 1 << 14
+    if (
+        n0 >= limit or n1 >= limit or max(d0, d1) >= 1 << lay.acc_bits
+        or max(s0, s1) >= 1 << lay.inp_bits or max(w0, w1) >= 1 << lay.wgt_bits
+        or end > 1 << lay.uop_index_bits
+    ):  # fmt: skip
+        state[PROBLEM] = FIELD
+    state[GEMMS] += 1
+    if reset:
+        state[RESET_ITERATIONS] += n0 * n1 * (end - bgn)
+    else:
+        state[GEMM_ITERATIONS] += n0 * n1 * (end - bgn)
+    flags = take_pops(state, _C)
+    lo, hi = pack_gemm(lay, flags, reset, bgn, end, n0, n1, d0, d1, s0, s1, w0, w1)
+    append(state, out, lo, hi, _C)
+
+
+@compiled
+def alu(
+    state: NDArray[np.int64], out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
+    n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
+) -> None:  # fmt: skip
+    """An ALU operation over micro-ops bgn … end-1 and two hardware loops."""
+    limit = 1 << 14
+    if (
+        n0 >= limit or n1 >= limit or max(max(d0, d1), max(s0, s1)) >= 1 << lay.acc_bits
+        or end > 1 << lay.uop_index_bits
+    ):  # fmt: skip
+        state[PROBLEM] = FIELD
+    state[ALUS] += 1
+    state[ALU_ITERATIONS] += n0 * n1 * (end - bgn)
+    flags = take_pops(state, _C)
+    lo, hi = pack_alu(lay, flags, bgn, end, n0, n1, d0, d1, s0, s1, opcode, use_imm, imm)
+    append(state, out, lo, hi, _C)
+
+
+@compiled
+def finish(state: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
+    """FINISH, with whatever compute still has to wait for."""
+    append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
+
+
+@compiled
+def outcome(state: NDArray[np.int64], out: NDArray[np.uint64]) -> int:
+    """The failure code of a finished program. Counts are right even if `out` was too short."""
+    if state[PROBLEM]:
+        return state[PROBLEM]
+    return OUT_OF_SPACE if state[COUNT] > out.shape[0] else OK
+
+
+__all__ = [
+    "ACC", "ALU", "GEMM", "INP", "LOAD", "OUT", "STORE", "UOP", "WGT",
+    "alu", "append", "commit_pops", "finish", "gemm", "memory", "noop", "pop", "push", "region",
+    "start", "take_pops",
+]  # fmt: skip

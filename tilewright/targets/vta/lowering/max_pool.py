@@ -1,0 +1,255 @@
+"""Max-pools: data come to the accumulators through the GEMM core, by an identity, and the ALU takes
+maxima there, in place.
+
+One program is a sequence of output tiles. Input slots and accumulator slots form rings: the next
+tile's LOAD and the last tile's STOREs run under the ALU, which takes most of the time. The first
+and the last tile may be computed in parts, so that the first GEMM starts early and the last STORE
+is short.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.vta.isa import LOAD, PUSH_NEXT, PUSH_PREV, UOP, WGT, Layout, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.extended import balanced
+from tilewright.targets.vta.lowering.failures import OK
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.max_pool_codegen import (
+    MAX_RUNS,
+    UOPS,
+    PoolProgram,
+    PoolTile,
+    bring_pixels,
+    first_output,
+    in_place,
+    lower_padding,
+    maxima_of_columns,
+    maxima_of_rows,
+    store_rows,
+)
+from tilewright.targets.vta.lowering.max_pool_plan import (
+    PoolPlan,
+    length,
+    pool_failure,
+    pool_plan_of,
+)
+from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.lowering.tile_codegen import LOAD_LATENCY, load_window, size_uop_load
+from tilewright.targets.vta.njit_args import stage, unowned
+from tilewright.targets.vta.spec import Machine
+from tilewright.targets.workload import Workload
+
+KNOBS = ("tile_h", "tile_w", "tile_c", "inp_slots", "acc_slots", "head", "tail")
+
+_IN_PLACE = {"shr", "shl", "min", "max", "offset"}
+_L, _C, _S = 0, 1, 2
+
+
+def pool_space(geo: Geometry, name: str) -> Space:
+    """The knobs of a max-pool, under the name of the space that was asked for.
+
+    `tile_*` in output rows, output columns, blocks of channels (uneven: the last tile takes the
+    remainder). `*_slots`: ring sizes of the scratchpads. `head`, `tail`: parts that the first and
+    the last tile are computed in.
+    """
+    values = (
+        balanced(geo.oh), balanced(geo.ow, 4), balanced(geo.groups), (1, 2, 3), (1, 2),
+        (1, 2, 4), (1, 2, 4),
+    )  # fmt: skip
+    return Space(name, tuple(Knob(n, v) for n, v in zip(KNOBS, values, strict=True)))
+
+
+def check_pool(workload: Workload) -> None:
+    """Raises `WorkloadError` for a max-pool that has no lowering."""
+    if max(workload.dilation_h, workload.dilation_w) > 1:
+        raise WorkloadError(
+            f"{workload}: a dilated max_pool has no lowering; leave the layer to the CPU"
+        )
+    for step in workload.epilogue:
+        if step.kind not in _IN_PLACE:
+            raise WorkloadError(
+                f"{workload}: a max_pool's epilogue takes constants only, not '{step.kind}'; "
+                "make the sum a layer of its own"
+            )
+
+
+@nb.njit(cache=True)
+def lower_pool(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
+    of `epilogue_steps`, constants only. Returns a failure code.
+
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`).
+    """
+    instruction_writer.start(state)
+    plan = pool_plan_of(geo, m, lay, unowned(epilogue), knobs)
+    failure = pool_failure(plan)
+    if failure != OK:
+        return failure
+    # Lent with their owners: an array whose last use is `unowned` is freed before the call.
+    counts = np.zeros(2, np.int64)
+    run_keys = np.empty((MAX_RUNS, 4), np.int64)
+    run_at = np.empty(MAX_RUNS, np.int64)
+    steps = np.empty((max(geo.kh, geo.kw) + 32, 4), np.int64)
+    read_by = np.full(plan.slots.inp, -1, np.int64)
+    store_of = np.full(plan.slots.acc, -1, np.int64)
+    program = PoolProgram(state, out, uops, counts, run_keys, run_at, steps, read_by, store_of)
+    return _write(plan, program)
+
+
+@nb.njit(cache=True, _nrt=False)
+def _write(plan: PoolPlan, program: PoolProgram) -> int:
+    """The program of a plan, tile by tile."""
+    prepare(plan, program)
+    for number in range(plan.tiling.tiles):
+        tile = tile_at(plan, number)
+        load_tile(plan, program, tile)
+        reset_tile(plan, program, tile)
+        instruction_writer.pop(program.state, program.out, _L, _C)
+        bring_pixels(plan, program, tile)
+        program.read_by[tile.i_slot] = program.state[instruction_writer.COUNT] - 1
+        lower_padding(plan, program, tile)
+        if plan.rows_first:
+            maxima_of_rows(plan, program, tile, -1)
+            maxima_of_columns(plan, program, tile)
+        else:
+            maxima_of_columns(plan, program, tile)
+            maxima_of_rows(plan, program, tile, -1)
+        end_tile(plan, program, tile)
+        if program.state[instruction_writer.PROBLEM]:
+            break
+    return finish(plan, program)
+
+
+@stage
+def tile_at(plan: PoolPlan, number: int) -> PoolTile:
+    """The tile, or the part of the first or last one, that is computed after `number` others."""
+    geo, t = plan.geo, plan.tiling
+    part, parts = 0, 1
+    index = number - (t.first_parts - 1)
+    if number < t.first_parts:
+        index, part, parts = 0, number, t.first_parts
+    elif number >= t.tiles - t.last_parts:
+        part, parts = number - (t.tiles - t.last_parts), t.last_parts
+        index = number - part - (t.first_parts - 1)
+    col = index % t.col_tiles * t.tw
+    row = index // t.col_tiles % t.row_tiles * t.th
+    block = index // (t.col_tiles * t.row_tiles) % t.block_tiles * t.tc
+    image = index // (t.col_tiles * t.row_tiles * t.block_tiles)
+    whole = min(t.th, geo.oh - row)
+    rows = whole * (part + 1) // parts - whole * part // parts
+    row += whole * part // parts
+    cols = min(t.tw, geo.ow - col)
+    line = length(plan.cols, cols)
+    i_slot, a_slot = number % plan.slots.inp, number % plan.slots.acc
+    return PoolTile(
+        number, image, block, min(t.tc, geo.groups - block), row, rows, col, cols,
+        rows if plan.gather else window(rows, geo.sh, geo.kh, 1), window(cols, geo.sw, geo.kw, 1),
+        length(plan.rows, rows), line, length(plan.rows, t.th) * line, i_slot, a_slot,
+        i_slot * plan.slots.inp_size, a_slot * plan.slots.acc_size,
+    )  # fmt: skip
+
+
+@stage
+def prepare(plan: PoolPlan, program: PoolProgram) -> None:
+    """What precedes the first tile: micro-ops, the identity, and the reset of accumulators."""
+    geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
+    state[instruction_writer.INP_USED] = slots.inp * slots.inp_size
+    state[instruction_writer.WGT_USED] = 1
+    state[instruction_writer.ACC_USED] = slots.acc * slots.acc_size
+    # All micro-ops are loaded by the first instruction; its size is filled in at the end.
+    instruction_writer.memory(
+        state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
+    )
+    # One micro-op an accumulator slot serves its reset.
+    for slot in range(slots.acc):
+        program.uops[slot] = pack_uop(plan.lay, slot * slots.acc_size, 0, 0)
+    program.counts[UOPS] = slots.acc
+    instruction_writer.memory(
+        state, out, LOAD, WGT, 0, geo.wgt_base + geo.identity_at, 1, 1, 1, 0, 0, 0, 0, m.wgt_bytes
+    )
+    if resets_all(plan):
+        count = slots.acc * slots.acc_size
+        instruction_writer.gemm(
+            state, out, plan.lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0
+        )  # fmt: skip
+
+
+@stage
+def resets_all(plan: PoolPlan) -> bool:
+    """Whether all slots are reset while the first tile is on its way: if that takes no longer."""
+    slots, first = plan.slots, tile_at(plan, 0)
+    pixels = first.blocks * first.ih * first.iw * plan.m.inp_bytes + plan.m.wgt_bytes
+    return (
+        plan.tiling.tiles >= slots.acc
+        and slots.acc * slots.acc_size <= pixels // plan.m.bus_bytes + LOAD_LATENCY
+    )
+
+
+@stage
+def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """The input window of a tile, once the last GEMM that reads its slot is done."""
+    geo, state, out = plan.geo, program.state, program.out
+    state[instruction_writer.TILES] += 1
+    state[instruction_writer.STEPS] += 1
+    if program.read_by[tile.i_slot] >= 0:
+        instruction_writer.flag(state, out, program.read_by[tile.i_slot], PUSH_PREV)
+        instruction_writer.pop(state, out, _C, _L)
+    load_window(
+        state, out, geo, plan.m, plan.gather, tile.image * geo.groups + tile.block, tile.blocks,
+        tile.blocks, tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left, tile.ih,
+        tile.iw, plan.tiling.ih, tile.inp,
+    )  # fmt: skip
+    instruction_writer.push(state, out, _L, _C)
+
+
+@stage
+def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """The accumulators' first value, once the last STORE from their slot is done."""
+    state, out = program.state, program.out
+    if program.store_of[tile.a_slot] >= 0:
+        instruction_writer.flag(state, out, program.store_of[tile.a_slot], PUSH_PREV)
+        instruction_writer.pop(state, out, _S, _C)
+    if tile.number >= plan.slots.acc or not resets_all(plan):
+        pixels = tile.lines * tile.line
+        instruction_writer.gemm(
+            state, out, plan.lay, 1, tile.a_slot, tile.a_slot + 1, tile.blocks, pixels,
+            tile.pitch if tile.blocks > 1 else 0, 1 if pixels > 1 else 0, 0, 0, 0, 0,
+        )  # fmt: skip
+
+
+@stage
+def end_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """Epilogue and store."""
+    epilogue, state, out = plan.epilogue, program.state, program.out
+    at, pitch = first_output(plan, tile), plan.rows.stride * tile.line
+    for e in range(epilogue.shape[0]):
+        in_place(
+            plan, program, tile, at, tile.rows, pitch, tile.cols, epilogue[e, 1], epilogue[e, 2]
+        )
+    instruction_writer.flag(state, out, state[instruction_writer.COUNT] - 1, PUSH_NEXT)
+    instruction_writer.pop(state, out, _C, _S)
+    store_rows(plan, program, tile, tile.blocks)
+    program.store_of[tile.a_slot] = state[instruction_writer.COUNT] - 1
+
+
+@stage
+def finish(plan: PoolPlan, program: PoolProgram) -> int:
+    """FINISH behind the last STORE, and the size of the first LOAD. Returns a failure code."""
+    state, out, n_uops = program.state, program.out, program.counts[UOPS]
+    instruction_writer.push(state, out, _S, _C)
+    instruction_writer.pop(state, out, _S, _C)
+    instruction_writer.finish(state, out)
+    size_uop_load(out, n_uops)
+    state[instruction_writer.UOPS] = n_uops
+    state[instruction_writer.UOP_BYTES] += (n_uops - 1) * plan.m.uop_bytes
+    return instruction_writer.outcome(state, out)

@@ -1,0 +1,417 @@
+"""The instructions of a max-pool's tile: pixels brought to the accumulators, padding that does not
+count, maxima along an axis, element-wise operations, stores.
+
+In the accumulators a line of a tile holds the pixels of a row of the image that some output reads,
+phase by phase (see `pool_plan`), so that an ALU instruction walks over neighbours. Every block of
+channels has lines of its own: micro-ops walk over the blocks, hardware loops over lines and
+columns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import ALU_ADD, ALU_MAX, OUT, STORE, Layout, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.failures import UOP_CAPACITY
+from tilewright.targets.vta.lowering.max_pool_plan import (
+    AHEAD,
+    COUNT,
+    FROM,
+    INTO,
+    PoolPlan,
+    before,
+    maxima_of,
+    numbers,
+)
+from tilewright.targets.vta.njit_args import stage
+
+MAX_RUNS = 512
+
+RUNS, UOPS = 0, 1  # places of `PoolProgram.counts`
+
+
+class PoolProgram(NamedTuple):
+    """What is written: see `emit`; and what slots and micro-ops are used for."""
+
+    state: NDArray[np.int64]
+    out: NDArray[np.uint64]
+    uops: NDArray[np.uint64]
+    counts: NDArray[np.int64]  # runs of micro-ops, micro-ops
+    run_keys: NDArray[np.int64]  # (MAX_RUNS, 4): see `find_run`
+    run_at: NDArray[np.int64]  # a run's first micro-op
+    steps: NDArray[np.int64]  # room for those of `maxima_of`
+    read_by: NDArray[np.int64]  # the last GEMM that reads an input slot
+    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+
+
+class PoolTile(NamedTuple):
+    """Rows, columns and blocks of channels of an output tile."""
+
+    number: int  # tiles before it
+    image: int
+    block: int
+    blocks: int
+    row: int
+    rows: int
+    col: int
+    cols: int
+    ih: int  # input rows and columns it reads
+    iw: int
+    lines: int  # in the accumulators, and their length
+    line: int
+    pitch: int  # accumulators between two blocks
+    i_slot: int
+    a_slot: int
+    inp: int  # the slots' first elements
+    acc: int
+
+
+@stage
+def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> int:
+    """The first micro-op of the run of this kind for tiles with lines of this length, beginning at
+    these elements, or -1."""
+    keys = program.run_keys
+    found = -1
+    for k in range(program.counts[RUNS]):
+        if keys[k, 0] == dst and keys[k, 1] == src and keys[k, 2] == kind and keys[k, 3] == line:
+            found = program.run_at[k]
+            break
+    return found
+
+
+@stage
+def new_run(
+    program: PoolProgram, kind: int, line: int, dst: int, src: int, size: int, room: int
+) -> int:
+    """A place for a run of `size` micro-ops; one without room fails the program."""
+    k, at = program.counts[RUNS], program.counts[UOPS]
+    if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
+        program.state[instruction_writer.PROBLEM] = UOP_CAPACITY
+        at = -1
+    else:
+        keys = program.run_keys
+        keys[k, 0], keys[k, 1], keys[k, 2], keys[k, 3] = dst, src, kind, line
+        program.run_at[k] = at
+        program.counts[RUNS] = k + 1
+        program.counts[UOPS] = at + size
+    return at
+
+
+@nb.njit(cache=True, _nrt=False)
+def alu_run(
+    program: PoolProgram,
+    lay: Layout,
+    line: int,
+    pitch: int,
+    blocks: int,
+    dst: int,
+    src: int,
+    room: int,
+) -> int:
+    """The run of micro-ops, one a block, of ALU operations between two accumulators, or -1."""
+    at = find_run(program, 0, line, dst, src)
+    if at < 0:
+        at = new_run(program, 0, line, dst, src, blocks, room)
+        if at >= 0:
+            for b in range(blocks):
+                program.uops[at + b] = pack_uop(lay, dst + b * pitch, src + b * pitch, 0)
+    return at
+
+
+@nb.njit(cache=True, _nrt=False)
+def in_place(
+    plan: PoolPlan,
+    program: PoolProgram,
+    tile: PoolTile,
+    at: int,
+    lines: int,
+    pitch: int,
+    width: int,
+    opcode: int,
+    immediate: int,
+) -> None:
+    """An ALU operation with a constant on `width` neighbours of `lines` lines, in all blocks."""
+    alu(plan, program, tile, at, at, lines, pitch, pitch, width, 1, 1, opcode, 1, immediate)
+
+
+@nb.njit(cache=True, _nrt=False)
+def maximum(
+    plan: PoolPlan,
+    program: PoolProgram,
+    tile: PoolTile,
+    dst: int,
+    src: int,
+    n0: int,
+    d0: int,
+    s0: int,
+    n1: int,
+    d1: int,
+    s1: int,
+) -> None:
+    """Accumulators take the maximum of themselves and others, over two loops, in all blocks.
+
+    No iteration reads what the one before it wrote, which the RTL forbids: sources come after
+    their destinations, or belong to an earlier phase, which a longer line separates from them.
+    """
+    alu(plan, program, tile, dst, src, n0, d0, s0, n1, d1, s1, ALU_MAX, 0, 0)
+
+
+@nb.njit(cache=True, _nrt=False)
+def alu(
+    plan: PoolPlan,
+    program: PoolProgram,
+    tile: PoolTile,
+    dst: int,
+    src: int,
+    n0: int,
+    d0: int,
+    s0: int,
+    n1: int,
+    d1: int,
+    s1: int,
+    opcode: int,
+    use_imm: int,
+    imm: int,
+) -> None:
+    """An ALU operation on all blocks of a tile."""
+    at = alu_run(
+        program, plan.lay, tile.line, tile.pitch, plan.tiling.tc, dst, src, plan.m.uop_built
+    )
+    if at < 0:
+        return
+    if n0 == 1:
+        d0, s0 = 0, 0
+    if n1 == 1:
+        d1, s1 = 0, 0
+    instruction_writer.alu(
+        program.state,
+        program.out,
+        plan.lay,
+        at,
+        at + tile.blocks,
+        n0,
+        n1,
+        d0,
+        d1,
+        s0,
+        s1,
+        opcode,
+        use_imm,
+        imm,
+    )
+
+
+@nb.njit(cache=True, _nrt=False)
+def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """GEMMs that add a tile's input, times the identity, to its accumulators.
+
+    Phases of equal length share an instruction. Rows between windows that no output reads are left
+    out, so lines are fewer than the input's rows.
+    """
+    geo, cols = plan.geo, plan.cols
+    sets, lines, from_row = 1, tile.lines, 1
+    if not plan.gather and plan.rows.stride < geo.sh and not plan.rows.single:
+        sets, lines, from_row = plan.rows.kernel, tile.rows, geo.sh
+    if cols.single:
+        bring_phases(plan, program, tile, 0, 1, cols.kernel, 1, sets, lines, from_row)
+    else:
+        some = cols.last + 1
+        width = numbers(cols, 0, tile.cols)
+        bring_phases(plan, program, tile, 0, some, width, geo.sw, sets, lines, from_row)
+        if some < cols.stride:
+            bring_phases(
+                plan, program, tile, some, cols.stride, width - 1, geo.sw, sets, lines, from_row
+            )
+
+
+@nb.njit(cache=True, _nrt=False)
+def bring_phases(
+    plan: PoolPlan,
+    program: PoolProgram,
+    tile: PoolTile,
+    begin: int,
+    end: int,
+    width: int,
+    step: int,
+    sets: int,
+    lines: int,
+    from_row: int,
+) -> None:
+    """A GEMM over phases `begin` … `end`-1 of the columns, `width` pixels of each, `step` apart in
+    the input; over `sets` times `lines` lines, those of a set `from_row` input rows apart."""
+    dst = tile.acc + before(plan.cols, begin, tile.cols)
+    src = tile.inp + begin
+    size = sets * (end - begin)
+    at = find_run(program, 1, tile.line, dst, src)
+    if at < 0:
+        at = new_run(program, 1, tile.line, dst, src, size * plan.tiling.tc, plan.m.uop_built)
+        if at < 0:
+            return
+        k = at
+        for b in range(plan.tiling.tc):
+            for s in range(sets):
+                for p in range(begin, end):
+                    program.uops[k] = pack_uop(
+                        plan.lay,
+                        tile.acc + b * tile.pitch + s * tile.line + before(plan.cols, p, tile.cols),
+                        tile.inp + (b * plan.tiling.ih + s) * tile.iw + p,
+                        0,
+                    )
+                    k += 1
+    instruction_writer.gemm(
+        program.state,
+        program.out,
+        plan.lay,
+        0,
+        at,
+        at + size * tile.blocks,
+        lines,
+        width,
+        sets * tile.line if lines > 1 else 0,
+        1 if width > 1 else 0,
+        from_row * tile.iw if lines > 1 else 0,
+        step if width > 1 else 0,
+        0,
+        0,
+    )
+
+
+class Sides(NamedTuple):
+    """Lines and columns of a tile's windows that lie in the padding."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+@nb.njit(cache=True, _nrt=False)
+def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """Subtract from the padding, which a LOAD fills with zeros, so much that no pixel is less."""
+    geo = plan.geo
+    lowest = -(1 << (plan.m.inp_bits - 1))
+    y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
+    bottom = 0 if plan.gather else max(0, y0 + tile.ih - geo.h)
+    sides = Sides(max(0, -y0), bottom, max(0, -x0), max(0, x0 + tile.iw - geo.w))
+    lines_in_padding(plan, program, tile, sides, ALU_ADD, lowest)
+    columns_in_padding(plan, program, tile, sides, geo.sw, 0, tile.lines, ALU_ADD, lowest)
+
+
+@nb.njit(cache=True, _nrt=False)
+def lines_in_padding(
+    plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
+) -> None:
+    """An ALU operation with a constant on the lines of a tile that lie in the padding."""
+    for side in range(2):
+        count = sides.bottom if side else sides.top
+        if count > 0:
+            at = tile.acc + ((tile.lines - sides.bottom) * tile.line if side else 0)
+            in_place(plan, program, tile, at, 1, 0, count * tile.line, opcode, immediate)
+
+
+@nb.njit(cache=True, _nrt=False)
+def columns_in_padding(
+    plan: PoolPlan,
+    program: PoolProgram,
+    tile: PoolTile,
+    sides: Sides,
+    stride: int,
+    first_line: int,
+    lines: int,
+    opcode: int,
+    immediate: int,
+) -> None:
+    """An ALU operation with a constant on the columns of `lines` lines that lie in the padding; the
+    windows are `stride` columns apart."""
+    cols = plan.cols
+    step = 1 if cols.single else stride
+    for phase in range(1 if cols.single else min(cols.stride, stride)):
+        width = cols.kernel if cols.single else numbers(cols, phase, tile.cols)
+        for side in range(2):
+            first = 0
+            count = -(-(sides.left - phase) // step)  # numbers of the phase in the padding
+            if side:
+                first = max(0, -(-(tile.iw - sides.right - phase) // step))
+                count = width - first
+            if count > 0:
+                at = tile.acc + first_line * tile.line + before(cols, phase, tile.cols) + first
+                in_place(plan, program, tile, at, lines, tile.line, count, opcode, immediate)
+
+
+@stage
+def first_output(plan: PoolPlan, tile: PoolTile) -> int:
+    """Where a tile's outputs begin; the next row of them is as many lines on as rows have
+    phases."""
+    return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
+
+
+@nb.njit(cache=True, _nrt=False)
+def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
+    """Maxima of neighbouring lines: of their home columns, or of all if columns come later. From
+    `above` on lies what stands for the first line, which only the first output reads; -1: itself.
+    """
+    rows, line = plan.rows, tile.line
+    column, width = 0, line
+    if not plan.rows_first:
+        column, width = before(plan.cols, plan.cols.home, tile.cols), tile.cols
+    first = tile.acc + column
+    if rows.single:
+        if rows.kernel > 1:
+            maximum(plan, program, tile, first, first + line, rows.kernel - 1, 0, line, width, 1, 1)
+        return
+    steps = program.steps
+    for k in range(maxima_of(rows, tile.rows, steps)):
+        source = steps[k, FROM] + steps[k, AHEAD] * rows.stride
+        dst, src, count = first + steps[k, INTO] * line, first + source * line, steps[k, COUNT]
+        if above >= 0 and source == 0:
+            maximum(plan, program, tile, dst, above + column, 1, 0, 0, width, 1, 1)
+            dst, src, count = dst + rows.stride * line, src + rows.stride * line, count - 1
+        if count > 0:
+            maximum(
+                plan, program, tile, dst, src, count, rows.stride * line, rows.stride * line,
+                width, 1, 1,
+            )  # fmt: skip
+
+
+@nb.njit(cache=True, _nrt=False)
+def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
+    """Maxima of neighbouring columns: of the home lines, or of all if rows come later."""
+    cols = plan.cols
+    first, lines, pitch = tile.acc, tile.lines, tile.line
+    if plan.rows_first:
+        first, lines, pitch = (
+            tile.acc + plan.rows.home * tile.line, tile.rows, plan.rows.stride * tile.line
+        )  # fmt: skip
+    if cols.single:
+        if cols.kernel > 1:
+            maximum(
+                plan, program, tile, first, first + 1, cols.kernel - 1, 0, 1, lines, pitch, pitch
+            )
+        return
+    steps = program.steps
+    for k in range(maxima_of(cols, tile.cols, steps)):
+        source = before(cols, steps[k, FROM], tile.cols) + steps[k, AHEAD]
+        maximum(
+            plan, program, tile, first + before(cols, steps[k, INTO], tile.cols), first + source,
+            lines, pitch, pitch, steps[k, COUNT], 1, 1,
+        )  # fmt: skip
+
+
+@nb.njit(cache=True, _nrt=False)
+def store_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, blocks: int) -> None:
+    """A STORE a row of the outputs of a tile's first blocks: other pixels lie between two rows."""
+    geo, first = plan.geo, first_output(plan, tile)
+    for b in range(blocks):
+        plane = (tile.image * geo.groups + tile.block + b) * geo.oh
+        for row in range(tile.rows):
+            instruction_writer.memory(
+                program.state, program.out, STORE, OUT,
+                first + b * tile.pitch + row * plan.rows.stride * tile.line,
+                geo.out_base + (plane + tile.row + row) * geo.ow + tile.col,
+                1, tile.cols, tile.cols, 0, 0, 0, 0, plan.m.out_bytes,
+            )  # fmt: skip

@@ -1,0 +1,207 @@
+"""What a max-pool's schedule fixes before its first instruction: the tiles, where their pixels lie
+in the accumulators, and which maxima are taken in which order.
+
+A window's maximum is that of its rows' maxima, so rows and columns are combined apart: two axes, in
+the order that takes fewer operations. Along an axis with a stride, pixel j·stride + p is number j
+of phase p; phases are combined before windows, since windows share what blocks of a stride's length
+have in common.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import Layout
+from tilewright.targets.vta.lowering.failures import ALLOC_ACC, ALLOC_INP, OK
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.njit_args import stage
+from tilewright.targets.vta.spec import Machine
+
+# The columns of a step of `maxima_of`: number j of a phase takes the maximum of itself and number
+# j + `AHEAD` of another phase, for j in 0 … `COUNT`-1.
+INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
+
+
+class PoolAxis(NamedTuple):
+    """Rows or columns of windows, as they lie in the accumulators."""
+
+    kernel: int
+    stride: int  # of the phases: never above the kernel, which is all that an output reads
+    single: bool  # a tile has one output: every pixel of its window is a phase
+    full: int  # whole blocks of a stride's length in a window, but for the last pixel's
+    last: int  # the phase of a window's last pixel
+    home: int  # the phase whose first pixels become the output
+
+
+class PoolTiling(NamedTuple):
+    """How the output is cut, in rows, columns and blocks of channels."""
+
+    th: int
+    tw: int
+    tc: int
+    row_tiles: int
+    col_tiles: int
+    block_tiles: int
+    tiles: int  # of the program
+    first_parts: int  # the first tile is computed in, and the last
+    last_parts: int
+    ih: int  # input rows and columns of a tile
+    iw: int
+
+
+class PoolSlots(NamedTuple):
+    """How the scratchpads are divided, in elements."""
+
+    inp: int  # slots
+    inp_size: int
+    acc: int
+    acc_size: int
+
+
+class PoolPlan(NamedTuple):
+    """A max-pool's schedule on one machine."""
+
+    geo: Geometry
+    m: Machine
+    lay: Layout
+    epilogue: NDArray[np.int64]
+    tiling: PoolTiling
+    slots: PoolSlots
+    rows: PoolAxis
+    cols: PoolAxis
+    gather: bool  # a LOAD's row stride skips the rows that no output reads
+    rows_first: bool
+
+
+@nb.njit(cache=True)
+def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
+    """The windows of tiles with up to so many outputs."""
+    stride = kernel if outputs == 1 else min(kernel, stride)
+    full, last = (kernel - 1) // stride, (kernel - 1) % stride
+    home = 0 if full == 0 or last == stride - 1 else last + 1
+    return PoolAxis(kernel, stride, outputs == 1, full, last, home)
+
+
+@nb.njit(cache=True)
+def length(axis: PoolAxis, outputs: int) -> int:
+    """Pixels that so many outputs read."""
+    return (outputs - 1) * axis.stride + axis.kernel
+
+
+@nb.njit(cache=True)
+def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
+    """Pixels of a phase that so many outputs read."""
+    return outputs + axis.full - (1 if phase > axis.last else 0)
+
+
+@nb.njit(cache=True)
+def before(axis: PoolAxis, phase: int, outputs: int) -> int:
+    """Pixels of the phases before, that so many outputs read."""
+    return phase * (outputs + axis.full) - max(0, phase - axis.last - 1)
+
+
+@nb.njit(cache=True)
+def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
+    """The maxima along an axis that leave so many outputs in the home phase: fills `steps`
+    (kernel + 32, 4), columns as named above, and returns how many there are.
+
+    A step's sources are not its destinations, or come after them: they have their old value.
+    """
+    k = 0
+    last, home = axis.last, axis.home
+    for phase in range(1, last + 1):  # what every block has, the last one too
+        steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = 0, phase, 0
+        steps[k, COUNT] = outputs + axis.full
+        k += 1
+    blocks = axis.full + 1
+    if home > 0:
+        for phase in range(last + 1, axis.stride + 1):  # what whole blocks have
+            source = phase % axis.stride
+            if source != home:
+                steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, source, 0
+                steps[k, COUNT] = outputs + axis.full - 1
+                k += 1
+        blocks = axis.full
+    have = 1
+    while have < blocks:  # runs of blocks, twice as long each time
+        ahead = min(have, blocks - have)
+        have += ahead
+        steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, home, ahead
+        steps[k, COUNT] = outputs + blocks - have
+        k += 1
+    if home > 0:  # the block that is not whole
+        steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, 0, axis.full
+        steps[k, COUNT] = outputs
+        k += 1
+    return k
+
+
+@nb.njit(cache=True)
+def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
+    """Maxima along an axis for `outputs` of a tile that may have up to `tile`."""
+    axis = axis_of(kernel, stride, tile)
+    steps = np.empty((kernel + 32, 4), np.int64)
+    total = 0
+    for k in range(maxima_of(axis, outputs, steps)):
+        total += steps[k, COUNT]
+    return total
+
+
+def maxima_an_output(kernel: int, stride: int) -> int:
+    """Maxima along an axis for one more output of a tile that has several."""
+    return count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2)
+
+
+def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
+    """Maxima along an axis that so many outputs take at least, however they are cut into tiles: a
+    cut only makes more of them, but for tiles of one output, which take one less than pixels."""
+    return min(count_maxima(kernel, stride, outputs + 1, outputs), (kernel - 1) * outputs)
+
+
+@stage
+def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTiling:
+    """The tiles of a config's knob values, (knobs,)."""
+    th, tw, tc = knobs[0], knobs[1], knobs[2]
+    row_tiles, col_tiles, block_tiles = -(-geo.oh // th), -(-geo.ow // tw), -(-geo.groups // tc)
+    places = geo.batches * block_tiles * row_tiles * col_tiles
+    first = min(knobs[5], th)
+    last = min(knobs[6], geo.oh - (row_tiles - 1) * th)
+    if places == 1:
+        first, last = min(max(knobs[5], knobs[6]), th), 1
+    return PoolTiling(
+        th, tw, tc, row_tiles, col_tiles, block_tiles, places + first + last - 2, first, last,
+        th if gather else window(th, geo.sh, geo.kh, 1), window(tw, geo.sw, geo.kw, 1),
+    )  # fmt: skip
+
+
+@stage
+def pool_plan_of(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
+) -> PoolPlan:
+    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    gather = geo.kh == 1 and geo.sh > 1
+    t = pool_tiling(geo, knobs, gather)
+    rows, cols = axis_of(geo.kh, geo.sh, t.th), axis_of(geo.kw, geo.sw, t.tw)
+    acc_size = t.tc * length(rows, t.th) * length(cols, t.tw)
+    slots = PoolSlots(knobs[3], t.tc * t.ih * t.iw, knobs[4], acc_size)
+    by_row = count_maxima(geo.kh, geo.sh, t.th, t.th)
+    by_col = count_maxima(geo.kw, geo.sw, t.tw, t.tw)
+    rows_first = (
+        by_row * length(cols, t.tw) + by_col * t.th <= by_col * length(rows, t.th) + by_row * t.tw
+    )
+    return PoolPlan(geo, m, lay, epilogue, t, slots, rows, cols, gather, rows_first)
+
+
+@stage
+def pool_failure(plan: PoolPlan) -> int:
+    """OK, or the scratchpad that is too small."""
+    if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
+        return ALLOC_INP
+    if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:
+        return ALLOC_ACC
+    return OK

@@ -1,0 +1,227 @@
+"""The schedule space of ML²Tuner's extended VTA, lowered the way its compiler does: unchecked.
+
+Three knobs: virtual threads (1-8), tile height and tile width (1-56 each): 25,088 points whatever
+the layer. Nothing is verified. A set of tiles larger than a scratchpad wraps around in it, a pad
+beyond the four bits of its field is cut off, and one learns of it only by running the program.
+
+The compiler's source is not public; what the publication leaves open is our choice: one input and
+one output block a step, threads over consecutive tiles (output blocks fastest, then columns, then
+rows), the stock template's GEMM nest and tokens. A tile at the image's edge is computed in full
+(dummy work) and stored in part, row by row where its columns are cut.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.base import Knob, Space
+from tilewright.targets.vta.isa import INP, LOAD, OUT, STORE, UOP, WGT, Layout, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.failures import OK, OUT_OF_SPACE
+from tilewright.targets.vta.lowering.geometry import Geometry
+from tilewright.targets.vta.lowering.template import window
+from tilewright.targets.vta.spec import Machine
+
+KNOBS = ("nthread", "tile_h", "tile_w")
+
+EVERY_GROUP = 1 << 40
+
+_L, _C, _S = 0, 1, 2
+
+
+def unchecked_space() -> Space:
+    """1-8 threads, 1-56 rows, 1-56 columns; the flat index counts threads fastest."""
+    sizes = tuple(range(1, 57))
+    return Space("unchecked", (Knob("nthread", tuple(range(1, 9))), Knob("tile_h", sizes),
+                               Knob("tile_w", sizes)))  # fmt: skip
+
+
+@nb.njit(cache=True)
+def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
+    """Whether with these knob values, (3,), no scratchpad wraps and no pad is cut off; such a
+    program is right."""
+    v, th, tw = knobs[0], knobs[1], knobs[2]
+    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
+    below = (-(-geo.oh // th) - 1) * th * geo.sh - geo.pad_top + ih - geo.h
+    right = (-(-geo.ow // tw) - 1) * tw * geo.sw - geo.pad_left + iw - geo.w
+    return (
+        v * ih * iw <= m.inp_built and v * th * tw <= m.acc_built
+        and v * geo.kh * geo.kw <= m.wgt_built and v * (geo.kh * th + 1) <= m.uop_built
+        and max(below, right) <= 15
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> NDArray[np.bool_]:
+    """Which output elements a program cut after `most_groups` stores: (n, co, oh, ow) in blocks."""
+    v, th, tw = knobs[0], knobs[1], knobs[2]
+    row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
+    co_all = geo.out_blocks
+    stored = np.zeros((geo.batches, co_all, geo.oh, geo.ow), np.bool_)
+    for tile in range(min(geo.batches * row_tiles * col_tiles * co_all, most_groups * v)):
+        n, co, row, col = _place(tile, co_all, row_tiles, col_tiles, th, tw)
+        stored[n, co, row : row + th, col : col + tw] = True
+    return stored
+
+
+@nb.njit(cache=True)
+def lower_unchecked(
+    geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64],
+    out: NDArray[np.uint64], uops: NDArray[np.uint64], state: NDArray[np.int64],
+    most_groups: int,
+) -> int:  # fmt: skip
+    """Write the program of one config; `knobs` (3,) are the knob *values*, `epilogue` (steps, 3) is
+    of `epilogue_steps`. Never refuses one; the code it returns is OK or OUT_OF_SPACE.
+
+    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` (STATE_SIZE,) holds the
+    counts (see `emit`). `most_groups` ends the program early, after that many groups of threads.
+
+    Every epilogue step must have a constant operand.
+    """
+    v, th, tw = knobs[0], knobs[1], knobs[2]
+    ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
+    kk = geo.kh * geo.kw
+    instruction_writer.start(state)
+    state[instruction_writer.INP_USED] = v * ih * iw
+    state[instruction_writer.WGT_USED] = v * kk
+    state[instruction_writer.ACC_USED] = v * th * tw
+    row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
+    co_all = geo.out_blocks
+    tiles = geo.batches * row_tiles * col_tiles * co_all
+    tiles = min(tiles, most_groups * v)
+    groups = -(-tiles // v)
+    count = _write_kernels(geo, lay, uops, v, th, tw, ih, iw)
+    state[instruction_writer.UOPS] = v * (1 + count)
+    instruction_writer.memory(
+        state, out, LOAD, UOP, 0, geo.uop_base, 1, v * (1 + count), v * (1 + count), 0, 0, 0, 0,
+        m.uop_bytes,
+    )  # fmt: skip
+    for group in range(groups):
+        threads = min(v, tiles - group * v)
+        state[instruction_writer.TILES] += threads
+        for t in range(threads):
+            if group > 0:
+                instruction_writer.pop(state, out, _S, _C)
+            bgn = t * (1 + count)
+            instruction_writer.gemm(state, out, lay, 1, bgn, bgn + 1, th, tw, tw, 1, 0, 0, 0, 0)
+        for k in range(geo.ci):
+            state[instruction_writer.STEPS] += threads
+            for t in range(threads):
+                n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
+                # Weights beyond an image's last block are zero; any data do.
+                block = min(co // geo.co * geo.ci + k, geo.inp_blocks - 1)
+                channel = n * geo.inp_blocks + block
+                if group > 0 or k > 0:
+                    instruction_writer.pop(state, out, _C, _L)
+                _load_window(state, out, geo, m, channel, row, col, ih, iw, t * ih * iw)
+                instruction_writer.memory(
+                    state, out, LOAD, WGT, t * kk, geo.wgt_base + (co * geo.ci + k) * kk,
+                    1, kk, kk, 0, 0, 0, 0, m.wgt_bytes,
+                )  # fmt: skip
+                instruction_writer.push(state, out, _L, _C)
+            for t in range(threads):
+                instruction_writer.pop(state, out, _L, _C)
+                bgn = t * (1 + count) + 1
+                # Hardware loops: the tile's columns, then the kernel's (its rows if that is 1).
+                if geo.kw > 1:
+                    instruction_writer.gemm(
+                        state, out, lay, 0, bgn, bgn + count, tw, geo.kw, 1, 0, geo.sw, geo.dw, 0, 1
+                    )
+                else:
+                    instruction_writer.gemm(
+                        state, out, lay, 0, bgn, bgn + count, tw, th, 1, tw, geo.sw, geo.sh * iw,
+                        0, 0,
+                    )  # fmt: skip
+                # The slot is free for its next load, unless this thread has no further tile.
+                if k < geo.ci - 1 or group * v + t + v < tiles:
+                    instruction_writer.push(state, out, _C, _L)
+        for t in range(threads):
+            bgn = t * (1 + count)
+            for e in range(epilogue.shape[0]):
+                instruction_writer.alu(
+                    state, out, lay, bgn, bgn + 1, th, tw, tw, 1, tw, 1, epilogue[e, 1], 1,
+                    epilogue[e, 2],
+                )  # fmt: skip
+            instruction_writer.push(state, out, _C, _S)
+            instruction_writer.pop(state, out, _C, _S)
+            n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
+            _store(state, out, geo, m, n * co_all + co, row, col, th, tw, t * th * tw)
+            if group * v + t + v < tiles:
+                instruction_writer.push(state, out, _S, _C)
+    instruction_writer.push(state, out, _S, _C)
+    instruction_writer.pop(state, out, _S, _C)
+    instruction_writer.finish(state, out)
+    return OUT_OF_SPACE if state[instruction_writer.COUNT] > out.shape[0] else OK
+
+
+@nb.njit(cache=True)
+def _place(
+    tile: int, co_all: int, row_tiles: int, col_tiles: int, th: int, tw: int
+) -> tuple[int, int, int, int]:
+    """Image, output block, first row and first column of a tile."""
+    pixel = tile // co_all
+    row = pixel // col_tiles % row_tiles * th
+    return pixel // col_tiles // row_tiles, tile % co_all, row, pixel % col_tiles * tw
+
+
+@nb.njit(cache=True)
+def _write_kernels(
+    geo: Geometry, lay: Layout, uops: NDArray[np.uint64], v: int, th: int, tw: int, ih: int, iw: int
+) -> int:
+    """Each thread's micro-ops: one for reset and ALU, then the GEMM's. Returns the GEMM's count.
+
+    Micro-ops beyond the image's end overwrite it from the start, as in a ring.
+    """
+    rows = th if geo.kw > 1 else 1
+    count = geo.kh * rows
+    at = 0
+    for t in range(v):
+        uops[at % uops.shape[0]] = pack_uop(lay, t * th * tw, t * th * tw, 0)
+        at += 1
+        for i in range(geo.kh):
+            for r in range(rows):
+                uops[at % uops.shape[0]] = pack_uop(
+                    lay,
+                    t * th * tw + r * tw,
+                    t * ih * iw + (i * geo.dh + r * geo.sh) * iw,
+                    t * geo.kh * geo.kw + i * geo.kw,
+                )
+                at += 1
+    return count
+
+
+@nb.njit(cache=True)
+def _load_window(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
+    row: int, col: int, ih: int, iw: int, sram: int,
+) -> None:  # fmt: skip
+    y0, x0 = row * geo.sh - geo.pad_top, col * geo.sw - geo.pad_left
+    top, left = max(0, -y0), max(0, -x0)
+    bottom, right = max(0, y0 + ih - geo.h), max(0, x0 + iw - geo.w)
+    dram = geo.inp_base + (channel * geo.h + max(0, y0)) * geo.w + max(0, x0)
+    instruction_writer.memory(
+        state, out, LOAD, INP, sram, dram, ih - top - bottom, iw - left - right, geo.w,
+        top, bottom, left, right, m.inp_bytes,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def _store(
+    state: NDArray[np.int64], out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
+    row: int, col: int, th: int, tw: int, sram: int,
+) -> None:  # fmt: skip
+    """The part of a tile that lies in the image: one transfer, or one a row if columns are cut."""
+    rows, cols = min(th, geo.oh - row), min(tw, geo.ow - col)
+    dram = geo.out_base + (channel * geo.oh + row) * geo.ow + col
+    if cols == tw:
+        instruction_writer.memory(
+            state, out, STORE, OUT, sram, dram, rows, cols, geo.ow, 0, 0, 0, 0, m.out_bytes
+        )
+        return
+    for r in range(rows):
+        instruction_writer.memory(
+            state, out, STORE, OUT, sram + r * tw, dram + r * geo.ow, 1, cols, cols, 0, 0, 0, 0,
+            m.out_bytes,
+        )  # fmt: skip

@@ -1,0 +1,350 @@
+"""The reduction steps of an extended schedule: a step loads what its slots do not hold yet, then
+runs one GEMM; or, where that starts compute earlier or ends it earlier, both in parts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import LOAD, PUSH_PREV, WGT
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.plan import LoweringPlan, extra_iterations, micro_ops_of_block
+from tilewright.targets.vta.lowering.tile_codegen import (
+    COMPUTE_LATENCY,
+    KEY,
+    LOAD_LATENCY,
+    READER,
+    find,
+    gemm,
+    last_part,
+    load_stream,
+    load_window,
+    stream_part,
+    write_kernel,
+)
+from tilewright.targets.vta.lowering.tiles import FULL, GemmProgram, GemmTile
+from tilewright.targets.vta.njit_args import stage
+
+MAX_KERNELS = 512
+
+_L, _C = 0, 1
+
+
+class Rings(NamedTuple):
+    """The slots of inputs and weights (columns: see `pieces`), and the micro-op kernels."""
+
+    inp: NDArray[np.int64]
+    wgt: NDArray[np.int64]
+    reader: NDArray[np.int64]  # of a stream, by place: the GEMM that read it last
+    residual: NDArray[np.int64]  # by slot of the residual: likewise
+    kernel_keys: NDArray[np.int64]  # slots and sizes a kernel was written for
+    kernel_at: NDArray[np.int64]  # its first micro-op
+
+
+class Cursor(NamedTuple):
+    """How far the rings have turned."""
+
+    inp_next: int  # slots to fill next
+    wgt_next: int
+    inp_hint: int  # slots that probably hold what is wanted next
+    wgt_hint: int
+    freed: int  # GEMMs up to this instruction are known to LOAD as done
+    loaded: int  # weight elements of a stream
+    kernels: int
+    kernel_hint: int
+    n_uops: int
+
+
+class ReductionStep(NamedTuple):
+    """One reduction step of a tile, and where its operands lie."""
+
+    k: int
+    ci: int
+    cis: int
+    sequence: int  # steps before it
+    i_slot: int
+    w_slot: int
+    load_inp: bool
+    load_wgt: bool
+    used: int  # elements of a stream before it
+    wgt_at: int
+
+
+@stage
+def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
+    """The same with another number of micro-ops, and GEMMs known as done."""
+    return Cursor(
+        cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
+        cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
+    )  # fmt: skip
+
+
+@stage
+def find_slots(
+    plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
+) -> tuple[ReductionStep, Cursor]:
+    """Where a step finds its operands, or the next slots, once their last readers are done."""
+    t, slots = plan.tiling, plan.slots
+    inp_key = tile.place * t.nk + k
+    wgt_key = (tile.group * t.co_tiles + tile.co_tile) * t.nk + k
+    i_slot = find(rings.inp, inp_key, cursor.inp_hint)
+    w_slot = 0 if slots.streamed else find(rings.wgt, wgt_key, cursor.wgt_hint)
+    load_inp, load_wgt = i_slot < 0, w_slot < 0
+    inp_next, wgt_next = cursor.inp_next, cursor.wgt_next
+    needs = -1
+    if load_inp:
+        i_slot = inp_next
+        inp_next = (inp_next + 1) % slots.inp
+        needs = rings.inp[i_slot, READER]
+        rings.inp[i_slot, KEY] = inp_key
+    if load_wgt:
+        w_slot = wgt_next
+        wgt_next = (wgt_next + 1) % slots.wgt
+        needs = max(needs, rings.wgt[w_slot, READER])
+        rings.wgt[w_slot, KEY] = wgt_key
+    freed = wait_for_reader(program, needs, cursor.freed)
+    used = tile.number * t.tco * plan.geo.ci * plan.geo.kh * plan.geo.kw
+    wgt_at = used % plan.slots.wgt_places if slots.streamed else w_slot * slots.wgt_size
+    ci = (k - t.first_step) * t.tci
+    step = ReductionStep(
+        k, ci, min(t.tci, plan.geo.ci - ci), tile.number * t.nk + k, i_slot, w_slot, load_inp,
+        load_wgt, used, wgt_at,
+    )  # fmt: skip
+    cursor = Cursor(
+        inp_next, wgt_next, i_slot + 1, w_slot + 1, freed, cursor.loaded, cursor.kernels,
+        cursor.kernel_hint, cursor.n_uops,
+    )  # fmt: skip
+    return step, cursor
+
+
+@stage
+def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
+    """LOAD's next transfer waits for the GEMM that read its slot last, if it does not know of it.
+    Returns the instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    if reader <= freed:
+        return freed
+    instruction_writer.flag(program.state, program.out, reader, PUSH_PREV)
+    instruction_writer.pop(program.state, program.out, _C, _L)
+    return reader
+
+
+@stage
+def load_input(
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep
+) -> None:
+    """The input window of a step."""
+    geo, t = plan.geo, plan.tiling
+    block = tile.group * geo.ci + step.ci
+    load_window(
+        program.state, program.out, geo, plan.m, t.gather, tile.image * geo.inp_blocks + block,
+        step.cis, geo.inp_blocks - block, tile.row * geo.sh - geo.pad_top,
+        tile.col * geo.sw - geo.pad_left, tile.ih, tile.iw, t.ih,
+        step.i_slot * plan.slots.inp_size,
+    )  # fmt: skip
+
+
+@stage
+def kernel_of(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    rings: Rings,
+    cursor: Cursor,
+    tile: GemmTile,
+    step: ReductionStep,
+) -> tuple[int, Cursor]:
+    """The micro-op kernel of a step's combination of slots, written if it is new, or FULL."""
+    kernel = find_kernel(rings, cursor, tile, step)
+    kernels, n_uops = cursor.kernels, cursor.n_uops
+    if kernel < 0 and kernels < MAX_KERNELS:
+        count = micro_ops_of_block(plan, step.cis)
+        if plan.loops.co_unrolled:
+            count *= plan.tiling.tco
+        if n_uops + count <= min(plan.m.uop_built, program.uops.shape[0]):
+            kernel = kernels
+            keys = rings.kernel_keys
+            keys[kernel, 0], keys[kernel, 1], keys[kernel, 2] = tile.slot, step.i_slot, step.wgt_at
+            keys[kernel, 3], keys[kernel, 4] = step.cis, tile.cols
+            rings.kernel_at[kernel] = n_uops
+            write_kernel(
+                plan.geo, plan.lay, program.uops, n_uops, plan.loops.hw0, plan.loops.hw1,
+                plan.tiling.tco, step.cis, tile.pitch, plan.tiling.ih, tile.iw, tile.acc,
+                step.i_slot * plan.slots.inp_size, step.wgt_at, plan.slots.wgt_places,
+            )  # fmt: skip
+            kernels += 1
+            n_uops += count
+    cursor = Cursor(
+        cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, cursor.freed,
+        cursor.loaded, kernels, kernel + 1, n_uops,
+    )  # fmt: skip
+    return kernel, cursor
+
+
+@stage
+def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionStep) -> int:
+    """The kernel written for these slots and sizes, or FULL. They recur in order."""
+    keys, j = rings.kernel_keys, cursor.kernel_hint
+    for _ in range(cursor.kernels):
+        if j >= cursor.kernels:
+            j = 0
+        if (
+            keys[j, 0] == tile.slot and keys[j, 1] == step.i_slot and keys[j, 2] == step.wgt_at
+            and keys[j, 3] == step.cis and keys[j, 4] == tile.cols
+        ):  # fmt: skip
+            return j
+        j += 1
+    return FULL
+
+
+@stage
+def gemm_of(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    tile: GemmTile,
+    step: ReductionStep,
+    bgn: int,
+    end: int,
+    fresh: bool,
+) -> None:
+    """The GEMM over micro-ops bgn … end-1; it waits for what was loaded last, if that is fresh."""
+    if fresh:
+        # What was loaded last carries the token; a load is always the last instruction.
+        instruction_writer.push(program.state, program.out, _L, _C)
+        instruction_writer.pop(program.state, program.out, _L, _C)
+    gemm(
+        program.state, program.out, plan.lay, plan.geo, bgn, end, plan.loops.hw0, plan.loops.hw1,
+        tile.rows, tile.cols, tile.cos, step.cis, tile.pitch, plan.tiling.ih, tile.iw,
+        plan.tiling.gather,
+    )  # fmt: skip
+
+
+@stage
+def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
+    """Cycles of compute besides GEMMs, that tiles to come need."""
+    pixels = tile.rows * tile.cols
+    return (
+        (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
+    )
+
+
+@stage
+def run_step(
+    plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, kernel_at: int
+) -> None:
+    """Weights, if they are to be loaded, and GEMM, in parts at the beginning or at the end."""
+    pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
+    whole = tile.cos * block  # weight elements, and micro-ops where all of them are unrolled
+    beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
+    left = (tile.tiles * plan.tiling.nk - step.sequence) * whole  # weight elements still to come
+    later, compute_bound = cycles_later(plan, tile), plan.slots.compute_bound
+    split = step.load_wgt and plan.loops.unrolled and plan.ramp > 0
+    part = whole
+    if split and compute_bound:
+        split = step.sequence < plan.ramp
+        if split:
+            part = 1 if step.sequence == 0 else -(-part // 4)
+    elif split:
+        split = last_part(left, later, pixels, beats) < part
+    count = micro_ops_of_block(plan, step.cis) * (tile.cos if plan.loops.co_unrolled else 1)
+    done = 0
+    while done < whole:
+        if split and not compute_bound:
+            part = last_part(left - done, later, pixels, beats)
+            rest = whole - done if part >= block else block - done % block
+            part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
+        # A part lies within one output block, or is a number of whole blocks.
+        if done % block or part < block:
+            part = min(part, block - done % block)
+        else:
+            part = min(part // block * block, whole - done)
+        if step.load_wgt:
+            load_weights(plan, program, tile, step, block, done, part)
+        bgn, end = kernel_at, kernel_at + count
+        if split:
+            bgn, end = kernel_at + done, kernel_at + done + part
+        gemm_of(plan, program, tile, step, bgn, end, step.load_inp or step.load_wgt)
+        done += part
+        part = max(part + 1, (part * pixels - LOAD_LATENCY) // beats)
+
+
+@stage
+def load_weights(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    tile: GemmTile,
+    step: ReductionStep,
+    block: int,
+    done: int,
+    part: int,
+) -> None:
+    """A part of a step's weights, after `done` elements; an output block has `block`."""
+    geo, blocks = plan.geo, part // block
+    row = (tile.group * geo.co + tile.co + done // block) * geo.ci + step.ci
+    instruction_writer.region(
+        program.state, program.out, LOAD, WGT, step.wgt_at + done,
+        geo.wgt_base + row * geo.kh * geo.kw + done % block, 1, 0, max(1, blocks),
+        geo.ci * geo.kh * geo.kw, block if blocks else part, plan.m.wgt_bytes,
+    )  # fmt: skip
+
+
+@stage
+def run_streamed_step(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    rings: Rings,
+    cursor: Cursor,
+    tile: GemmTile,
+    step: ReductionStep,
+    kernel_at: int,
+) -> Cursor:
+    """A step whose weights are the next of the stream: a GEMM for as many as are there."""
+    whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
+    freed, loaded, done = cursor.freed, cursor.loaded, 0
+    while done < whole:
+        first = step.used + done
+        fresh = loaded == first
+        if fresh:
+            left = plan.geo.co * plan.geo.ci * plan.geo.kh * plan.geo.kw - loaded
+            size = stream_part(plan.slots.wgt_places, loaded, left, wanted_part(plan, tile, left))
+            freed = load_stream(
+                program.state, program.out, plan.geo, plan.m, rings.reader, loaded, size, freed
+            )
+            loaded += size
+        part = min(loaded - first, whole - done)
+        gemm_of(plan, program, tile, step, kernel_at + done, kernel_at + done + part, fresh)
+        for place in range(first, first + part):
+            rings.reader[place % plan.slots.wgt_places] = (
+                program.state[instruction_writer.COUNT] - 1
+            )
+        done += part
+    return Cursor(
+        cursor.inp_next,
+        cursor.wgt_next,
+        cursor.inp_hint,
+        cursor.wgt_hint,
+        freed,
+        loaded,
+        cursor.kernels,
+        cursor.kernel_hint,
+        cursor.n_uops,
+    )
+
+
+@stage
+def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
+    """Weight elements that the next LOAD of a stream should bring, `left` being to come."""
+    if plan.ramp == 0:
+        return left
+    instructions = (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations))
+    later = cycles_later(plan, tile) + instructions * COMPUTE_LATENCY
+    beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
+    return min(left, last_part(left, later, tile.rows * tile.cols, beats))
+
+
+@stage
+def mark_read(program: GemmProgram, rings: Rings, step: ReductionStep) -> None:
+    """Both slots were read last by the step's last GEMM."""
+    at = program.state[instruction_writer.COUNT] - 1
+    rings.inp[step.i_slot, READER] = at
+    rings.wgt[step.w_slot, READER] = at

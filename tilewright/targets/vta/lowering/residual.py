@@ -1,0 +1,106 @@
+"""A residual of an extended schedule: an int8 tensor comes to the accumulators through the GEMM
+core, as input times an identity that scales it by a power of two.
+
+It is added behind a tile's reduction: its loads queue up behind those of the tile's inputs, run
+under the tile's GEMMs, and hold up nothing at the program's start. Where a left shift must follow,
+it comes first, before anything else is added.
+"""
+
+from __future__ import annotations
+
+from tilewright.targets.vta.isa import ALU_SHR, INP, LOAD, WGT, pack_uop
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.lowering.geometry import EPILOGUE_IMMEDIATE
+from tilewright.targets.vta.lowering.plan import LoweringPlan
+from tilewright.targets.vta.lowering.reduction_steps import (
+    Cursor,
+    Rings,
+    wait_for_reader,
+    with_uops,
+)
+from tilewright.targets.vta.lowering.tile_codegen import alu, one_uop
+from tilewright.targets.vta.lowering.tiles import (
+    FULL,
+    GemmProgram,
+    GemmTile,
+    TilePiece,
+    stored_blocks,
+)
+from tilewright.targets.vta.njit_args import stage
+
+_L, _C = 0, 1
+
+
+@stage
+def add_residual(
+    plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile
+) -> tuple[bool, Cursor]:
+    """A tile's residual, in pieces, and its shift. Whether its micro-ops fit."""
+    state, out, slots = program.state, program.out, plan.slots
+    if tile.number == 0:
+        instruction_writer.memory(
+            state, out, LOAD, WGT, slots.wgt_places, plan.geo.wgt_base + plan.geo.identity_at,
+            1, 1, 1, 0, 0, 0, 0, plan.m.wgt_bytes,
+        )  # fmt: skip
+    cuts = -(-plan.tiling.th // slots.res_rows)
+    number = tile.number * cuts * -(-plan.tiling.tco // slots.res_blocks)
+    freed, n_uops, c0, r0 = cursor.freed, cursor.n_uops, 0, 0
+    while c0 < tile.cos:
+        blocks, rows = min(slots.res_blocks, tile.cos - c0), min(slots.res_rows, tile.rows - r0)
+        stored = stored_blocks(tile, c0, blocks)
+        if stored > 0:
+            piece = TilePiece(c0, stored, r0, rows, c0 * tile.pitch + r0 * tile.cols)
+            slot = number % slots.res
+            freed = wait_for_reader(program, rings.residual[slot], freed)
+            n_uops = add_piece(plan, program, tile, piece, slot, n_uops)
+            if n_uops == FULL:
+                break
+            rings.residual[slot] = state[instruction_writer.COUNT] - 1
+        number += 1
+        r0 += rows
+        if r0 == tile.rows:
+            c0 += blocks
+            r0 = 0
+    if plan.operations.shift:
+        alu(
+            state, out, plan.lay, tile.slot, tile.cos, tile.rows * tile.cols, tile.pitch,
+            EPILOGUE_IMMEDIATE, ALU_SHR, -plan.operations.shift,
+        )  # fmt: skip
+    return n_uops != FULL, with_uops(cursor, freed, n_uops)
+
+
+@stage
+def add_piece(
+    plan: LoweringPlan,
+    program: GemmProgram,
+    tile: GemmTile,
+    piece: TilePiece,
+    slot: int,
+    n_uops: int,
+) -> int:
+    """LOAD a piece into its slot and add it. Returns the number of micro-ops, or FULL."""
+    state, out, geo, slots = program.state, program.out, plan.geo, plan.slots
+    pixels, at = piece.rows * tile.cols, plan.m.inp_built - (slot + 1) * slots.res_size
+    instruction_writer.region(
+        state, out, LOAD, INP, at,
+        geo.res_base + tile.first_out + piece.block * geo.oh * geo.ow + piece.row * geo.ow,
+        piece.blocks, geo.oh * geo.ow, piece.rows, geo.ow, tile.cols, plan.m.inp_bytes,
+    )  # fmt: skip
+    instruction_writer.push(state, out, _L, _C)
+    instruction_writer.pop(state, out, _L, _C)
+    word = pack_uop(plan.lay, tile.acc + piece.offset, at, slots.wgt_places)
+    uop = one_uop(program.uops, word, n_uops, slots.acc)
+    if uop == n_uops:
+        if n_uops + 1 > min(plan.m.uop_built, program.uops.shape[0]):
+            return FULL
+        program.uops[uop] = word
+        n_uops += 1
+    n0, d0, s0 = piece.blocks, tile.pitch, pixels
+    if piece.blocks == 1:
+        d0, s0 = 0, 0
+    d1 = 1 if pixels > 1 else 0
+    for _ in range(plan.operations.residual):
+        instruction_writer.gemm(
+            state, out, plan.lay, 0, uop, uop + 1, n0, pixels, d0, d1, s0, d1, 0, 0
+        )
+    return n_uops

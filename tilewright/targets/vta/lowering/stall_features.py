@@ -1,0 +1,119 @@
+"""What a program has to wait for, read off its tokens in program order, without any notion of time.
+
+A load may start when its scratchpad slot is given back, and is needed when compute takes its token.
+The iterations that compute executes in between are the cover under which the load can hide; bytes
+beyond that cover are counted as exposed, a byte being worth as many iterations as the program has
+of them per byte. The same holds for stores between the token that starts them and the one compute
+takes before it overwrites their accumulators.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.encoding import LOOP_FIELD_BITS
+from tilewright.targets.vta.isa import (
+    ALU,
+    FLAG_QUEUES,
+    GEMM,
+    INP,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    Layout,
+    get,
+    module_of,
+)
+from tilewright.targets.vta.lowering import instruction_writer
+from tilewright.targets.vta.spec import Machine
+
+_RING = 512  # tokens of one queue that are remembered; hardware holds 255
+_QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, push_next by module
+_TO_COMPUTE, _FROM_STORE = 0, 3
+
+
+@nb.njit(cache=True, nogil=True)
+def count_waits(
+    program: NDArray[np.uint64], lay: Layout, m: Machine, state: NDArray[np.int64]
+) -> None:
+    """Fill the counts of waiting of a `program` (instructions, 2) in an emitter's `state`
+    (STATE_SIZE,), whose other counts are known."""
+    iterations = (
+        state[instruction_writer.GEMM_ITERATIONS]
+        + state[instruction_writer.ALU_ITERATIONS]
+        + state[instruction_writer.RESET_ITERATIONS]
+    )
+    loaded = (
+        state[instruction_writer.INP_BYTES]
+        + state[instruction_writer.WGT_BYTES]
+        + state[instruction_writer.ACC_BYTES]
+    )
+    read_cover = loaded / max(1, iterations)  # bytes that an iteration hides
+    write_cover = state[instruction_writer.OUT_BYTES] / max(1, iterations)
+
+    # Of every token under way: iterations done when its transfer could start, bytes transferred.
+    begun = np.zeros((4, _RING), np.int64)
+    moved = np.zeros((4, _RING), np.int64)
+    head = np.zeros(4, np.int64)
+    tail = np.zeros(4, np.int64)
+    clock = 0  # iterations of all GEMM and ALU instructions so far
+    may_start = np.zeros(3, np.int64)  # a module's next transfer, on that clock
+    bytes_since = np.zeros(3, np.int64)  # moved by a module since it last pushed
+    started = False
+    arrived = 0
+    exposed_loads = 0.0
+    exposed_stores = 0.0
+    for i in range(program.shape[0]):
+        lo, hi = program[i, 0], program[i, 1]
+        opcode = nb.int64(lo & nb.uint64(7))
+        kind = get(lo, hi, 7, 3)
+        module = module_of(opcode, kind)
+        for flag in range(2):
+            queue = _QUEUES[module, flag]
+            if queue < 0 or not get(lo, hi, 3 + flag, 1) or head[queue] == tail[queue]:
+                continue
+            at = head[queue] % _RING
+            head[queue] += 1
+            if module != MODULE_COMPUTE:
+                if begun[queue, at] > may_start[module]:
+                    may_start[module] = begun[queue, at]
+                    if module == MODULE_STORE:
+                        state[instruction_writer.LAST_STORED] = 0
+                continue
+            size, cover = moved[queue, at], clock - begun[queue, at]
+            if queue == _TO_COMPUTE and size:
+                arrived = clock
+                if started:
+                    exposed_loads += max(0.0, size - cover * read_cover)
+                else:
+                    state[instruction_writer.FIRST_LOADED] += size
+            elif queue == _FROM_STORE:
+                exposed_stores += max(0.0, size - cover * write_cover)
+        if module != MODULE_COMPUTE:
+            size = get(lo, hi, 64, 16) * get(lo, hi, 80, 16)
+            if module == MODULE_LOAD:
+                size *= m.inp_bytes if kind == INP else m.wgt_bytes
+            else:
+                size *= m.out_bytes
+                state[instruction_writer.LAST_STORED] += size
+            bytes_since[module] += size
+        elif opcode == GEMM or opcode == ALU:
+            started = started or (opcode == GEMM and not get(lo, hi, 7, 1))
+            width = lay.uop_index_bits
+            uops = get(lo, hi, lay.uop_end, width + 1) - get(lo, hi, lay.uop_bgn, width)
+            loops = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
+            clock += uops * loops * get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
+        for flag in range(2, 4):
+            queue = _QUEUES[module, flag]
+            if queue < 0 or not get(lo, hi, 3 + flag, 1):
+                continue
+            at = tail[queue] % _RING
+            tail[queue] += 1
+            begun[queue, at] = clock if module == MODULE_COMPUTE else may_start[module]
+            moved[queue, at] = bytes_since[module]
+            bytes_since[module] = 0
+    state[instruction_writer.EXPOSED_LOADS] = round(exposed_loads)
+    state[instruction_writer.EXPOSED_STORES] = round(exposed_stores)
+    state[instruction_writer.LAST_ITERATIONS] = clock - arrived

@@ -1,0 +1,331 @@
+"""What a VTA is made of: block shape, scratchpads, memory port.
+
+The keys are those of the original stack's `vta_config.json` (logarithms to base 2), plus the memory
+port that the Chisel generator keeps in its own source. A specification whose instructions or
+micro-ops would not fit their words is refused with the sum that shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from tilewright.core.errors import SpecError, UnknownName, nearest
+from tilewright.core.files import as_object, read_json
+from tilewright.targets.vta.encoding import scratchpad_problems, word_problems
+
+NOT_OF_THE_MACHINE = frozenset({"TARGET", "HW_VER"})
+"""Keys of `vta_config.json` that pick a driver and a bitstream: read over."""
+DEEPEST = 1 << 20
+"""Elements of a scratchpad as built: addresses have 16 bits."""
+
+
+class Machine(NamedTuple):
+    """The integers compiled code needs of a `VtaSpec`, in one argument."""
+
+    batch: int
+    block_in: int
+    block_out: int
+    inp_bits: int
+    wgt_bits: int
+    acc_bits: int
+    inp_bytes: int  # of one scratchpad element
+    wgt_bytes: int
+    acc_bytes: int
+    out_bytes: int
+    uop_bytes: int
+    log_uop_depth: int  # u, i, w, a: addressable elements, log2
+    log_inp_depth: int
+    log_wgt_depth: int
+    log_acc_depth: int
+    uop_built: int  # elements in the built hardware
+    inp_built: int
+    wgt_built: int
+    acc_built: int
+    inp_factor_bits: int
+    wgt_factor_bits: int
+    acc_factor_bits: int
+    bus_bytes: int
+    max_burst_beats: int
+    memory_latency_cycles: int
+    read_tags: int
+    queue_entries: int
+    token_limit: int
+
+
+def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> Any:
+    """A logarithm to base 2; `meaning` ends with the unit, in brackets."""
+    return _key(
+        default,
+        meaning,
+        ge=lowest,
+        le=highest,
+        validation_alias=AliasChoices(name, name.upper()),
+        serialization_alias=name.upper(),
+    )
+
+
+def _key(default: int | float | str | None, meaning: str, **limits: Any) -> Any:
+    text, _, unit = meaning.rpartition(" [")
+    extra: dict[str, Any] = {"unit": unit.rstrip("]")} if text else {}
+    return Field(default, description=text or meaning, json_schema_extra=extra, **limits)
+
+
+class VtaSpec(BaseModel):
+    """A VTA configuration. Immutable; two equal specifications have one `fingerprint`.
+
+    Buffer sizes are log2 of bytes, widths log2 of bits. Reads and writes `vta_config.json`:
+    `LOG_BLOCK` there sets both `LOG_BLOCK_IN` and `LOG_BLOCK_OUT` unless they are given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    name: str = _key("custom", "what the machine is called")
+    log_inp_width: int = _log("log_inp_width", 3, 0, 5, "an input value [log2 bits]")
+    log_wgt_width: int = _log("log_wgt_width", 3, 0, 5, "a weight [log2 bits]")
+    log_acc_width: int = _log("log_acc_width", 5, 3, 5, "an accumulator [log2 bits]")
+    log_batch: int = _log("log_batch", 0, 0, 6, "rows multiplied at once [log2]")
+    log_block_in: int = _log("log_block_in", 4, 0, 8, "input channels of a block [log2]")
+    log_block_out: int = _log("log_block_out", 4, 0, 8, "output channels of a block [log2]")
+    log_uop_width: int = _log("log_uop_width", 5, 5, 6, "a micro-op [log2 bits]")
+    log_uop_buff_size: int = _log("log_uop_buff_size", 15, 3, 26, "micro-op buffer [log2 bytes]")
+    log_inp_buff_size: int = _log("log_inp_buff_size", 15, 0, 26, "input buffer [log2 bytes]")
+    log_wgt_buff_size: int = _log("log_wgt_buff_size", 18, 0, 26, "weight buffer [log2 bytes]")
+    log_acc_buff_size: int = _log("log_acc_buff_size", 17, 0, 26, "accumulators [log2 bytes]")
+    log_inp_factor_restrict: int = _log(
+        "log_inp_factor_restrict", 0, 0, 4, "input factor fields are shorter by [bits]"
+    )
+    log_wgt_factor_restrict: int = _log(
+        "log_wgt_factor_restrict", 0, 0, 4, "weight factor fields are shorter by [bits]"
+    )
+    log_acc_factor_restrict: int = _log(
+        "log_acc_factor_restrict", 0, 0, 4, "accumulator factor fields are shorter by [bits]"
+    )
+    bus_bits: int = _key(64, "width of the memory port [bits]", ge=64, le=1024)
+    max_burst_beats: int = _key(256, "longest burst on it [beats]", ge=1, le=4096)
+    memory_latency_cycles: int = _key(
+        16, "from a read's address to its first beat [cycles]", ge=1, le=100_000
+    )
+    read_tags: int = _key(16, "reads under way at once", ge=1, le=256)
+    instruction_queue_entries: int = _key(
+        512, "of each unit's queue [instructions]", ge=2, le=1 << 16
+    )
+    token_limit: int = _key(255, "tokens a dependency queue holds", ge=1, le=1 << 30)
+    clock_mhz: float = _key(100.0, "clock, for times [MHz]", ge=1e-3, le=1e6, allow_inf_nan=False)
+    uop_depth: int | None = _key(
+        None, "micro-op buffer as built, if other than its size says [micro-ops]", ge=1, le=DEEPEST
+    )
+    inp_depth: int | None = _key(
+        None, "input buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    wgt_depth: int | None = _key(
+        None, "weight buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    acc_depth: int | None = _key(
+        None, "accumulators as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    out_depth: int | None = _key(
+        None, "output buffer as built, likewise [elements]", ge=1, le=DEEPEST
+    )
+    source: str = _key("", "where the figures come from")
+
+    def model_post_init(self, context: Any) -> None:
+        """Raises `SpecError` for a machine whose instructions cannot address its scratchpads."""
+        for problem in self._encoding_problems():
+            raise SpecError(f"specification '{self.name}' cannot be encoded: {problem}")
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
+        """From the keys of `vta_config.json` (and the port's); a program's other keys are not read.
+        Raises `SpecError`."""
+        values = dict(values)
+        block = values.pop("LOG_BLOCK", values.pop("log_block", None))
+        if block is not None:
+            for side in ("LOG_BLOCK_IN", "LOG_BLOCK_OUT"):
+                if side.lower() not in values:
+                    values.setdefault(side, block)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise SpecError(
+                f"specification key {key}: {first['msg']} (got {first.get('input')!r:.60}); "
+                "correct the value and try again"
+            ) from None
+
+    @classmethod
+    def load(cls, name_or_path: str) -> VtaSpec:
+        """A preset by name, or a JSON file by path, where a key that nobody knows is a mistake.
+        Raises `SpecError` or `UnknownName`."""
+        presets = preset_files()
+        if name_or_path in presets:
+            keys = as_object(read_json(presets[name_or_path].read_text()))
+            return cls.from_mapping({"name": name_or_path, **keys})
+        path = Path(name_or_path)
+        if path.suffix != ".json":
+            raise UnknownName("target", name_or_path, [*presets, "a path to a .json file"])
+        try:
+            values = read_json(path.read_text())
+        except OSError as error:
+            raise SpecError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"{path} is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise SpecError(f"{path} holds no JSON object; expected the keys of vta_config.json")
+        if not set(values) - NOT_OF_THE_MACHINE - {"name", "source"}:
+            raise SpecError(
+                f"{path} says nothing about a machine; give it keys such as LOG_BLOCK and "
+                "LOG_INP_BUFF_SIZE ('tilewright target show vta-pynq' lists them all)"
+            )
+        named = {"name": path.stem} | values
+        _refuse_unknown(named)
+        return cls.from_mapping(named)
+
+    @property
+    def assumed(self) -> dict[str, int | float]:
+        """The keys that were not given, with the default that stands in for each; what only some
+        machines have is left out."""
+        return {
+            field.serialization_alias or name: field.default
+            for name, field in type(self).model_fields.items()
+            if name not in self.model_fields_set and isinstance(field.default, int | float)
+        }
+
+    # -- derived sizes ---------------------------------------------------------------------
+
+    @property
+    def batch(self) -> int:
+        """Rows of an input element."""
+        return 1 << self.log_batch
+
+    @property
+    def block_in(self) -> int:
+        """Input channels of a block."""
+        return 1 << self.log_block_in
+
+    @property
+    def block_out(self) -> int:
+        """Output channels of a block."""
+        return 1 << self.log_block_out
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiply-accumulates of one GEMM iteration, which takes a cycle."""
+        return self.batch * self.block_in * self.block_out
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A content hash of everything that changes a program or its cycles (the name does not)."""
+        values = self.model_dump(exclude={"name", "source"})
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The numbers that compiled code needs."""
+        u, i, w, a = self._depth_logs()
+        element = self._element_bytes()
+        return Machine(
+            batch=self.batch,
+            block_in=self.block_in,
+            block_out=self.block_out,
+            inp_bits=1 << self.log_inp_width,
+            wgt_bits=1 << self.log_wgt_width,
+            acc_bits=1 << self.log_acc_width,
+            inp_bytes=element["inp"],
+            wgt_bytes=element["wgt"],
+            acc_bytes=element["acc"],
+            out_bytes=element["out"],
+            uop_bytes=1 << (self.log_uop_width - 3),
+            log_uop_depth=u,
+            log_inp_depth=i,
+            log_wgt_depth=w,
+            log_acc_depth=a,
+            # The shipped hardware holds 2048 micro-ops whatever the software assumes.
+            uop_built=self.uop_depth or min(1 << u, 2048),
+            inp_built=self.inp_depth or 1 << i,
+            wgt_built=self.wgt_depth or 1 << w,
+            acc_built=self.acc_depth or 1 << a,
+            inp_factor_bits=i - self.log_inp_factor_restrict,
+            wgt_factor_bits=w - self.log_wgt_factor_restrict,
+            acc_factor_bits=a - self.log_acc_factor_restrict,
+            bus_bytes=self.bus_bits // 8,
+            max_burst_beats=self.max_burst_beats,
+            memory_latency_cycles=self.memory_latency_cycles,
+            read_tags=self.read_tags,
+            queue_entries=self.instruction_queue_entries,
+            token_limit=self.token_limit,
+        )
+
+    def _element_bits(self) -> dict[str, int]:
+        inp, wgt, acc = 1 << self.log_inp_width, 1 << self.log_wgt_width, 1 << self.log_acc_width
+        return {
+            "inp": self.batch * self.block_in * inp,
+            "wgt": self.block_out * self.block_in * wgt,
+            "acc": self.batch * self.block_out * acc,
+            "out": self.batch * self.block_out * inp,
+        }
+
+    def _element_bytes(self) -> dict[str, int]:
+        return {name: bits // 8 for name, bits in self._element_bits().items()}
+
+    def _depth_logs(self) -> tuple[int, int, int, int]:
+        """log2 of the addressable elements of uop, inp, wgt, acc (u, i, w, a)."""
+        return (
+            self.log_uop_buff_size - (self.log_uop_width - 3),
+            self.log_inp_buff_size - self.log_batch - self.log_block_in - self.log_inp_width + 3,
+            self.log_wgt_buff_size
+            - self.log_block_out
+            - self.log_block_in
+            - self.log_wgt_width
+            + 3,
+            self.log_acc_buff_size - self.log_batch - self.log_block_out - self.log_acc_width + 3,
+        )
+
+    # -- what cannot be encoded ------------------------------------------------------------
+
+    def _encoding_problems(self) -> list[str]:
+        u, i, w, a = self._depth_logs()
+        problems = scratchpad_problems(self._element_bits(), (u, i, w, a))
+        if problems:
+            return problems
+        if self.bus_bits & (self.bus_bits - 1) or self.max_burst_beats & (self.max_burst_beats - 1):
+            problems.append("bus_bits and max_burst_beats must be powers of two")
+        problems += word_problems(
+            u, i, w, a,
+            i - self.log_inp_factor_restrict,
+            w - self.log_wgt_factor_restrict,
+            a - self.log_acc_factor_restrict,
+            1 << self.log_uop_width,
+        )  # fmt: skip
+        return problems
+
+
+def _refuse_unknown(values: Mapping[str, object]) -> None:
+    """Raises `SpecError` for a key nobody knows, naming the one it is most like."""
+    fields = VtaSpec.model_fields
+    known = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
+    read = {*known, *fields, "log_block", *NOT_OF_THE_MACHINE}
+    for key in values:
+        if key not in read:
+            near = nearest(str(key), known)
+            meant = f"did you mean {near}?" if near else "remove or correct it:"
+            raise SpecError(
+                f"specification '{values.get('name', 'custom')}' has an unknown key {key}; {meant} "
+                "'tilewright target show vta-pynq' lists all keys"
+            )
+
+
+def preset_files() -> dict[str, Path]:
+    """The shipped specifications by name."""
+    folder = Path(str(resources.files("tilewright.targets.vta") / "presets"))
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}

@@ -1,0 +1,61 @@
+"""When each instruction of a VTA program starts and ends, exact to the clock cycle.
+
+`cycles` for the plain numbers, `simulate_program` for a report on one program, `simulate_batch`
+for many; compiled code calls `kernel.simulate` with a `simulator_of` a specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.targets.vta.isa import MODULE_NAMES
+from tilewright.targets.vta.program import words_of
+from tilewright.targets.vta.spec import VtaSpec
+from tilewright.targets.vta.timing.batch import BatchCycles, simulate_batch
+from tilewright.targets.vta.timing.errors import (
+    CycleError,
+    CycleLimitExceeded,
+    Deadlock,
+    EndlessTransfer,
+    MissingFinish,
+    OvertakenLoad,
+    TooManyCycles,
+    UndecodableStream,
+)
+from tilewright.targets.vta.timing.outcome import ACTIVITIES
+from tilewright.targets.vta.timing.report import CycleReport, simulate_program
+from tilewright.targets.vta.timing.simulator import simulator_of
+from tilewright.targets.vta.timing.work_limit import WORK_LIMIT
+
+__all__ = [
+    "ACTIVITIES",
+    "WORK_LIMIT",
+    "BatchCycles",
+    "CycleError",
+    "CycleLimitExceeded",
+    "CycleReport",
+    "Deadlock",
+    "EndlessTransfer",
+    "MissingFinish",
+    "OvertakenLoad",
+    "TooManyCycles",
+    "UndecodableStream",
+    "cycles",
+    "simulate_batch",
+    "simulate_program",
+    "simulator_of",
+]
+
+
+def cycles(
+    insn_bytes: bytes, spec: Mapping[str, object] | VtaSpec
+) -> tuple[int, list[tuple[str, int, int]]]:
+    """Total cycles, and (module, start, end) of each instruction in program order.
+
+    A mapping may hold `insn_address`, the byte address of the first instruction (0 if absent).
+    Raises `CycleError` for a program that never finishes.
+    """
+    address = 0 if isinstance(spec, VtaSpec) else int(str(spec.get("insn_address", 0)))
+    report = simulate_program(words_of(insn_bytes), spec, address)
+    events = zip(report.modules.tolist(), report.starts.tolist(), report.ends.tolist(), strict=True)
+    return report.total, [(MODULE_NAMES[m], start, end) for m, start, end in events]

@@ -1,0 +1,199 @@
+"""The cycle in which a module takes the instruction at its queue's head, or knows what it waits
+for: for each module, which tokens it pops and how long its instructions take.
+
+Each `start_…` returns the module, the queues it pops from, and `IssueProgress`; for a LOAD's end
+the read port is to be asked (ASKS).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+
+from tilewright.targets.vta.isa import (
+    ALU,
+    FINISH,
+    GEMM,
+    INP,
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    POP_NEXT,
+    POP_PREV,
+    UOP,
+    get,
+)
+from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.timing.latencies import (
+    STORE_KEY,
+    beats_in,
+    bursts_in,
+    loop_iterations,
+    overflows,
+    place_of,
+    row_of,
+    time_store,
+)
+from tilewright.targets.vta.timing.outcome import FINISHED_AT, WR_BEATS, WR_BURSTS
+from tilewright.targets.vta.timing.port import ACC_CLIENT, INP_CLIENT, NEVER, UOP_CLIENT, WGT_CLIENT
+from tilewright.targets.vta.timing.simulator import Simulator
+from tilewright.targets.vta.timing.units import (
+    ASKS,
+    Head,
+    TimedRun,
+    TimingUnit,
+    UnitTokens,
+    account_start,
+    has_head,
+    head_of,
+    high,
+    pop,
+    start,
+    until,
+)
+
+_X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # in the high word of a transfer
+
+
+class IssueProgress(NamedTuple):
+    """What the decisions so far have shown."""
+
+    total: int  # the cycle in which FINISH executes, -1: not yet
+    endless: int  # an instruction that never ends, -1: none
+    written: int  # by STOREs, `packed`, besides what `Simulator.outcome` says
+
+
+@stage
+def start_load(
+    run: TimedRun, load: TimingUnit, g2l: UnitTokens, progress: IssueProgress, now: int
+) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
+    """The load module: LOADs of inputs and weights."""
+    if not has_head(run, MODULE_LOAD, load):
+        return load, g2l, progress
+    head = head_of(run, MODULE_LOAD, load)
+    pops = (head.lo & nb.uint64(POP_NEXT)) != 0
+    if head.visible > now:
+        return until(load, head.visible), g2l, progress
+    if pops and g2l.held == 0:
+        return until(load, NEVER), g2l, progress
+    load = account_start(
+        run, MODULE_LOAD, load, head, -1, 0, 1 if pops else -1, g2l.since, now, progress.total
+    )
+    end, client, endless = end_of_load(
+        head, high(run, head.insn), INP, INP_CLIENT, WGT_CLIENT, now, progress.endless
+    )
+    load = start(run, load, head, end, client, now)
+    return load, pop(g2l, pops), IssueProgress(progress.total, endless, progress.written)
+
+
+@stage
+def end_of_load(
+    head: Head, hi: int, memory: int, client: int, other: int, now: int, endless: int
+) -> tuple[int, int, int]:
+    """A LOAD's end, and who asks the port for it: `client` for loads of `memory`, else the `other`.
+    One of no elements passes tokens only; one of no rows never ends."""
+    if (hi & nb.uint64(_X_SIZE)) == 0:
+        return now + 2, -1, endless
+    if rarely((hi & nb.uint64(_Y_SIZE)) == 0):
+        return NEVER, -1, head.insn
+    loaded = nb.int64((head.lo >> nb.uint64(7)) & nb.uint64(7))
+    return ASKS, client if loaded == memory else other, endless
+
+
+@stage
+def start_compute(
+    run: TimedRun,
+    compute: TimingUnit,
+    l2g: UnitTokens,
+    s2g: UnitTokens,
+    progress: IssueProgress,
+    now: int,
+) -> tuple[TimingUnit, UnitTokens, UnitTokens, IssueProgress]:
+    """The compute module: GEMM, ALU, LOADs of micro-ops and accumulators, FINISH."""
+    if not has_head(run, MODULE_COMPUTE, compute):
+        return compute, l2g, s2g, progress
+    head = head_of(run, MODULE_COMPUTE, compute)
+    pops = (head.lo & nb.uint64(POP_PREV)) != 0
+    pops_next = (head.lo & nb.uint64(POP_NEXT)) != 0
+    if head.visible > now:
+        return until(compute, head.visible), l2g, s2g, progress
+    if (pops and l2g.held == 0) or (pops_next and s2g.held == 0):
+        return until(compute, NEVER), l2g, s2g, progress
+    compute = account_start(
+        run, MODULE_COMPUTE, compute, head, 0 if pops else -1, l2g.since,
+        3 if pops_next else -1, s2g.since, now, progress.total,
+    )  # fmt: skip
+    end, client, progress = end_of_compute(run, head, progress, now)
+    compute = start(run, compute, head, end, client, now)
+    return compute, pop(l2g, pops), pop(s2g, pops_next), progress
+
+
+@stage
+def end_of_compute(
+    run: TimedRun, head: Head, progress: IssueProgress, now: int
+) -> tuple[int, int, IssueProgress]:
+    """Its end, its client of the port if it loads, and whether it is the first FINISH."""
+    lay, lo, hi = run.sim.layout, head.lo, high(run, head.insn)
+    opcode = nb.int64(lo & nb.uint64(7))
+    if opcode == GEMM:
+        return now + 7 + loop_iterations(lo, hi, lay), -1, progress
+    if opcode == ALU:
+        per = 2 - get(lo, hi, lay.alu_use_imm, 1)
+        return now + 7 + per * loop_iterations(lo, hi, lay), -1, progress
+    if opcode == FINISH:
+        if progress.total < 0:
+            run.sim.outcome[FINISHED_AT] = head.insn
+            progress = IssueProgress(now + 1, progress.endless, progress.written)
+        return now + 2, -1, progress
+    end, client, endless = end_of_load(head, hi, UOP, UOP_CLIENT, ACC_CLIENT, now, progress.endless)
+    return end, client, IssueProgress(progress.total, endless, progress.written)
+
+
+@stage
+def start_store(
+    run: TimedRun, store: TimingUnit, g2s: UnitTokens, progress: IssueProgress, now: int
+) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
+    """The store module: its port is its own, so a STORE's end is known at once."""
+    if not has_head(run, MODULE_STORE, store):
+        return store, g2s, progress
+    head = head_of(run, MODULE_STORE, store)
+    pops = (head.lo & nb.uint64(POP_PREV)) != 0
+    if head.visible > now:
+        return until(store, head.visible), g2s, progress
+    if pops and g2s.held == 0:
+        return until(store, NEVER), g2s, progress
+    store = account_start(
+        run, MODULE_STORE, store, head, 2 if pops else -1, g2s.since, -1, 0, now, progress.total
+    )
+    end, progress = end_of_store(run.sim, head, high(run, head.insn), progress, now)
+    return start(run, store, head, end, -1, now), pop(g2s, pops), progress
+
+
+@stage
+def end_of_store(
+    sim: Simulator, head: Head, hi: int, progress: IssueProgress, now: int
+) -> tuple[int, IssueProgress]:
+    """A STORE's end, and what it writes. One without elements passes tokens only."""
+    if (hi & nb.uint64(_X_SIZE)) == 0:
+        return now + 2, progress
+    table = sim.table
+    place = place_of(head.lo, sim.machine.out_bytes, sim.bus.window, STORE_KEY)
+    row = row_of(hi, place)
+    if rarely(table[row, 0] != hi or table[row, 1] != place):
+        time_store(sim, head.lo, hi, row, place)
+    end, endless = now + 1 + nb.int64(table[row, 2]), progress.endless
+    if rarely(table[row, 2] == 0):
+        end, endless = NEVER, head.insn
+    written = progress.written + table[row, 3]
+    if rarely(overflows(written)):
+        count_written(sim, written)
+        written = nb.uint64(0)
+    return end, IssueProgress(progress.total, endless, written)
+
+
+@stage
+def count_written(sim: Simulator, traffic: int) -> None:
+    """So much more is written."""
+    sim.outcome[WR_BEATS] += beats_in(traffic)
+    sim.outcome[WR_BURSTS] += bursts_in(traffic)

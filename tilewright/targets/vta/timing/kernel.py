@@ -1,0 +1,227 @@
+"""The event loop: one pass over the ends of instructions, exact to the cycle.
+
+Time advances from event to event, in cycles from launch: the end of an instruction, a head that
+becomes visible, a batch of instructions that has arrived or is to be asked for. What a module does
+at one is in `units` (ends) and `decisions` (starts), whom the read port serves in `sharing`.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.timing.fetch import (
+    ARRIVED,
+    DISPATCHED,
+    QUEUE_FIELDS,
+    Fetching,
+    arrive,
+    batch_size,
+    dispatch,
+    first_batch,
+)
+from tilewright.targets.vta.timing.issue_logic import (
+    IssueProgress,
+    count_written,
+    start_compute,
+    start_load,
+    start_store,
+)
+from tilewright.targets.vta.timing.outcome import HEAD, OVERTAKEN
+from tilewright.targets.vta.timing.port import (
+    ACC_CLIENT,
+    AHEAD,
+    BURST_FIELDS,
+    CLIENT_FIELDS,
+    END,
+    FETCH_CLIENT,
+    NEVER,
+    UNCLEAR,
+    UOP_CLIENT,
+    advance,
+    compiled,
+)
+from tilewright.targets.vta.timing.port_arbitration import (
+    NOBODY,
+    PortRequest,
+    count_episode,
+    count_packed,
+    join,
+    leave,
+    nobody,
+    overtaken,
+    stay,
+)
+from tilewright.targets.vta.timing.simulator import TABLE_FIELDS, Simulator
+from tilewright.targets.vta.timing.units import (
+    ASKS,
+    TimedRun,
+    TimingUnit,
+    UnitEnds,
+    UnitTokens,
+    end_compute,
+    end_load,
+    end_store,
+    high,
+    idle,
+    low,
+    until,
+)
+from tilewright.targets.vta.timing.verdict import account_rest, failure, finished
+
+
+@compiled
+def simulate(
+    insns: NDArray[np.uint64], insn_address: int, tokens: NDArray[np.int64],
+    times: NDArray[np.int64], breakdown: NDArray[np.int64], sim: Simulator,
+) -> int:  # fmt: skip
+    """Cycles from launch to the execution of FINISH, or a negative code (`sim.outcome` says more).
+
+    insns: (n, 2), low and high word, C-contiguous, `insn_address` the first one's byte address;
+    tokens: (4,), initial l2g, g2l, g2s, s2g; times: (n, TIMES_COLUMNS) cycles, -1 where it did not
+    happen; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module. Either is (0, 0) if not wanted.
+    """
+    known_rows(insns.shape[1] == 2, sim)
+    run = TimedRun(insns, times, breakdown, sim)
+    clear(run)
+    load, compute, store = idle(), idle(), idle()
+    l2g, g2l = UnitTokens(tokens[0], 0), UnitTokens(tokens[1], 0)
+    g2s, s2g = UnitTokens(tokens[2], 0), UnitTokens(tokens[3], 0)
+    fetching = first_batch(sim.fetch, insns.shape[0])
+    sharing, progress = nobody(), IssueProgress(-1, -1, nb.uint64(0))
+    while True:
+        now = min(min(load.event, compute.event), min(store.event, fetching.event))
+        if sharing.live:
+            client = advance(sim.clients, sim.port, sim.bursts, now + 1, sim.bus)
+            if client >= 0:
+                end = sim.clients[client, END]
+                load, compute, fetching = with_end(client, end, load, compute, fetching)
+                if rarely(sim.clients[client, AHEAD] > 0):
+                    sharing = stay(sim, sharing)
+                    if sim.clients[client, AHEAD] == UNCLEAR:
+                        return overtaken(sim, whose(client, load, compute).insn)
+                continue
+        if now == NEVER:
+            break
+        asked = fetching.event == now and fetching.asks
+        arrived = fetching.event == now and not fetching.asks
+        ended = UnitEnds(False, 1 if arrived else 0)
+        load, l2g, ended = end_load(run, load, l2g, sharing, ended, now, progress.total)
+        compute, g2l, g2s, ended = end_compute(
+            run, compute, g2l, g2s, sharing, ended, now, progress.total
+        )
+        store, s2g, ended = end_store(run, store, s2g, sharing, ended, now, progress.total)
+        sharing = leave(sim, sharing, ended.leaving)
+        if arrived:
+            fetching = arrive(sim.fetch, insns.shape[0], batch_of(sim), now)
+        if arrived or (ended.any and sim.fetch[DISPATCHED] < sim.fetch[ARRIVED]):
+            fetching = hand_out(run, (load.head, compute.head, store.head), fetching, now)
+        load, g2l, progress = start_load(run, load, g2l, progress, now)
+        compute, l2g, s2g, progress = start_compute(run, compute, l2g, s2g, progress, now)
+        store, g2s, progress = start_store(run, store, g2s, progress, now)
+        while asked or load.event == ASKS or compute.event == ASKS:
+            request = next_request(run, insn_address, asked, load, compute)
+            asked = False
+            sharing, end, reopened = join(sim, sharing, request, now)
+            if rarely(end == OVERTAKEN):
+                return OVERTAKEN
+            load, compute, fetching = with_end(reopened, NEVER, load, compute, fetching)
+            load, compute, fetching = with_end(request.client, end, load, compute, fetching)
+    if sharing.live:
+        count_episode(sim)
+    count_packed(sim, sharing.read)
+    count_written(sim, progress.written)
+    if finished(run, progress.total):
+        account_rest(run, load, store, progress.total)
+        return progress.total
+    return failure(run, load, compute, store, l2g, s2g, progress)
+
+
+@stage
+def known_rows(words: bool, sim: Simulator) -> None:
+    """Lets the compiler know how long the rows of arrays are: what it knows need not be fetched and
+    multiplied at every access."""
+    if not words or sim.table.shape[1] != TABLE_FIELDS or sim.queues.shape[2] != QUEUE_FIELDS:
+        raise ValueError("rows of instructions, table or queues")
+    if sim.clients.shape[1] != CLIENT_FIELDS or sim.bursts.shape[1] != BURST_FIELDS:
+        raise ValueError("rows of clients or bursts")
+
+
+@stage
+def clear(run: TimedRun) -> None:
+    """Forget an earlier program; what never happens stands as -1 in `times`."""
+    run.sim.outcome[:] = 0
+    run.sim.outcome[HEAD : HEAD + 3] = -1
+    run.sim.tails[:] = 0
+    if run.times.shape[0] > 0:
+        run.times[:] = -1
+    if run.breakdown.shape[0] > 0:
+        run.breakdown[:] = 0
+
+
+@stage
+def of_compute(client: int) -> bool:
+    """Whether the compute module loads through this client of the read port."""
+    return client == UOP_CLIENT or client == ACC_CLIENT
+
+
+@stage
+def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
+    """The module that loads through it."""
+    return compute if of_compute(client) else load
+
+
+@stage
+def with_end(
+    client: int, end: int, load: TimingUnit, compute: TimingUnit, fetching: Fetching
+) -> tuple[TimingUnit, TimingUnit, Fetching]:
+    """Who uses the read port, with the end of one client (or of NOBODY) as known now."""
+    if client == FETCH_CLIENT:
+        fetching = Fetching(False, end)
+    elif of_compute(client):
+        compute = until(compute, end)
+    elif client != NOBODY:
+        load = until(load, end)
+    return load, compute, fetching
+
+
+@stage
+def pipelined(sim: Simulator) -> bool:
+    """Whether the fetch unit is the wide one, with two registers before the queues."""
+    return sim.bus.bytes >= 16
+
+
+@stage
+def batch_of(sim: Simulator) -> int:
+    """Instructions the fetch unit asks for at once."""
+    return batch_size(sim.machine.max_burst_beats, pipelined(sim))
+
+
+@stage
+def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now: int) -> Fetching:
+    """Fill the queues; once the batch has left, the next one's request has its cycle."""
+    sim = run.sim
+    ask_at = dispatch(
+        run.insns, sim.layout, pipelined(sim), sim.machine.queue_entries, now, sim.fetch,
+        sim.queues, heads, sim.tails,
+    )  # fmt: skip
+    if fetching.asks and fetching.event == NEVER:
+        return Fetching(True, ask_at)
+    return fetching
+
+
+@stage
+def next_request(
+    run: TimedRun, insn_address: int, asked: bool, load: TimingUnit, compute: TimingUnit
+) -> PortRequest:
+    """Who joins the read port's users next: a batch, a load of the load module, one of compute."""
+    if asked:
+        first = run.sim.fetch[ARRIVED]
+        count = min(batch_of(run.sim), run.insns.shape[0] - first)
+        return PortRequest(
+            FETCH_CLIENT, first, nb.uint64(insn_address + 16 * first), nb.uint64(count)
+        )
+    unit = load if load.event == ASKS else compute
+    return PortRequest(unit.client, unit.insn, low(run, unit.insn), high(run, unit.insn))

@@ -1,0 +1,214 @@
+"""Who uses the read port: nobody, one client alone, or several at once.
+
+A load that has the port for itself ends after a time that depends on its shape alone and is looked
+up. When a second client turns up while it is under way, its end is taken back, its commands are
+replayed up to now, and the port is simulated burst by burst (`port.advance`, it is *live*) until it
+is quiet again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+
+from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.timing.latencies import (
+    add,
+    beats_in,
+    bursts_in,
+    overflows,
+    packed,
+    place_of,
+    replay,
+    row_of,
+    time_fetch,
+    time_load,
+)
+from tilewright.targets.vta.timing.outcome import (
+    AHEAD_LOADS,
+    CODE,
+    CULPRIT,
+    OVERTAKEN,
+    RD_BEATS,
+    RD_BURSTS,
+)
+from tilewright.targets.vta.timing.port import (
+    AHEAD,
+    END,
+    ENDED,
+    FETCH_CLIENT,
+    NEVER,
+    READ_BEATS,
+    READ_BURSTS,
+    STALE,
+    UNCLEAR,
+    add_fetch,
+)
+from tilewright.targets.vta.timing.simulator import Simulator
+
+NOBODY = -1
+
+
+class PortRequest(NamedTuple):
+    """A client that turns to the port."""
+
+    client: int
+    insn: int  # of a batch, the first
+    lo: int  # the words of a LOAD; of a batch, its address and the number of instructions
+    hi: int
+
+
+class Sharing(NamedTuple):
+    """The port's users, and how their ends are found."""
+
+    users: int
+    live: bool  # simulated burst by burst
+    alone: PortRequest  # who has it alone, unless it is live
+    alone_since: int
+    alone_read: int  # by it, `packed`
+    read: int  # by all who had it alone, `packed`, besides what `Simulator.outcome` says
+
+
+@stage
+def nobody() -> Sharing:
+    """The port before the first request."""
+    zero = nb.uint64(0)
+    return Sharing(0, False, PortRequest(0, 0, zero, zero), 0, zero, zero)
+
+
+@stage
+def count_read(sim: Simulator, beats: int, bursts: int) -> None:
+    """So much more is read."""
+    sim.outcome[RD_BEATS] += beats
+    sim.outcome[RD_BURSTS] += bursts
+
+
+@stage
+def count_packed(sim: Simulator, traffic: int) -> None:
+    """So much more is read, `packed`."""
+    count_read(sim, beats_in(traffic), bursts_in(traffic))
+
+
+@stage
+def count_episode(sim: Simulator) -> None:
+    """Count what all clients have read since the port was last quiet."""
+    count_read(sim, sim.port[READ_BEATS], sim.port[READ_BURSTS])
+
+
+@stage
+def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
+    """The port after so many clients' ends: quiet once nobody is left."""
+    users = sharing.users - leaving
+    live = sharing.live
+    if leaving > 0 and live and users == 0:
+        live = False
+        count_episode(sim)
+    return Sharing(
+        users, live, sharing.alone, sharing.alone_since, sharing.alone_read, sharing.read
+    )
+
+
+@stage
+def stay(sim: Simulator, sharing: Sharing) -> Sharing:
+    """A load has ended and leaves its data behind: the port is not to be taken for quiet again."""
+    sim.outcome[AHEAD_LOADS] += 1
+    return Sharing(
+        sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
+        sharing.read,
+    )  # fmt: skip
+
+
+@stage
+def overtaken(sim: Simulator, insn: int) -> int:
+    """The code of a program whose load may take its predecessor's data for its own."""
+    sim.outcome[CODE], sim.outcome[CULPRIT] = OVERTAKEN, insn
+    return OVERTAKEN
+
+
+@stage
+def join(
+    sim: Simulator, sharing: Sharing, request: PortRequest, now: int
+) -> tuple[Sharing, int, int]:
+    """One more user. Returns also its end (NEVER: not known yet, OVERTAKEN) and whose end, known so
+    far, has become open again (or NOBODY)."""
+    reopened = NOBODY
+    if sharing.users == 0:
+        row = row_of_load(sim, request)
+        if row >= 0:
+            sharing, end = have_alone(sim, sharing, request, row, now)
+            return sharing, end, reopened
+        sharing = go_live(sharing)
+    elif not sharing.live:
+        alone = sharing.alone
+        if replay(sim, alone.client, sharing.alone_since, alone.lo, alone.hi, now):
+            reopened = alone.client
+        count_read(sim, -beats_in(sharing.alone_read), -bursts_in(sharing.alone_read))
+        sharing = go_live(sharing)
+    sharing, end = have_together(sim, sharing, request, now)
+    return sharing, end, reopened
+
+
+@stage
+def row_of_load(sim: Simulator, request: PortRequest) -> int:
+    """The row of `Simulator.table` that says how long a load takes alone, 0 for a batch; -1 if the
+    load ends before the port is quiet again."""
+    client, lo, hi = request.client, request.lo, request.hi
+    if client == FETCH_CLIENT:
+        return 0
+    place = place_of(lo, sim.element_bytes[client], sim.bus.window, client)
+    row = row_of(hi, place)
+    known = sim.table[row, 0] == hi and sim.table[row, 1] == place
+    if rarely(not known) and not time_load(sim, client, lo, hi, row, place):
+        return -1
+    return row
+
+
+@stage
+def go_live(sharing: Sharing) -> Sharing:
+    """The port simulated burst by burst from now on."""
+    return Sharing(
+        sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read,
+        sharing.read,
+    )  # fmt: skip
+
+
+@stage
+def have_alone(
+    sim: Simulator, sharing: Sharing, request: PortRequest, row: int, now: int
+) -> tuple[Sharing, int]:
+    """The only user, and its end."""
+    if request.client == FETCH_CLIENT:
+        end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
+        alone_read = packed(sim.port[READ_BEATS], sim.port[READ_BURSTS])
+    else:
+        end = now + nb.int64(sim.table[row, 2])
+        alone_read = sim.table[row, 3]
+    read = sharing.read + alone_read
+    if rarely(overflows(read)):
+        count_packed(sim, read)
+        read = nb.uint64(0)
+    return Sharing(1, False, request, now, alone_read, read), end
+
+
+@stage
+def have_together(
+    sim: Simulator, sharing: Sharing, request: PortRequest, now: int
+) -> tuple[Sharing, int]:
+    """One more user of the live port; its end, if it is known already."""
+    client = request.client
+    users, end = sharing.users + 1, NEVER
+    if client == FETCH_CLIENT:
+        add_fetch(sim.clients, now, nb.int64(request.lo), nb.int64(request.hi), sim.bus)
+    else:
+        added = add(sim, client, now, request.lo, request.hi)
+        if rarely(added == STALE or sim.clients[client, AHEAD] == UNCLEAR):
+            end = overtaken(sim, request.insn)
+        elif added == ENDED:
+            end = sim.clients[client, END]
+            users += 1
+            sim.outcome[AHEAD_LOADS] += 1
+    sharing = Sharing(
+        users, True, sharing.alone, sharing.alone_since, sharing.alone_read, sharing.read
+    )
+    return sharing, end

@@ -1,0 +1,120 @@
+"""The simulator of a specification: its numbers and the memory one simulation works in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import SpecError
+from tilewright.targets.vta.isa import Layout, layout_of
+from tilewright.targets.vta.spec import Machine, VtaSpec
+from tilewright.targets.vta.timing.fetch import FETCH_FIELDS
+from tilewright.targets.vta.timing.outcome import OUTCOME_FIELDS
+from tilewright.targets.vta.timing.port import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
+
+# Lengths of transfers; one row, half a line of the cache: two key words, cycles, traffic as packed
+# by `lengths.packed`
+LOG_TABLE_ROWS = 12
+TABLE_FIELDS = 4
+
+
+class Simulator(NamedTuple):
+    """Argument of the compiled code. Not to be shared between threads."""
+
+    machine: Machine
+    layout: Layout
+    bus: Bus
+    element_bytes: NDArray[np.int64]  # by read client
+    flight_limits: NDArray[np.int64]  # by read client: outstanding beats its counter cannot hold
+    table: NDArray[np.uint64]  # (1 << LOG_TABLE_ROWS, TABLE_FIELDS)
+    queues: NDArray[np.int64]  # (3, power of two ≥ entries, 2): instruction, cycle it is visible
+    clients: NDArray[np.int64]  # see `port`
+    port: NDArray[np.int64]
+    bursts: NDArray[np.int64]
+    fetch: NDArray[np.int64]  # see `fetch`
+    tails: NDArray[np.int64]  # (3,), instructions enqueued, by module
+    outcome: NDArray[np.int64]  # see `outcome`
+
+
+def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
+    """A simulator for one thread; its memory is a few hundred KiB. Raises `SpecError`."""
+    machine, layout = machine_of(spec)
+    bus_bytes = machine.bus_bytes
+    element_bytes = [
+        8, machine.uop_bytes, machine.inp_bytes, machine.wgt_bytes, machine.acc_bytes
+    ]  # fmt: skip
+    return Simulator(
+        machine=machine,
+        layout=layout,
+        bus=Bus(
+            bytes=bus_bytes,
+            log_bytes=bus_bytes.bit_length() - 1,
+            window=bus_bytes * machine.max_burst_beats,
+            latency=machine.memory_latency_cycles,
+            tags=machine.read_tags,
+        ),
+        element_bytes=np.array(element_bytes, np.int64),
+        flight_limits=np.array(_flight_limits(machine, element_bytes), np.int64),
+        table=np.zeros((1 << LOG_TABLE_ROWS, TABLE_FIELDS), np.uint64),
+        queues=np.zeros((3, _power_of_two(machine.queue_entries), 2), np.int64),
+        clients=np.zeros((CLIENTS, CLIENT_FIELDS), np.int64),
+        port=np.zeros(PORT_FIELDS, np.int64),
+        bursts=np.zeros((_power_of_two(machine.read_tags + 2), 3), np.int64),
+        fetch=np.zeros(FETCH_FIELDS, np.int64),
+        tails=np.zeros(3, np.int64),
+        outcome=np.zeros(OUTCOME_FIELDS, np.int64),
+    )
+
+
+class _FixedFields(VtaSpec):
+    """A configuration whose instructions keep the default field widths, as the RTL's do."""
+
+    def model_post_init(self, context: Any) -> None:
+        """Of the checks all but the one that the fields suffice for the scratchpads."""
+        powers = (self.bus_bits, self.max_burst_beats)
+        sound = (
+            all(value & (value - 1) == 0 for value in powers)
+            and all(bits % 8 == 0 for bits in self._element_bits().values())
+            and all(1 <= log_depth <= 16 for log_depth in self._depth_logs())
+        )
+        if not sound:
+            super().model_post_init(context)
+
+
+def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
+    """The machine and its instruction layout.
+
+    From a mapping also a configuration that no program could address in full: the stock RTL
+    decodes the default widths whatever its scratchpads hold. Raises `SpecError`.
+    """
+    if isinstance(spec, VtaSpec):
+        return spec.machine, layout_of(spec)
+    try:
+        checked = VtaSpec.from_mapping(dict(spec))
+    except SpecError:
+        return _FixedFields.from_mapping(dict(spec)).machine, layout_of(VtaSpec.from_mapping({}))
+    return checked.machine, layout_of(checked)
+
+
+def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
+    """First number of outstanding beats a load engine's counter cannot hold, by read client.
+
+    Its width follows the scratchpad: all its bus words for an element wider than the bus
+    (TensorLoadNarrowVME), twice its lines otherwise (TensorLoadWideVME).
+    """
+    depths = [machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built]
+    limits = [0]
+    for depth, element in zip(depths, element_bytes[1:], strict=True):
+        if machine.bus_bytes < element:
+            limits.append(_power_of_two(depth * (element // machine.bus_bytes)))
+        else:
+            limits.append(2 * _power_of_two(max(1, depth // (machine.bus_bytes // element))))
+    return limits
+
+
+def _power_of_two(value: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (value - 1).bit_length()

@@ -1,0 +1,253 @@
+"""The three modules and the tokens between them: what an end changes, and when a head may start.
+
+Rules of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in cycle s takes
+the head of its queue if it was enqueued before s and every token it pops is there; it executes from
+s + 1 and is idle again `len` cycles later. That cycle is its `end`: the tokens it pushes are there
+from then on. A counter that is full loses the token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.isa import (
+    MODULE_COMPUTE,
+    MODULE_LOAD,
+    MODULE_STORE,
+    PUSH_NEXT,
+    PUSH_PREV,
+)
+from tilewright.targets.vta.njit_args import rarely, stage
+from tilewright.targets.vta.timing.cycle_accounting import account_end, account_wait
+from tilewright.targets.vta.timing.latencies import beats_in
+from tilewright.targets.vta.timing.outcome import START, STOP, VISIBLE
+from tilewright.targets.vta.timing.port import MOVED, NEVER
+from tilewright.targets.vta.timing.port_arbitration import Sharing
+from tilewright.targets.vta.timing.simulator import Simulator
+
+ASKS = NEVER + 1  # the event of a module whose LOAD has yet to ask the read port for its end
+
+
+class TimedRun(NamedTuple):
+    """One simulation: the program, what is wanted of it, and the machine."""
+
+    insns: NDArray[np.uint64]  # (n, 2), low and high word
+    times: NDArray[np.int64]  # (n, TIMES_COLUMNS), or (0, 0) if not wanted
+    breakdown: NDArray[np.int64]  # (3, BREAKDOWN_COLUMNS), or (0, 0) if not wanted
+    sim: Simulator
+
+
+class TimingUnit(NamedTuple):
+    """A module."""
+
+    head: int  # of its queue; the executing instruction stays in it
+    busy: bool  # whether it executes
+    event: int  # the cycle of its next one: an end, or a head that becomes visible
+    insn: int  # what it executes, or executed last
+    client: int  # of the read port, -1 if that instruction does not load
+    accounted: int  # its cycles before this one are in the breakdown
+
+
+class UnitTokens(NamedTuple):
+    """A dependency queue: the tokens it holds, and since when it has held one."""
+
+    held: int
+    since: int
+
+
+class UnitEnds(NamedTuple):
+    """What has ended in this cycle."""
+
+    any: bool
+    leaving: int  # users of the read port
+
+
+class Head(NamedTuple):
+    """The instruction at the head of a module's queue."""
+
+    insn: int
+    visible: int  # from this cycle on
+    lo: int
+
+
+@stage
+def low(run: TimedRun, insn: int) -> int:
+    """The low word of an instruction. An unsigned index saves the question whether it counts from
+    the end."""
+    return run.insns[nb.uint64(insn), 0]
+
+
+@stage
+def high(run: TimedRun, insn: int) -> int:
+    """The high word of an instruction."""
+    return run.insns[nb.uint64(insn), 1]
+
+
+@stage
+def idle() -> TimingUnit:
+    """A module before its first instruction."""
+    return TimingUnit(0, False, NEVER, 0, -1, 0)
+
+
+@stage
+def until(unit: TimingUnit, event: int) -> TimingUnit:
+    """The same module with another next event."""
+    return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
+
+
+@stage
+def ends(unit: TimingUnit, now: int) -> bool:
+    """Whether its instruction ends in this cycle."""
+    return unit.busy and unit.event == now
+
+
+@stage
+def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
+    """And the instruction of this module."""
+    return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
+
+
+@stage
+def end_load(
+    run: TimedRun,
+    load: TimingUnit,
+    l2g: UnitTokens,
+    sharing: Sharing,
+    ended: UnitEnds,
+    now: int,
+    total: int,
+) -> tuple[TimingUnit, UnitTokens, UnitEnds]:
+    """The load module after this cycle's end, if any."""
+    if not ends(load, now):
+        return load, l2g, ended
+    l2g = push(run, l2g, low(run, load.insn) & nb.uint64(PUSH_NEXT), now)
+    return end(run, MODULE_LOAD, load, sharing, now, total), l2g, after(ended, load)
+
+
+@stage
+def end_compute(
+    run: TimedRun,
+    compute: TimingUnit,
+    g2l: UnitTokens,
+    g2s: UnitTokens,
+    sharing: Sharing,
+    ended: UnitEnds,
+    now: int,
+    total: int,
+) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:
+    """The compute module after this cycle's end, if any."""
+    if not ends(compute, now):
+        return compute, g2l, g2s, ended
+    lo = low(run, compute.insn)
+    g2l = push(run, g2l, lo & nb.uint64(PUSH_PREV), now)
+    g2s = push(run, g2s, lo & nb.uint64(PUSH_NEXT), now)
+    return end(run, MODULE_COMPUTE, compute, sharing, now, total), g2l, g2s, after(ended, compute)
+
+
+@stage
+def end_store(
+    run: TimedRun,
+    store: TimingUnit,
+    s2g: UnitTokens,
+    sharing: Sharing,
+    ended: UnitEnds,
+    now: int,
+    total: int,
+) -> tuple[TimingUnit, UnitTokens, UnitEnds]:
+    """The store module after this cycle's end, if any."""
+    if not ends(store, now):
+        return store, s2g, ended
+    s2g = push(run, s2g, low(run, store.insn) & nb.uint64(PUSH_PREV), now)
+    return end(run, MODULE_STORE, store, sharing, now, total), s2g, UnitEnds(True, ended.leaving)
+
+
+@stage
+def end(
+    run: TimedRun, module: int, unit: TimingUnit, sharing: Sharing, now: int, total: int
+) -> TimingUnit:
+    """The module after the end of its instruction."""
+    if rarely(run.times.shape[0] > 0):
+        run.times[unit.insn, STOP] = now
+    accounted = unit.accounted
+    if rarely(run.breakdown.shape[0] > 0):
+        beats = beats_in(sharing.alone_read)
+        if sharing.live:
+            beats = run.sim.clients[unit.client, MOVED]
+        accounted = account_end(
+            run.breakdown, module, unit.client, beats, unit.accounted, now, total
+        )
+    return TimingUnit(unit.head + 1, False, NEVER, unit.insn, unit.client, accounted)
+
+
+@stage
+def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
+    """The queue after an instruction that pushes a token if `flag` is set."""
+    if flag == 0:
+        return queue
+    since = now if queue.held == 0 else queue.since
+    return UnitTokens(min(queue.held + 1, run.sim.machine.token_limit), since)
+
+
+@stage
+def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
+    """The queue after an instruction that pops a token or not."""
+    return UnitTokens(queue.held - 1 if pops else queue.held, queue.since)
+
+
+@stage
+def has_head(run: TimedRun, module: int, unit: TimingUnit) -> bool:
+    """Whether an idle module has an instruction in its queue."""
+    return not unit.busy and unit.head < run.sim.tails[module]
+
+
+@stage
+def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
+    """What stands there."""
+    place = nb.uint64(unit.head & (run.sim.queues.shape[1] - 1))
+    insn = run.sim.queues[module, place, 0]
+    return Head(insn, run.sim.queues[module, place, 1], low(run, insn))
+
+
+@stage
+def start(
+    run: TimedRun, unit: TimingUnit, head: Head, event: int, client: int, now: int
+) -> TimingUnit:
+    """The module in the cycle in which it takes the head: it executes from the next one on."""
+    if rarely(run.times.shape[0] > 0):
+        run.times[head.insn, VISIBLE], run.times[head.insn, START] = head.visible, now + 1
+    return TimingUnit(unit.head, True, event, head.insn, client, unit.accounted)
+
+
+@stage
+def account_start(
+    run: TimedRun,
+    module: int,
+    unit: TimingUnit,
+    head: Head,
+    first: int,
+    first_since: int,
+    second: int,
+    second_since: int,
+    now: int,
+    total: int,
+) -> TimingUnit:
+    """The module with the cycles before this decision accounted, if a breakdown is wanted."""
+    if not rarely(run.breakdown.shape[0] > 0):
+        return unit
+    accounted = account_wait(
+        run.breakdown,
+        module,
+        first,
+        first_since,
+        second,
+        second_since,
+        unit.accounted,
+        head.visible,
+        now,
+        total,
+    )
+    return TimingUnit(unit.head, unit.busy, unit.event, unit.insn, unit.client, accounted)

@@ -1,0 +1,144 @@
+"""Does a schedule compute the right numbers? Runs its program on the functional simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.targets.vta.functional import FunctionalError, simulate
+from tilewright.targets.vta.functional.semantics import SemanticsName
+from tilewright.targets.vta.lowering.batch import Lowering, over_chunks
+from tilewright.targets.vta.lowering.geometry import PAGE_BYTES
+from tilewright.targets.vta.lowering.ml2tuner_space import EVERY_GROUP, fits, stored_blocks
+from tilewright.targets.vta.lowering.tensors import (
+    Tensors,
+    pack_image,
+    random_tensors,
+    reference,
+    unpack_output,
+)
+from tilewright.targets.vta.program import Program
+
+
+def program_with_data(
+    lowering: Lowering, values: NDArray[np.int64], tensors: Tensors
+) -> Program | None:
+    """The program of one config (knob values, shape (knobs,)) with its DRAM image, or None if it
+    has none."""
+    code, insns, uops, _ = lowering.program(values)
+    if code:
+        return None
+    image = pack_image(lowering.workload, lowering.machine, lowering.geometry, tensors, uops)
+    return Program(insns, image, PAGE_BYTES)
+
+
+def mismatches(
+    lowering: Lowering,
+    values: NDArray[np.int64],
+    seed: int = 0,
+    semantics: SemanticsName = "functional",
+) -> int:
+    """Output values of one config (knob *values*, shape (knobs,)) that differ from the integer
+    reference; -1 if it has no program or its program does not run to its end."""
+    code, insns, uops, _ = lowering.program(values)
+    if code:
+        return -1
+    return wrong_values(lowering, insns, uops, seed, semantics)
+
+
+def wrong_values(
+    lowering: Lowering,
+    insns: NDArray[np.uint64],
+    uops: NDArray[np.uint64],
+    seed: int = 0,
+    semantics: SemanticsName = "functional",
+) -> int:
+    """Output values of a lowered program that differ from the integer reference, on random tensors
+    of the full range; instructions (n, 2), micro-ops (m,). -1 if it does not run to its end."""
+    workload, machine, geometry = lowering.workload, lowering.machine, lowering.geometry
+    tensors = random_tensors(workload, machine, seed)
+    program = Program(insns, pack_image(workload, machine, geometry, tensors, uops), PAGE_BYTES)
+    try:
+        after = simulate(program, lowering.spec, semantics).dram
+    except FunctionalError:
+        return -1
+    got = unpack_output(workload, machine, geometry, after)
+    return int((got != reference(workload, machine, tensors)).sum())
+
+
+def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> NDArray[np.bool_]:
+    """Which configs of the unchecked space, by knob *values* (n, 3), give wrong numbers; (n,).
+
+    As the hardware behaves: what does not fit wraps around. A config that fits is right (see
+    `unchecked.fits`). The others run, on as few channels as show the same collisions, and first
+    their first groups of tiles only: that is where nearly every wrong one shows.
+    """
+    geo, m = lowering.geometry, lowering.machine
+    wrong = np.zeros(len(values), np.bool_)
+    threads = sorted({int(row[0]) for row in values})
+    bound = {v: _Bound.of(_fewer_channels(lowering, v), seed) for v in threads}
+
+    def run(begin: int, end: int) -> None:
+        for r in range(begin, end):
+            if not fits(geo, m, values[r]):
+                small = bound[int(values[r, 0])]
+                wrong[r] = any(small.differs(values[r], groups) for groups in (2, EVERY_GROUP))
+
+    over_chunks(len(values), run)
+    return wrong
+
+
+def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
+    """The same schedule on fewer channels, with the same tiles meeting in each group of threads.
+
+    Two input blocks repeat what any number does. Output blocks vary fastest over the threads: a
+    count equal modulo `threads` puts every change of pixels at the same thread.
+    """
+    workload, geo, m = lowering.workload, lowering.geometry, lowering.machine
+    if geo.groups > 1:
+        return lowering
+    co = min(geo.co, geo.co % threads + threads)
+    small = replace(
+        workload,
+        in_channels=min(workload.in_channels, 2 * m.block_in),
+        out_channels=workload.out_channels if co == geo.co else co * m.block_out,
+    )
+    return Lowering.of(small, lowering.spec, lowering.kind, lowering.stock)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A lowering with tensors to run on and what they must give."""
+
+    lowering: Lowering
+    image: NDArray[np.uint8]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lowering: Lowering, seed: int) -> _Bound:
+        workload, m = lowering.workload, lowering.machine
+        tensors = random_tensors(workload, m, seed)
+        no_uops = np.zeros(1 << m.log_uop_depth, np.uint64)
+        image = pack_image(workload, m, lowering.geometry, tensors, no_uops)
+        return cls(lowering, image, reference(workload, m, tensors))
+
+    def differs(self, values: NDArray[np.int64], groups: int) -> bool:
+        """Whether the output of a program cut after some groups differs where it is stored."""
+        geo, m = self.lowering.geometry, self.lowering.machine
+        insns, uops = self.lowering.cut_program(values, groups)
+        words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
+        at = geo.uop_base * m.uop_bytes - PAGE_BYTES
+        before = self.image.copy()
+        before[at : at + words.size] = words
+        try:
+            after = simulate(Program(insns, before, PAGE_BYTES), self.lowering.spec, "chisel").dram
+        except FunctionalError:
+            return True
+        wrong = unpack_output(self.lowering.workload, m, geo, after) != self.expected
+        if groups < EVERY_GROUP and geo.groups == 1:
+            n, o = wrong.shape[:2]
+            blocks = stored_blocks(geo, values, groups)
+            wrong &= blocks.repeat(m.batch, axis=0).repeat(m.block_out, axis=1)[:n, :o]
+        return bool(wrong.any())

@@ -1,0 +1,158 @@
+"""The child's side of `targets.subprocess_target`: builds a target from its recipe and answers
+calls.
+
+Run as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`, with a factory
+`package.module:name` and its keyword arguments as JSON. Programs travel with the calls that need
+them, as plain arrays.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.child_process import Arrays, Header, arguments, serve
+from tilewright.core.errors import WorkloadError
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
+from tilewright.targets.base import Knob, Lowered, Programs, Ragged, Space, Target
+from tilewright.targets.capabilities import Estimates, capability
+from tilewright.targets.features import Features, write_columns
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+SMALL = Workload("dense", 1, 16, 1, 1, 16)
+_PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
+
+
+def made(factory: str, keywords: Mapping[str, Json]) -> Target:
+    """What a factory `package.module:name` makes. Raises whatever it raises."""
+    module, _, name = factory.partition(":")
+    target: Target = getattr(importlib.import_module(module), name)(**keywords)
+    return target
+
+
+class Worker:
+    """Answers one call after another with a target of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+        """What a call comes to: a header and arrays to send back; configs have shape (n, knobs)."""
+        call = header["call"]
+        estimates = capability(self.target, Estimates)
+        if call == "describe":
+            return {
+                "name": self.target.name,
+                "fingerprint": self.target.fingerprint,
+                "deterministic": self.target.deterministic,
+                "hardware": self.target.hardware_features(),
+                "estimates": estimates is not None,
+            }, {}
+        workload = Workload.from_json(as_object(header["workload"]))
+        if call == "space":
+            return write_space(self.target.space(workload)), {}
+        configs = np.asarray(arrays["configs"], dtype=np.int32)
+        if call == "estimate":
+            assert estimates is not None
+            table = estimates.estimate(workload, configs)
+            return {"columns": write_columns(table.columns)}, {"table": table.matrix}
+        if call == "lower":
+            lowered = self.target.lower(workload, configs)
+            return {"columns": write_columns(lowered.hidden.columns)}, {
+                "failures": lowered.failures,
+                "reasons": lowered.reasons,
+                "hidden": lowered.hidden.matrix,
+            } | write_programs(lowered.programs)
+        return self._measured(workload, configs, arrays)
+
+    def _measured(
+        self, workload: Workload, configs: NDArray[np.int32], arrays: dict[str, NDArray[Any]]
+    ) -> tuple[Header, Arrays]:
+        """Only what compiled is sent to be measured."""
+        n = len(configs)
+        texts = np.full(n, "", dtype=object)
+        programs = read_programs(arrays)
+        lowered = Lowered(workload, configs, texts, texts, Features.none(n), programs)
+        measured = self.target.measure(lowered)
+        reply = {
+            "status": measured.status,
+            "reason": measured.reason,
+            "cycles": measured.cycles,
+            "seconds": measured.seconds,
+        }
+        reply |= {f"counter_{name}": values for name, values in measured.counters.items()}
+        if measured.repeats is not None:
+            reply |= write_programs({"repeats": measured.repeats})
+        return {}, reply
+
+
+def make_warm(text: str, space: str = "") -> Target:
+    """The target of that name, with what it compiles once compiled, so that the limit on a batch is
+    for its work alone. Raises what `make_target` raises."""
+    target = make_target(text, space)
+    with suppress(WorkloadError):  # not every target has a schedule for it
+        configs = np.zeros((1, len(target.space(SMALL).knobs)), np.int32)
+        target.measure(target.lower(SMALL, configs))
+    return target
+
+
+# -- what travels ------------------------------------------------------------------------------
+
+
+def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
+    """Plain arrays, two a part: its values, shape (total, …), and offsets, shape (rows + 1,)."""
+    return {
+        f"{_PROGRAM}{name}{end}": array
+        for name, part in programs.items()
+        for end, array in ((_VALUES, part.values), (_OFFSETS, part.offsets))
+    }
+
+
+def read_programs(arrays: Arrays) -> dict[str, Ragged]:
+    """What `write_programs` wrote, shapes checked. Raises `KeyError` or `ValueError` for anything
+    else."""
+    found = {}
+    for key in arrays:
+        if key.startswith(_PROGRAM) and key.endswith(_VALUES):
+            name = key.removeprefix(_PROGRAM).removesuffix(_VALUES)
+            values, offsets = arrays[key], arrays[f"{_PROGRAM}{name}{_OFFSETS}"]
+            sound = (
+                offsets.ndim == 1 and len(offsets) and offsets.dtype.kind in "iu"
+                and offsets[0] == 0 and offsets[-1] == len(values) and (np.diff(offsets) >= 0).all()
+            )  # fmt: skip
+            if not sound:
+                raise ValueError(f"the rows of '{name}' are not those of its values")
+            found[name] = Ragged(values, offsets.astype(np.int64))
+    return found
+
+
+def write_space(space: Space) -> Header:
+    """As JSON."""
+    return {
+        "space": space.name,
+        "knobs": [[knob.name, [int(value) for value in knob.values]] for knob in space.knobs],
+        "listed": None if space.listed is None else [int(flat) for flat in space.listed],
+    }
+
+
+def read_space(values: Mapping[str, Json]) -> Space:
+    """What `write_space` wrote. Raises `ValueError`."""
+    pairs = [as_list(pair) for pair in as_list(values["knobs"])]
+    knobs = tuple(Knob(as_text(name), _ints(numbers)) for name, numbers in pairs)
+    listed = values["listed"]
+    return Space(as_text(values["space"]), knobs, None if listed is None else _ints(listed))
+
+
+def _ints(value: Json) -> tuple[int, ...]:
+    return tuple(map(as_int, as_list(value)))
+
+
+if __name__ == "__main__":
+    factory, keywords = arguments()
+    serve(Worker(made(factory, as_object(read_json(keywords)))).answer)

@@ -1,0 +1,33 @@
+"""The command that a run's options stand for: what a record says to repeat it."""
+
+from __future__ import annotations
+
+import shlex
+
+from tilewright.tuning.options import DEFAULTS, TuningOptions
+
+_FLAGS = {"tuner_options": "--option", "input_shapes": "--input-shape"}
+"""Fields whose option has another name than they; they are given once an entry."""
+
+
+def command_of(options: TuningOptions) -> str:
+    """`tilewright tune …` with all that is not as usual. To start over is no part of it."""
+    words = ["tilewright", "tune"]
+    if options.model:
+        words.append(options.model)
+    for name in type(options).model_fields:
+        value = getattr(options, name)
+        if name in ("model", "fresh") or value == getattr(DEFAULTS, name):
+            continue
+        words += words_of(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
+    return shlex.join(words)
+
+
+def words_of(flag: str, value: object) -> list[str]:
+    """An option as it is typed, once an entry if its value is a table."""
+    if isinstance(value, dict):
+        pairs = [(name, "x".join(map(str, each)) if isinstance(each, tuple) else str(each))
+                 for name, each in value.items()]  # fmt: skip
+        return [word for name, text in pairs for word in (flag, f"{name}={text}")]
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return [flag, text]

@@ -1,0 +1,106 @@
+"""The schedules of a finished run in the form that another tool reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, JsonValue
+
+from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.targets.capabilities import WritesAutoTvm, capability
+from tilewright.targets.registry import rebuild
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
+from tilewright.tuning.read_run import foreign, read_written
+
+FORMATS = ("autotvm",)
+
+
+class ExportError(TilewrightError):
+    """A folder with nothing to export, or of no finished run."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The text of the file, a line a schedule, how many they are, and a sentence for each that is
+    left out."""
+
+    text: str
+    schedules: int
+    left_out: tuple[str, ...]
+
+
+class _Target(BaseModel):
+    name: str
+    kind: str
+    spec: dict[str, JsonValue] | None = None
+
+
+class _Schedule(BaseModel):
+    id: str
+    workload: str
+    epilogue: str
+    space: str | None
+    knobs: dict[str, int] | None
+
+
+class _Schedules(BaseModel):
+    target: _Target
+    schedules: list[_Schedule]
+
+
+class _Workload(BaseModel):
+    id: str
+    tuned_seconds: float | None
+
+
+class _Summary(BaseModel):
+    workloads: list[_Workload]
+
+
+def export_autotvm(folder: Path, written: float) -> Exported:
+    """The schedules of the stock compiler's template in a run's folder as a log of AutoTVM;
+    `written` is the time they get (Unix, in seconds). Raises `ExportError` where there are none."""
+    schedules = read_written(_Schedules, folder, SCHEDULES, ExportError)
+    summary = read_written(_Summary, folder, SUMMARY, ExportError)
+    writer = _writer(schedules.target, folder)
+    seconds = {each.id: each.tuned_seconds for each in summary.workloads}
+    lines, left_out = [], []
+    for each in schedules.schedules:
+        try:
+            lines.append(_line(writer, each, seconds, written))
+        except WorkloadError as error:
+            left_out.append(str(error))
+    if not lines:
+        why = f": {left_out[0]}" if left_out else ""
+        raise ExportError(
+            f"no schedule in {folder} can be written for AutoTVM{why}; tune into another folder "
+            "with --space template, or with --space stock for schedules that stock TVM builds"
+        )
+    return Exported("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
+
+
+def _line(
+    writer: WritesAutoTvm, each: _Schedule, seconds: Mapping[str, float | None], written: float
+) -> str:
+    workload, latency = parse_workload(each.workload, each.epilogue), seconds.get(each.id)
+    if each.space is None or each.knobs is None or latency is None:
+        raise WorkloadError(f"{workload}: it has no schedule that runs")
+    return writer.autotvm_record(workload, each.space, each.knobs, latency, written)
+
+
+def _writer(target: _Target, folder: Path) -> WritesAutoTvm:
+    """Who writes the records of the run's target. Raises `ExportError`."""
+    try:
+        made = None if target.spec is None else rebuild(target.kind, target.spec, "")
+    except (ValueError, TilewrightError) as error:
+        raise ExportError(foreign(folder, error)) from None
+    writer = None if made is None else capability(made, WritesAutoTvm)
+    if writer is None:
+        raise ExportError(
+            f"{folder} was tuned for {target.name}, which stock TVM has no templates for; "
+            "tune for a VTA, such as --target vta-pynq"
+        )
+    return writer

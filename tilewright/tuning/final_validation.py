@@ -1,0 +1,198 @@
+"""The choice among the leaders of a run on a target that gives other numbers each time, and what
+the chosen schedule takes, both by measurements that are made for that alone.
+
+The fastest of many noisy trials looks faster than it is: it was partly lucky (the winner's curse).
+So the trials only say who the leaders are. These, with the untuned schedule, are measured in turn,
+there and back, so that whatever drifts hits all alike; after each block of turns the better half
+stays (sequential halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed
+Bandits, 2013). Who is left was chosen by those figures, which flatter it again; so a last block, of
+the chosen and the untuned schedule alone, says what is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import Json, canonical, digest
+from tilewright.search import History
+from tilewright.search.round_steps import trial_at
+from tilewright.search.run_ledger import TRIAL
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.base import Lowered
+from tilewright.targets.capabilities import Latency
+from tilewright.tuning.results import Schedule, trial_schedule
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.validation_stats import ValidationStats
+from tilewright.tuning.verification import lowered_of
+
+TURNS = 3
+"""Measurements of each contender in a block of the choice."""
+REPORT_TURNS = 9
+"""Of the chosen and the untuned schedule: the second lowest and the second highest are a 95 %
+interval of the median whatever the distribution (96.1 %)."""
+
+Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]]
+"""Measures contenders in so many turns; the first argument counts the blocks."""
+
+
+@dataclass(frozen=True)
+class FinalChoice:
+    """The chosen schedule and the untuned one with the latencies of the report; None where there is
+    none that runs."""
+
+    chosen: Schedule | None
+    default: Schedule | None
+    afresh: ValidationStats
+
+
+def leaders_of(study: TuningTask, history: History, count: int) -> list[Schedule]:
+    """The fastest trials by what was recorded of them, at most `count`."""
+    return [trial_schedule(study, history, int(row)) for row in history.fastest(count)]
+
+
+def choice_name(leaders: Sequence[Schedule], default: Schedule | None, trials: int) -> str:
+    """What identifies a choice in the ledger: who is in it, after how many trials."""
+    others = [] if default is None else [default]
+    entered: list[Json] = [[e.source, e.space, list(e.config)] for e in [*leaders, *others]]
+    return digest(canonical([entered, trials, TURNS, REPORT_TURNS]))[:16]
+
+
+def choose_afresh(
+    leaders: Sequence[Schedule], default: Schedule | None, bench: Bench
+) -> FinalChoice:
+    """The best of the leaders and of the untuned schedule, unless that is only compared, and what
+    both take. What does not run when it is measured afresh is out. Raises what `bench` raises."""
+    found: list[ValidationMeasurement] = []
+
+    def measure(
+        block: int, contenders: Sequence[Schedule], turns: int
+    ) -> Sequence[ValidationMeasurement]:
+        made = bench(block, contenders, turns)
+        found.extend(made)
+        return made
+
+    contenders, block = list(leaders), 0
+    if default is not None and not default.compared:
+        contenders.append(default)
+    while True:
+        best, block = _best(contenders, measure, block)
+        pair = [each for each in (best, default) if each is not None]
+        if best is default:
+            pair = pair[:1]
+        timed = _reported(measure(block, pair, REPORT_TURNS), pair) if pair else []
+        if best is None or timed[0] is not None:
+            break
+        contenders, block = [each for each in contenders if each is not best], block + 1
+    after = timed[0] if best is not None else None
+    before = timed[-1] if default is not None else None
+    spent = sum(each.took for each in found)
+    tuned, untuned = (() if each is None else each[1] for each in (after, before))
+    chosen, default = (None if each is None else each[0] for each in (after, before))
+    return FinalChoice(chosen, default, ValidationStats(len(found), spent, tuned, untuned))
+
+
+def measure_in_turns(
+    study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[ValidationMeasurement]:
+    """Measure schedules one after the other, in every second turn in reversed order. Raises
+    `TilewrightError` if the target is gone."""
+    found, programs = [], _programs(study, contenders)
+    for turn in range(turns):
+        back = -1 if turn % 2 else 1
+        for slots, lowered in programs[::back]:
+            begin = time.perf_counter()
+            measured = study.target.measure(lowered.rows(np.arange(len(slots))[::back]))
+            took = (time.perf_counter() - begin) / len(slots)
+            found += [
+                ValidationMeasurement(
+                    block, turn, slot, contenders[slot].source, contenders[slot].config,
+                    trial_at(measured, row), took,
+                )
+                for row, slot in enumerate(slots[::back])
+            ]  # fmt: skip
+    return found
+
+
+def is_block(
+    held: Sequence[ValidationMeasurement], contenders: Sequence[Schedule], turns: int
+) -> bool:
+    """Whether these are all that measuring the contenders in so many turns gives."""
+    wanted = {
+        (turn, slot, each.source, each.config)
+        for turn in range(turns)
+        for slot, each in enumerate(contenders)
+    }
+    return {(each.turn, each.slot, each.source, each.config) for each in held} == wanted
+
+
+def _programs(study: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
+    """Trials as one batch; the untuned schedule, which may be of another space, by itself."""
+    slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
+    groups = []
+    if slots:
+        configs = np.array([contenders[slot].config for slot in slots], dtype=np.int32)
+        groups.append((slots, study.target.lower(study.workload, configs)))
+    others = [slot for slot in range(len(contenders)) if slot not in slots]
+    return groups + [([slot], lowered_of(study, contenders[slot])) for slot in others]
+
+
+def _best(
+    contenders: Sequence[Schedule], measure: Bench, block: int
+) -> tuple[Schedule | None, int]:
+    """Who is left after halving, and the number of the next block. None if nobody runs."""
+    left = list(range(len(contenders)))
+    costs = np.empty((0, len(contenders)))
+    while len(left) > 1:
+        made = measure(block, [contenders[k] for k in left], TURNS)
+        seconds, cycles = _figures(made, len(left))
+        turns = np.full((TURNS, len(contenders)), np.nan)
+        turns[:, left] = np.where(cycles > 0, cycles, seconds)
+        costs, block = np.concatenate([costs, turns]), block + 1
+        half = (len(left) + 1) // 2
+        left = _ranked(costs, [k for k in left if np.isfinite(turns[:, k]).all()])[:half]
+    return (contenders[left[0]] if left else None), block
+
+
+def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
+    """Columns `left` of `costs` (turns, contenders), best first: by the median over all turns of
+    how they compare within a turn."""
+    if not left:
+        return []
+    logs = np.log2(costs[:, left])
+    scores = np.median(logs - np.median(logs, axis=1, keepdims=True), axis=0)
+    return [left[k] for k in np.argsort(scores, kind="stable")]
+
+
+def _figures(
+    found: Sequence[ValidationMeasurement], contenders: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Seconds, NaN where one is not valid, and cycles: each (turns, contenders)."""
+    turns = max(each.turn for each in found) + 1
+    seconds, cycles = np.full((turns, contenders), np.nan), np.full((turns, contenders), -1)
+    for each in found:
+        if each.trial.status == "valid":
+            seconds[each.turn, each.slot] = each.trial.seconds
+            cycles[each.turn, each.slot] = each.trial.cycles
+    return seconds, cycles.astype(np.int64)
+
+
+def _reported(
+    found: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
+) -> list[tuple[Schedule, tuple[float, ...]] | None]:
+    """Each with the median of its turns as its latency, and its seconds in each of them; None for
+    what does not run in any."""
+    seconds, cycles = _figures(found, len(pair))
+    timed: list[tuple[Schedule, tuple[float, ...]] | None] = []
+    for k, each in enumerate(pair):
+        runs = np.isfinite(seconds[:, k])
+        counted = runs.any() and (cycles[runs, k] > 0).all()
+        middle = int(np.median(cycles[runs, k])) if counted else -1
+        latency = Latency(float(np.median(seconds[runs, k])) if runs.any() else np.nan, middle)
+        course = tuple(seconds[:, k].tolist())
+        timed.append((replace(each, latency=latency), course) if runs.any() else None)
+    return timed

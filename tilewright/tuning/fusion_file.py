@@ -1,0 +1,31 @@
+"""What a tuned folder says is fused: `fusion.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.core.files import as_list, as_object, as_text, read_json
+from tilewright.core.safe_files import read_plain
+from tilewright.tuning.output_dir import FUSION
+from tilewright.tuning.schedule_lookup import PickError
+
+
+def labels_of(folder: Path) -> dict[str, bool] | None:
+    """Whether each thing that may be fused is, by its name, where a tuned folder says so; None
+    where it does not. Raises `PickError` for a file that holds no such labels."""
+    path = folder / FUSION
+    try:
+        found = as_object(read_json(read_plain(path)))
+        rows = [as_object(each) for each in as_list(found["labels"])]
+        labels = {as_text(row["name"]): row["fused"] for row in rows}
+        if not all(isinstance(label, bool) for label in labels.values()):
+            raise ValueError("a label is no truth value")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise PickError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, RecursionError):
+        raise PickError(
+            f"{path} does not say what is fused; tune again with 'tilewright tune --fusion'"
+        ) from None
+    return {name: label is True for name, label in labels.items()}

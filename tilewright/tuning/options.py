@@ -1,0 +1,234 @@
+"""What a tuning run is asked to do: the command line's arguments, a deployment's form, and what a
+library call takes. The defaults of all three are here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.sanitize import printable
+from tilewright.targets.epilogue import DEFAULT_EPILOGUE
+
+PLAIN_STEPS = ", ".join(map(str, DEFAULT_EPILOGUE))
+AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
+_LONGEST_NAME = 60  # characters of a default folder
+
+OptionValue = str | int | float | bool
+
+
+class OptionsError(TilewrightError):
+    """An argument that makes no sense."""
+
+
+def _with_tuners(schema: dict[str, Any]) -> None:
+    """A form offers those there are."""
+    from tilewright.search.registry import TunerError, tuners
+
+    with suppress(TunerError):  # a package's that does not load: said when it is asked for
+        schema["enum"] = list(tuners())
+
+
+class TuningOptions(BaseModel):
+    """Everything that decides a tuning run, and how it is run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(
+        default="resnet18",
+        description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
+    )
+    workload: str = Field(
+        default="",
+        description="one workload instead of a network, such as dense:n=1,c=512,o=1000",
+    )
+    epilogue: str = Field(
+        default=AS_IN_NETWORK,
+        description="what follows the sums: 'network', what the network needs; 'per-channel', the "
+        "same for weights with scales a channel; 'plain', the "
+        "published benchmarks' '>> 8, min 127, max 0'; of a workload its steps, plain by default",
+    )
+    layers: tuple[str, ...] = Field(
+        default=(), description="tune these layers of the network only, by the operators' names"
+    )
+    target: str = Field(
+        default="vta-pynq",
+        min_length=1,
+        description="a preset, a file, or the name of a kind of target",
+    )
+    tuner: str = Field(
+        default="default",
+        min_length=1,
+        description="a registered tuner",
+        json_schema_extra=_with_tuners,
+    )
+    tuner_options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="options of the tuner, by name"
+    )
+    trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
+    stop_gain: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="deal the trials of all workloads to those whose next round is expected to "
+        "save the most, until none saves more than this share of the network's latency; 0.001, say",
+    )
+    leaders: int = Field(
+        default=5,
+        ge=1,
+        le=1000,
+        description="where measuring does not repeat: trials that are measured afresh at the end",
+    )
+    batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")
+    space: str = Field(default="", description="the schedule space; empty: the target's usual one")
+    input_shapes: dict[str, tuple[int, ...]] = Field(
+        default_factory=dict, description="sizes of inputs that the model leaves open"
+    )
+    calibration: str = Field(
+        default="",
+        description="samples that a float model is quantised by, an NPZ file or a folder of them, "
+        "as 'tilewright build' takes them; empty: the network's own, or seeded random ones",
+    )
+    max_waste: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="offload a layer if at most this share of its multiplications is by zeros",
+    )
+    out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
+    warm_start: str = Field(
+        default="",
+        max_length=4096,
+        description="'champion': start from the best models that were compared; else the folder of "
+        "a model that learned on other hardware ('tilewright model train')",
+    )
+    fusion: Literal["", "none", "all", "greedy", "learned"] = Field(
+        default="",
+        description="which operators run together on the accelerator: 'none', 'all' that may, "
+        "'greedy', by estimates, or 'learned', searched for; empty: as 'tilewright inspect' shows",
+    )
+    fresh: bool = Field(default=False, description="start over instead of resuming")
+    isolate: float = Field(
+        default=0.0,
+        ge=0,
+        description="compile and measure in a process of its own, seconds a batch",
+    )
+    jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the workloads")
+    runner: Literal["local", "dask"] = Field(
+        default="local",
+        description="who lowers and measures: this machine, or the workers of a Dask cluster",
+    )
+    cluster: str = Field(
+        default="", description="the cluster's scheduler, tcp://HOST:PORT or tls://HOST:PORT"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_network(cls, values: Any) -> Any:
+        """A workload stands alone: the usual network is not meant."""
+        if isinstance(values, dict) and values.get("workload"):
+            return {"model": ""} | values
+        return values
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if bool(self.model) == bool(self.workload):
+            raise ValueError("give either a network or a workload")
+        if self.workload and self.layers:
+            raise ValueError("layers are those of a network; a workload has none")
+        if self.stop_gain is not None and self.workers > 1:
+            raise ValueError(
+                f"--stop-gain {self.stop_gain:g} --workers {self.workers}: which workload gets the "
+                "next round is decided in one process, and workers take rounds of any; leave one "
+                "of the two out (--jobs tunes workloads side by side)"
+            )
+        self._check_cluster()
+        if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
+            other = (
+                "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"
+            )
+            raise ValueError(
+                f"--fusion {self.fusion} {other}: what is fused is decided for a whole network "
+                "with what it computes; leave one of the two out"
+            )
+        if self.model and self.epilogue not in (AS_IN_NETWORK, PER_CHANNEL, PLAIN):
+            raise ValueError(
+                f"--epilogue {printable(self.epilogue)}: of a network it is 'network', "
+                "'per-channel' or 'plain'; steps are those of a --workload"
+            )
+        return self
+
+    def _check_cluster(self) -> None:
+        if (self.runner == "dask") != bool(self.cluster):
+            raise ValueError(
+                "--runner dask measures on a cluster, and only that does: name its scheduler with "
+                "--cluster tcp://HOST:PORT, or leave both out"
+            )
+        if self.cluster and self.workers > 1:
+            raise ValueError(
+                f"--workers {self.workers} are processes of this machine, --cluster {self.cluster} "
+                "has its own; leave one of the two out"
+            )
+
+    @property
+    def subject(self) -> str:
+        """What is tuned, in the user's words."""
+        return printable(self.model or self.workload)
+
+    @property
+    def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
+        """How a network's workloads are written down (`networks.int8`)."""
+        if self.epilogue == PER_CHANNEL:
+            return "per-channel"
+        return "plain" if self.epilogue == PLAIN else "full"
+
+    @property
+    def steps(self) -> str:
+        """The epilogue of a workload that stands alone."""
+        return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return Path(self.out) if self.out else Path("tuned") / self._folder_name()
+
+    def _folder_name(self) -> str:
+        """The network's, with the layers behind it; a workload's text without marks."""
+        if self.workload:
+            return re.sub(r"[^\w]+", "-", self.workload)
+        stem = Path(self.model).stem
+        if not self.layers:
+            return stem
+        layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
+        if len(layers) > _LONGEST_NAME:
+            layers = f"layers-{hashlib.sha256(layers.encode()).hexdigest()[:8]}"
+        return f"{stem}-{layers}"
+
+
+CHAMPION = "champion"
+"""The warm start that is no folder of a model."""
+DEFAULTS = TuningOptions()
+"""What options are unless they are given."""
+
+
+def parse_options(**values: object) -> TuningOptions:
+    """Raises `OptionsError` with the first thing that is wrong and what to do."""
+    try:
+        return TuningOptions.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:
+            raise OptionsError(first["msg"].removeprefix("Value error, ")) from None
+        name = str(first["loc"][0])
+        fields = TuningOptions.model_fields
+        hint = fields[name].description if name in fields else ""
+        raise OptionsError(
+            f"--{name.replace('_', '-')} {values.get(name)}: {first['msg'].lower()} ({hint})"
+        ) from None

@@ -1,0 +1,148 @@
+"""An output folder: its files, and whether it can be used, asked before any work.
+
+run.json          whose folder it is, and the layers of each workload (`tuning.run_metadata`)
+summary.json      what every workload costs untuned, tuned and at best
+schedules.json    the chosen schedule of every workload; equal runs give equal bytes
+fusion.json       what runs together and by which schedules, where that was asked for
+trials.parquet    one row a trial
+convergence.png   best latency over trials, where somebody draws it
+ledger.jsonl      the record the run resumes from (`search.ledger`)
+.tune             what the folder is known by, wherever it is moved
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_object, as_text, read_json, remove, write_atomically
+from tilewright.core.safe_files import check_own, read_plain
+from tilewright.search.file_lock import LeaseHeld, lease_of, writer
+from tilewright.search.ledger import quarantine_of
+
+RUN = "run.json"
+SUMMARY = "summary.json"
+SCHEDULES = "schedules.json"
+FUSION = "fusion.json"
+FUSION_PAGE = "fusion.html"
+TRIALS = "trials.parquet"
+CONVERGENCE = "convergence.png"
+LEDGER = "ledger.jsonl"
+
+
+OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
+"""The variable that names a folder which no results may leave: `tilewright serve` sets it."""
+
+
+class OutputError(TilewrightError):
+    """An output folder that cannot be used."""
+
+
+def check_folder(folder: Path) -> None:
+    """Raises `OutputError` unless files can be written to `folder`; leaves nothing behind."""
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    problem = None
+    if not existing.is_dir():
+        problem = f"{existing} is not a folder"
+    elif not existing.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+        problem = f"{existing} is read-only"
+    else:
+        try:
+            with tempfile.TemporaryDirectory(dir=existing):
+                pass
+        except OSError as error:
+            problem = f"{existing}: {(error.strerror or str(error)).lower()}"
+    if problem:
+        raise OutputError(f"cannot write to {folder}: {problem}; choose another folder with --out")
+
+
+def below_root(folder: Path, root: str) -> Path:
+    """The folder, which counts from `root`; with no root, as it is. Raises `OutputError` if it
+    leaves it, be it by a link."""
+    if not root:
+        return folder
+    try:
+        place, limit = (Path(root) / folder).resolve(), Path(root).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a zero byte
+        raise OutputError(f"out {str(folder)!r} is no folder below {root}: {error}") from None
+    if not place.is_relative_to(limit):
+        raise OutputError(
+            f"out {folder} is {place}, which lies outside of {limit}, where runs of this "
+            "deployment keep their results; choose a folder below, or start 'tilewright serve' "
+            "with another --root"
+        )
+    return folder if limit == Path.cwd() else place
+
+
+def check_files(
+    folder: Path,
+    results: Sequence[str] = (RUN, SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE),
+    ledger: str = LEDGER,
+) -> None:
+    """Raises `UnsafeFile` if a link, or anything else that is not this user's own plain file, is
+    where a run writes one: its `results` and its `ledger`, by name."""
+    for name in results:
+        check_own(folder / name)
+    trials, command = folder / ledger, held_by_command(folder)
+    check_own(command)
+    for path in (trials, quarantine_of(trials), lease_of(trials), lease_of(command)):
+        check_own(path, in_place=True)
+
+
+def forget_results(folder: Path) -> None:
+    """Remove what an earlier run left, all but the ledger; first of all what says that the run is
+    complete. Raises `UnsafeFile` and `OSError`."""
+    for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN):
+        remove(folder / name)
+
+
+def at_work(folder: Path, ledger: str = LEDGER) -> str | None:
+    """Which process works into this folder, or writes to its `ledger`, in words; None if none
+    does."""
+    return writer(held_by_command(folder)) or writer(folder / ledger)
+
+
+def check_idle(folder: Path, ledger: str = LEDGER) -> None:
+    """Raises `LeaseHeld` if a process is `at_work` there."""
+    if command := at_work(folder, ledger):
+        raise LeaseHeld(
+            f"{folder} is being written by {command}; wait for it to end, or choose another folder "
+            "with --out"
+        )
+
+
+def held_by_command(folder: Path) -> Path:
+    """What a command holds from beginning to end; no result, so it is hidden from who lists the
+    folder."""
+    return folder / ".tune"
+
+
+def identity(folder: Path) -> str:
+    """What records know an output folder by: it is kept in the folder, and moves with it. A copy
+    beside its original gets one of its own. Ask while holding the folder's lease. Raises
+    `UnsafeFile` and `OSError`."""
+    here = str(folder.resolve())
+    found, place = _identity(folder)
+    if found and place != here and _identity(Path(place))[0] == found:
+        found = ""
+    if not found or place != here:
+        found = found or uuid.uuid4().hex
+        text = json.dumps({"id": found, "place": here})
+        write_atomically(held_by_command(folder), text.encode())
+    return found
+
+
+def _identity(folder: Path) -> tuple[str, str]:
+    """As it was written, and for which place; two empty texts if it was not."""
+    try:
+        held = as_object(read_json(read_plain(held_by_command(folder), limit=1 << 16)))
+        return as_text(held["id"]), as_text(held["place"])
+    except (OSError, ValueError, KeyError, RecursionError):
+        return "", ""

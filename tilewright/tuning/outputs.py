@@ -1,0 +1,203 @@
+"""The results of a run, each file written at the end and at once; `tuning.output_dir` names
+them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+
+import pandas as pd
+
+from tilewright.core.files import Json, remove, write_atomically
+from tilewright.search import Contents, RunKey, read
+from tilewright.search.ledger_schema import Entry
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import HasSpecification, Verifies, capability
+from tilewright.targets.registry import kind_of
+from tilewright.tuning.fusion_interface import Decided, FusionSummary
+from tilewright.tuning.network_totals import Macs, Total, totals
+from tilewright.tuning.options import OptionValue, TuningOptions
+from tilewright.tuning.output_dir import (
+    CONVERGENCE,
+    FUSION,
+    FUSION_PAGE,
+    LEDGER,
+    SCHEDULES,
+    SUMMARY,
+    TRIALS,
+)
+from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow
+from tilewright.tuning.run_metadata import run_key
+from tilewright.tuning.task_scheduler import StopGain
+from tilewright.tuning.tuning_task import space_of
+
+if TYPE_CHECKING:
+    from tilewright.tuning.network import NetworkPart, TuningNetwork
+
+SCHEDULES_VERSION = 1
+PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
+"""Whose versions a summary names."""
+
+Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
+"""Draws a network's convergence from its name, its workloads and their trials: a PNG file."""
+
+
+class Summary(TypedDict):
+    """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
+    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was
+    decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
+    results they are (`tuning.run_metadata`). `verified` is false where the target runs no programs
+    on data, so that nobody saw what schedules compute. `versions` are those of this program and of
+    what it compiles and learns with. The last two are those of a run that is tracked."""
+
+    network: str
+    target: str
+    tuner: str
+    seed: int
+    space: str
+    trials: int
+    batch: int
+    tuner_options: dict[str, OptionValue]
+    warm_start: str
+    workloads: list[WorkloadRow]
+    macs: Macs
+    total: Total
+    wall_seconds: float
+    part: NotRequired[NetworkPart]
+    stop_gain: NotRequired[StopGain]
+    fusion: NotRequired[FusionSummary]
+    run_key: NotRequired[str]
+    verified: NotRequired[bool]
+    versions: NotRequired[dict[str, str]]
+    mlflow_run_id: NotRequired[str]
+    prefect_flow_run_id: NotRequired[str]
+
+
+class TargetRow(TypedDict):
+    """The target in `schedules.json`. `spec` is what `targets.registry.rebuild` makes it from."""
+
+    name: str
+    kind: str
+    fingerprint: str
+    spec: NotRequired[dict[str, Json]]
+
+
+class SchedulesFile(TypedDict):
+    """What `schedules.json` holds."""
+
+    version: int
+    network: str
+    target: TargetRow
+    schedules: list[ScheduleRow]
+
+
+def summary_of(
+    options: TuningOptions,
+    network: TuningNetwork,
+    tuned: Sequence[TunedWorkload],
+    dealt: StopGain | None = None,
+    decided: Decided | None = None,
+) -> Summary:
+    """All but the seconds it took; `dealt` where the trials were, `decided` where it was decided
+    what runs together."""
+    rows = [each.summary() for each in tuned]
+    summary: Summary = {
+        "network": network.model.name,
+        "target": network.target.name,
+        "tuner": options.tuner,
+        "seed": options.seed,
+        "space": space_of(options),
+        "trials": options.trials,
+        "batch": options.batch,
+        "tuner_options": options.tuner_options,
+        "warm_start": options.warm_start,
+        "workloads": rows,
+        "macs": network.found.macs,
+        "total": totals(rows),
+        "wall_seconds": 0.0,
+        "run_key": run_key(options, [each.study for each in tuned]),
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+    if dealt is not None:
+        summary["stop_gain"] = dealt
+    if decided is not None:
+        summary["fusion"] = decided.summary
+    if capability(network.target, Verifies) is None:
+        summary["verified"] = False
+    if network.part is not None:
+        summary["part"] = network.part
+    return summary
+
+
+def target_row(options: TuningOptions, target: Target) -> TargetRow:
+    """The target as `schedules.json` names it."""
+    row: TargetRow = {
+        "name": target.name,
+        "kind": kind_of(options.target)[0].name,
+        "fingerprint": target.fingerprint,
+    }
+    written = capability(target, HasSpecification)
+    if written is not None:
+        row["spec"] = written.specification
+    return row
+
+
+def write_outputs(
+    folder: Path,
+    target: TargetRow,
+    summary: Summary,
+    tuned: Sequence[TunedWorkload],
+    picture: Picture | None = None,
+    decided: Decided | None = None,
+) -> list[Path]:
+    """Write all of them, the summary last: a folder with a summary is complete. Returns their
+    paths. Raises `OSError`."""
+    schedules: SchedulesFile = {
+        "version": SCHEDULES_VERSION,
+        "network": summary["network"],
+        "target": target,
+        "schedules": [each.schedule() for each in tuned],
+    }
+    trials = trials_of(folder, tuned)
+    files = {SCHEDULES: _pretty(schedules), TRIALS: parquet(trials)}
+    if picture is not None:
+        files[CONVERGENCE] = picture(summary["network"], tuned, trials)
+    if decided is not None:
+        about: dict[str, Json] = {"version": SCHEDULES_VERSION, "target": cast(Json, target)}
+        files[FUSION] = _pretty(about | decided.file)
+    else:
+        remove(folder / FUSION)
+    if decided is not None and decided.page:
+        files[FUSION_PAGE] = decided.page
+    else:
+        remove(folder / FUSION_PAGE)
+    files[SUMMARY] = _pretty(summary)
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    return [folder / name for name in files]
+
+
+def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
+    """The trials of these runs, one row each, in the order of the network."""
+    by_run: dict[RunKey, list[Entry]] = defaultdict(list)
+    for record in read(folder / LEDGER).records:
+        by_run[record["workload"], record["target"], record["run"]].append(record)
+    tables = [Contents(by_run[each.study.ledger_key]).frame().iloc[: each.trials] for each in tuned]
+    return pd.concat(tables, ignore_index=True)
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """The table as one file."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def _pretty(document: SchedulesFile | Summary | dict[str, Json]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + os.linesep).encode()

@@ -1,0 +1,101 @@
+"""What can be checked before anything is started, so that a mistake costs no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.core.errors import UnknownName
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.files import identity_of
+from tilewright.search.registry import check_options, tuners
+from tilewright.targets.capabilities import Builds, TimesStreams, capability
+from tilewright.targets.cluster.connection import check_address
+from tilewright.targets.registry import check_target, kind_of, make_target
+from tilewright.targets.workload import parse_workload
+from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
+from tilewright.tuning.output_dir import check_files, check_folder, check_idle
+from tilewright.tuning.run_metadata import check_vacant
+
+
+def check(options: TuningOptions) -> None:
+    """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
+    workload that makes no sense, a target that cannot be made, or an output folder that cannot be
+    written, has links in it or holds another run; `LeaseHeld` while another command writes there.
+    Loads no learner, no TVM and no server."""
+    check_target(options.target, options.space)
+    if options.cluster:
+        check_address(options.cluster)
+    _check_place(options)
+    if options.workload:
+        parse_workload(options.workload, options.steps)
+    else:
+        check_source(options.model)
+    check_options(options.tuner, options.tuner_options)
+    check_start(options)
+    check_fusion(options)
+    check_folder(options.folder)
+    check_files(options.folder)
+    check_idle(options.folder)
+    check_vacant(options)
+
+
+def _check_place(options: TuningOptions) -> None:
+    if kind_of(options.target)[0].make_on is None:
+        return
+    if not options.cluster:
+        raise OptionsError(
+            f"--target {options.target} is offered by a worker of a cluster: say which, --cluster "
+            "tcp://HOST:PORT"
+        )
+    if options.isolate:
+        raise OptionsError(
+            f"--isolate {options.isolate:g}: programs on {options.target} end by the limit of its "
+            "worker ('tilewright board serve --seconds'); leave it out"
+        )
+
+
+def check_start(options: TuningOptions) -> None:
+    """Raises `TransferError` for a warm start from a folder that holds no model, `OptionsError` for
+    a tuner that makes no use of one."""
+    if options.warm_start in ("", CHAMPION):
+        return
+    try:
+        identity_of(Path(options.warm_start))
+    except TransferError as error:
+        raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
+    known = tuners()
+    if not known[options.tuner].transfers:
+        able = ", ".join(name for name, each in known.items() if each.transfers)
+        raise OptionsError(
+            f"--warm-start {options.warm_start}: tuner '{options.tuner}' makes no use of a model "
+            f"that learned elsewhere; choose one that does ({able})"
+        )
+
+
+def check_fusion(options: TuningOptions) -> None:
+    """Raises `OptionsError` where it is to be decided what runs together on a target that runs no
+    whole networks of ours, and as `make_target`."""
+    if not options.fusion:
+        return
+    target = make_target(options.target, options.space)
+    if capability(target, Builds) is None or capability(target, TimesStreams) is None:
+        raise OptionsError(
+            f"--fusion {options.fusion}: {target.name} runs no programs of ours, so there is "
+            "nothing to fuse; choose a VTA, or leave out --fusion"
+        )
+
+
+def check_source(model: str) -> None:
+    """Raises `ModelFileError` for a path without a file, `UnknownName` for another name that is no
+    built-in network's."""
+    from tilewright.networks import zoo_names
+    from tilewright.networks.errors import ModelFileError
+
+    if model in zoo_names() or Path(model).is_file():
+        return
+    if Path(model).suffix or "/" in model:
+        raise ModelFileError(
+            f"there is no file {model}; give the path of an ONNX file, or a name that "
+            "'tilewright zoo' lists"
+        )
+    raise UnknownName("network", model, zoo_names())

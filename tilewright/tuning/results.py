@@ -1,0 +1,276 @@
+"""What tuning a workload came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NotRequired, TypedDict
+
+from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.search import History, Round
+from tilewright.search.run_ledger import ERROR_DIGITS, TRIAL
+from tilewright.search.tuning_loop import latency_at
+from tilewright.targets.capabilities import Latency, is_published
+from tilewright.targets.workload import Workload
+from tilewright.tuning.intervals import Interval
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.validation_stats import FreshRow, ValidationStats
+
+
+class ScheduleRow(TypedDict):
+    """A workload in `schedules.json`; `config` are knob indices in `space`. `cycles` is null and
+    `seconds` there where a target counts no cycles; `config` is null where nothing runs. Where it
+    gives other numbers each time, there is a 95 % interval of the seconds."""
+
+    id: str
+    workload: str
+    epilogue: str
+    names: list[str]
+    source: str | None
+    space: str | None
+    config: list[int] | None
+    knobs: dict[str, int] | None
+    cycles: int | None
+    seconds: NotRequired[float]
+    seconds_interval: NotRequired[Interval]
+
+
+class WorkloadRow(TypedDict):
+    """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
+    `afresh` is there where it gives other numbers each time, `model_errors` where the tuner had
+    models: means over rounds of what `search.round_steps.model_errors` says of each."""
+
+    id: str
+    operator: str
+    workload: str
+    count: int
+    macs: int
+    default_cycles: int | None
+    default_seconds: float | None
+    default_source: str | None
+    fallback_cycles: int | None
+    fallback_seconds: float | None
+    tuned_cycles: int | None
+    tuned_seconds: float | None
+    tuned_source: str | None
+    roofline_cycles: int | None
+    roofline_seconds: float | None
+    bound_cycles: int | None
+    bound_seconds: float | None
+    trials: int
+    invalid_trials: int
+    lowered: int
+    failed_compiles: int
+    reused_trials: int
+    timed_again: int
+    wall_seconds: float
+    afresh: NotRequired[FreshRow]
+    model_errors: NotRequired[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A chosen schedule. `source` is `trial`, or that of the untuned one if no trial beat it;
+    `space` is the one its knobs belong to, `config` its row of knob indices there. One that is only
+    `compared` runs the workload in a form of its own: what a user had before, not to be chosen."""
+
+    source: str
+    space: str
+    config: tuple[int, ...]
+    knobs: dict[str, int]
+    latency: Latency
+    compared: bool = False
+
+
+@dataclass(frozen=True)
+class Untuned:
+    """What a user has without tuning: the schedule, and the latency of what the stock compiler
+    makes of the workload where it has no log at all. None where the target has none."""
+
+    default: Schedule | None
+    fallback: Latency | None
+
+
+@dataclass(frozen=True)
+class TunedWorkload:
+    """A tuned workload. `default`, the untuned schedule, `fallback`, what the stock compiler does
+    without a log, `roofline` and `bound` are None where the target has none, `chosen` is None where
+    neither a trial nor the untuned schedule is valid. `lowered` counts configs that were compiled
+    beyond the trials, `invalid_trials` the trials that did not end in a valid measurement,
+    `timed_again` what was measured beside them, to make sure of the winner. Where the target gives
+    other numbers each time, `afresh` says what the choice and the latencies of both schedules rest
+    on."""
+
+    study: TuningTask
+    count: int
+    names: tuple[str, ...]
+    default: Schedule | None
+    fallback: Latency | None
+    chosen: Schedule | None
+    roofline: Latency | None
+    bound: Latency | None
+    trials: int
+    invalid_trials: int
+    lowered: int
+    failed_compiles: int
+    reused_trials: int
+    timed_again: int
+    wall_seconds: float
+    afresh: ValidationStats | None = None
+    model_errors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        """What was tuned."""
+        return self.study.workload
+
+    def summary(self) -> WorkloadRow:
+        """The row of `summary.json`."""
+        default, chosen = self.default, self.chosen
+        before = default.latency if default else None
+        after = chosen.latency if chosen else None
+        row: WorkloadRow = {
+            "id": self.workload.id,
+            "operator": self.workload.operator,
+            "workload": str(self.workload),
+            "count": self.count,
+            "macs": self.workload.macs,
+            "default_cycles": cycles_of(before),
+            "default_seconds": seconds_of(before),
+            "default_source": default.source if default else None,
+            "fallback_cycles": cycles_of(self.fallback),
+            "fallback_seconds": seconds_of(self.fallback),
+            "tuned_cycles": cycles_of(after),
+            "tuned_seconds": seconds_of(after),
+            "tuned_source": chosen.source if chosen else None,
+            "roofline_cycles": cycles_of(self.roofline),
+            "roofline_seconds": seconds_of(self.roofline),
+            "bound_cycles": cycles_of(self.bound),
+            "bound_seconds": seconds_of(self.bound),
+            "trials": self.trials,
+            "invalid_trials": self.invalid_trials,
+            "lowered": self.lowered,
+            "failed_compiles": self.failed_compiles,
+            "reused_trials": self.reused_trials,
+            "timed_again": self.timed_again,
+            "wall_seconds": round(self.wall_seconds, 3),
+        }
+        if self.afresh is not None:
+            row["afresh"] = self.afresh.row()
+        if self.model_errors:
+            row["model_errors"] = dict(self.model_errors)
+        return row
+
+    def schedule(self) -> ScheduleRow:
+        """The row of `schedules.json`."""
+        chosen = self.chosen
+        row: ScheduleRow = {
+            "id": self.workload.id,
+            "workload": str(self.workload),
+            "epilogue": self.workload.epilogue_text,
+            "names": list(self.names),
+            "source": chosen.source if chosen else None,
+            "space": chosen.space if chosen else None,
+            "config": list(chosen.config) if chosen else None,
+            "knobs": chosen.knobs if chosen else None,
+            "cycles": cycles_of(chosen.latency if chosen else None),
+        }
+        if chosen and row["cycles"] is None:
+            row["seconds"] = chosen.latency.seconds
+        if self.afresh is not None and self.afresh.tuned_interval is not None:
+            row["seconds_interval"] = self.afresh.tuned_interval
+        return row
+
+
+def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
+    """How wrong the models were on trials before they saw them: each figure's mean over the rounds
+    that have it."""
+    names = dict.fromkeys(name for each in rounds for name in each.model_errors)
+    return {
+        name: _rounded(fmean(r.model_errors[name] for r in rounds if name in r.model_errors))
+        for name in sorted(names)
+    }
+
+
+def choose_schedule(
+    study: TuningTask, history: History, default: Schedule | None
+) -> Schedule | None:
+    """The fastest valid trial, unless the untuned schedule is faster still; None without both."""
+    if default is not None and default.compared:
+        default = None
+    best = history.best
+    latency = latency_at(history, best)
+    if best is None or latency is None:
+        return default
+    if default is not None and faster(default.latency, latency):
+        return default
+    return trial_schedule(study, history, best)
+
+
+def trial_schedule(study: TuningTask, history: History, row: int) -> Schedule:
+    """A valid trial as a schedule."""
+    config = tuple(int(index) for index in history.configs[row])
+    space, latency = study.problem.space, latency_at(history, row)
+    assert latency is not None, "a row has a latency"
+    return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+
+
+def untuned_word(sources: Iterable[str | None]) -> str:
+    """What people read: `stock` for the schedules that the stock compiler publishes, else
+    `untuned`."""
+    known = [is_published(source) for source in sources]
+    return "stock" if known and all(known) else "untuned"
+
+
+def faster(one: Latency, other: Latency) -> bool:
+    """By cycles where both are counted, else by seconds."""
+    if one.cycles > 0 and other.cycles > 0:
+        return one.cycles < other.cycles
+    return one.seconds < other.seconds
+
+
+def cycles_of(latency: Latency | None) -> int | None:
+    """None where nothing is known or the target counts none."""
+    return None if latency is None or latency.cycles < 0 else latency.cycles
+
+
+def seconds_of(latency: Latency | None) -> float | None:
+    """None where nothing is known."""
+    return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{ERROR_DIGITS}g}")
+
+
+def latency_to_json(latency: Latency) -> dict[str, Json]:
+    """What `latency_from_json` reads."""
+    return {"cycles": latency.cycles, "seconds": latency.seconds}
+
+
+def latency_from_json(values: dict[str, Json]) -> Latency:
+    """Raises `KeyError` or `ValueError` if it was not written by `latency_to_json`."""
+    return Latency(as_number(values["seconds"]), as_int(values["cycles"]))
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
+    """What `schedule_from_json` reads."""
+    return {
+        "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
+        "knobs": schedule.knobs, "compared": schedule.compared,
+        **latency_to_json(schedule.latency),
+    }  # fmt: skip
+
+
+def schedule_from_json(values: dict[str, Json]) -> Schedule:
+    """Raises `KeyError` or `ValueError` if it was not written by `schedule_to_json`."""
+    return Schedule(
+        as_text(values["source"]),
+        as_text(values["space"]),
+        tuple(map(as_int, as_list(values["config"]))),
+        {name: as_int(value) for name, value in as_object(values["knobs"]).items()},
+        latency_from_json(values),
+        values["compared"] is True,
+    )

@@ -1,0 +1,230 @@
+"""`run.json`: which run an output folder holds, written when it begins, so that no other run's
+results are lost there.
+
+A ledger keeps the trials of any number of runs apart (by workload, target and tuner), the other
+files hold the results of one. So a folder belongs to one network on one target: another tuner, seed
+or number of trials, dealt or not, goes on in it, another network or target is refused, and so are
+fewer layers than it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import (
+    Json,
+    as_object,
+    canonical,
+    digest,
+    read_json,
+    remove,
+    write_atomically,
+)
+from tilewright.core.safe_files import read_plain
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import RUN, SUMMARY
+
+if TYPE_CHECKING:
+    from tilewright.tuning.network import Subgraph
+    from tilewright.tuning.tuning_task import TuningTask
+
+VERSION = 1
+
+
+class FolderTaken(TilewrightError):
+    """An output folder that holds the results of another run."""
+
+
+class Origin(TypedDict):
+    """A network or target: its name, a file's place and digest. One that is no file has its name as
+    its place, and no digest."""
+
+    name: str
+    place: str
+    digest: str
+
+
+class WorkloadNames(TypedDict):
+    """A workload by its id: its text, its epilogue, and the layers that are one."""
+
+    id: str
+    workload: str
+    epilogue: str
+    names: list[str]
+
+
+class RunFile(TypedDict):
+    """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
+    `key` is that of `run_key`, `stop_gain` is there where the trials are dealt."""
+
+    version: int
+    network: Origin
+    target: Origin
+    layers: list[str]
+    tuner: str
+    seed: int
+    trials: int
+    begun: str
+    workloads: list[WorkloadNames]
+    key: NotRequired[str]
+    stop_gain: NotRequired[float]
+
+
+def run_key(options: TuningOptions, studies: Iterable[TuningTask]) -> str:
+    """What a run's results have in common: so many trials of what the ledger files under these
+    keys, dealt or not."""
+    runs = sorted(study.ledger_key for study in studies)
+    about: list[Json] = [options.trials, [list(each) for each in runs]]
+    if options.stop_gain is not None:
+        about.append(options.stop_gain)
+    if options.fusion:
+        about.append(options.fusion)
+    return digest(canonical(about))[:24]
+
+
+def read_run(folder: Path) -> RunFile | None:
+    """The run of a folder; None where there is none, or none that can be read. Raises `UnsafeFile`
+    for anything but a file."""
+    try:
+        found = _run_files().validate_python(read_json(read_plain(folder / RUN)), strict=True)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if found["version"] == VERSION else None
+
+
+@lru_cache(maxsize=1)
+def _run_files() -> TypeAdapter[RunFile]:
+    return TypeAdapter(RunFile)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the results in a folder are those of the run that it holds. Raises `UnsafeFile`."""
+    held = read_run(folder)
+    try:
+        summary = as_object(read_json(read_plain(folder / SUMMARY)))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return held is not None and summary.get("run_key") == held.get("key")
+
+
+def check_vacant(options: TuningOptions) -> None:
+    """Raises `FolderTaken` if the run would replace the results of another one."""
+    held = None if options.fresh else read_run(options.folder)
+    if held is None:
+        return
+    problem = _foreign(options, held)
+    if problem:
+        raise FolderTaken(
+            f"{options.folder} {problem}: it holds {_described(held, options.folder)}; "
+            "choose another folder with --out, or replace all it holds with --fresh"
+        )
+
+
+def replaced(options: TuningOptions) -> str | None:
+    """What to say of an earlier run of the same network with another tuner or seed, whose results
+    this run replaces; None if there is none."""
+    held = read_run(options.folder)
+    if held is None or not (options.folder / SUMMARY).is_file():
+        return None
+    if (held["tuner"], held["seed"]) == (options.tuner, options.seed):
+        return None
+    return (
+        f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
+        "its trials stay in the ledger, the other files will be this run's"
+    )
+
+
+def write_run(
+    options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Iterable[TuningTask]
+) -> None:
+    """Say whose folder it is from now on. A run that goes on keeps its date; another one is not
+    complete yet, whatever the folder says. Raises `UnsafeFile` and `OSError`."""
+    run: RunFile = {
+        "version": VERSION,
+        "network": _network(options),
+        "target": origin_of(options.target),
+        "layers": list(options.layers),
+        "tuner": options.tuner,
+        "seed": options.seed,
+        "trials": options.trials,
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "workloads": [
+            {
+                "id": each.workload.id,
+                "workload": str(each.workload),
+                "epilogue": each.workload.epilogue_text,
+                "names": list(each.names),
+            }
+            for each in subgraphs
+        ],
+        "key": run_key(options, studies),
+    }
+    if options.stop_gain is not None:
+        run["stop_gain"] = options.stop_gain
+    held = None if options.fresh else read_run(options.folder)
+    if held is not None and {**held, "begun": ""} == {**run, "begun": ""}:
+        return
+    remove(options.folder / SUMMARY)
+    text = json.dumps(run, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(options.folder / RUN, text.encode())
+
+
+def _foreign(options: TuningOptions, held: RunFile) -> str:
+    """Why a folder is another run's; empty if it is not."""
+    if not _same(held["network"], _network(options)):
+        return f"is not {options.subject}'s"
+    if not _same(held["target"], origin_of(options.target)):
+        return f"is not {options.target}'s"
+    if options.layers and not set(held["layers"] or ["all"]) <= set(options.layers):
+        return "has more layers than --layers names"
+    return ""
+
+
+def _same(one: Origin, other: Origin) -> bool:
+    """The same place, whatever is there now; or the same content elsewhere under the same name."""
+    if one["place"] == other["place"]:
+        return True
+    moved = one["digest"] == other["digest"] != ""
+    return moved and one["name"] == other["name"]
+
+
+def _network(options: TuningOptions) -> Origin:
+    if options.workload:
+        text = f"{options.workload}; {options.steps}"
+        return {"name": options.workload, "place": text, "digest": ""}
+    return origin_of(options.model)
+
+
+def origin_of(text: str) -> Origin:
+    """What the text that names a network or target means: a file, or a name. Raises `OSError`."""
+    path = Path(text)
+    if not path.is_file():
+        return {"name": text, "place": text, "digest": ""}
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": path.stem, "place": str(path.resolve()), "digest": found}
+
+
+def _described(held: RunFile, folder: Path) -> str:
+    layers = f" ({', '.join(held['layers'])})" if held["layers"] else ""
+    ended = "complete" if is_complete(folder) else "not finished"
+    dealt = " on average at most" if "stop_gain" in held else ""
+    return (
+        f"{held['network']['name']}{layers} on {held['target']['name']}, {held['trials']} trials a "
+        f"workload{dealt} by tuner {held['tuner']}, begun {_date(held['begun'])}, {ended}"
+    )
+
+
+def _date(text: str) -> str:
+    """`2026-11-22 06:49 UTC` of what is written in a file."""
+    return f"{text[:16].replace('T', ' ')} UTC"

@@ -1,0 +1,62 @@
+"""Whether a target has any schedule for a workload at all, asked before a search that would end
+with nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Enumerates, capability
+from tilewright.targets.workload import Workload
+
+MOST_TRIED = 1 << 20
+"""Configs. A larger space in which so many fail is searched all the same."""
+_FIRST, _CHUNK = 64, 1 << 14
+
+
+class NothingFits(TilewrightError):
+    """No config of the space compiles for the machine."""
+
+
+def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
+    """What to say of the workloads that no config of the space fits; all configs of a small space
+    are tried, if the first few fail. Only asked of targets that are quick to compile for
+    (`Enumerates`). Raises `NothingFits` if none of the workloads has a config that compiles."""
+    if capability(target, Enumerates) is None:
+        return []
+    found = [why_nothing_fits(target, workload) for workload in workloads]
+    reasons = [reason for reason in found if reason]
+    if reasons and len(reasons) == len(found):
+        raise NothingFits(f"{reasons[0]}; correct the specification, or choose another --space")
+    return reasons
+
+
+def why_nothing_fits(target: Target, workload: Workload) -> str:
+    """The reason most configs fail for, in a sentence; empty where one compiles, or none of a large
+    space has been found to. Raises `WorkloadError` if there is no space."""
+    space, reasons = target.space(workload), Counter[str]()
+    for flat in _places(space.size):
+        lowered = target.lower(workload, space.unravel(flat))
+        if lowered.ok.any():
+            return ""
+        reasons.update(lowered.reasons.tolist())
+    if space.size > MOST_TRIED:
+        return ""
+    ((reason, _),) = reasons.most_common(1)
+    return (
+        f"no schedule of {workload} in the space {space.name} fits {target.name}: all "
+        f"{space.size:,} fail, most at '{reason}'"
+    )
+
+
+def _places(size: int) -> Iterator[NDArray[np.int64]]:
+    """Flat indices: a few from all over the space, then all in order."""
+    yield np.unique(np.linspace(0, size - 1, _FIRST).astype(np.int64))
+    for begin in range(0, min(size, MOST_TRIED), _CHUNK):
+        yield np.arange(begin, min(begin + _CHUNK, size))

@@ -1,0 +1,280 @@
+"""Where a schedule of each layer comes from: a folder that `tilewright tune` wrote, some trials
+here and now, or the closed-form estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
+from tilewright.core.safe_files import read_plain
+from tilewright.core.sanitize import printable
+from tilewright.networks.pooling import together
+from tilewright.networks.rewrites import padded
+from tilewright.search import tune
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Configs, Target
+from tilewright.targets.capabilities import (
+    Baseline,
+    Blocks,
+    Estimates,
+    HasSpecification,
+    blocks_of,
+    capability,
+)
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.workload import Workload, canonical, parse_workload
+from tilewright.tuning.output_dir import SCHEDULES
+from tilewright.tuning.outputs import SCHEDULES_VERSION
+
+SAMPLED = 4096
+"""Schedules that the estimate is asked about."""
+LOWERED = 64
+"""Of those the best, of which the first that compiles is taken."""
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many workloads are done."""
+
+
+class PickError(TilewrightError):
+    """Schedules that cannot be read, or are of another network or target."""
+
+
+def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> list[Pick]:
+    """The schedules that a tuned folder holds for these workloads, whose epilogues are canonical.
+    Raises `PickError` where it holds none, those of another target, or not all of them."""
+    path = _path(folder)
+    found = _read(path)
+    spec = capability(target, HasSpecification)
+    row = as_object(found["target"])
+    if "spec" in row and spec is not None and _machine(row["spec"]) != _machine(spec.specification):
+        raise PickError(
+            f"{path} holds schedules for {printable(as_text(row['name']))}, which is another "
+            f"machine than {target.name}; tune for this target, or build for that"
+        )
+    table = PickTable(blocks_of(target))
+    for entry in as_list(found["schedules"]):
+        schedule = as_object(entry)
+        if schedule["config"] is None:
+            continue
+        workload = parse_workload(as_text(schedule["workload"]), as_text(schedule["epilogue"]))
+        config = tuple(map(as_int, as_list(schedule["config"])))
+        table.add(workload, Pick(as_text(schedule["space"]), config))
+    known: dict[Workload, Pick] = {}
+    for workload in dict.fromkeys(workloads):
+        closest_match = table.closest_match(workload)
+        if closest_match is not None:
+            known[workload] = closest_match
+    missing = [workload for workload in dict.fromkeys(workloads) if workload not in known]
+    if missing:
+        whole = len(set(workloads))
+        raise PickError(
+            f"{path} is of {printable(as_text(found['network']))} and lacks {len(missing)} of the "
+            f"{whole} workloads that are built, first {missing[0]} (epilogue "
+            f"{missing[0].epilogue_text or 'none'}); tune this network with its "
+            f"real epilogues{_hint(missing)}, or build with --trials"
+        )
+    return [known[workload] for workload in workloads]
+
+
+class PickTable:
+    """Schedules of workloads, found by others that the same schedules run."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        self._own: dict[Workload, Pick] = {}
+        self._exact: dict[Workload, Pick] = {}
+        self._alike: dict[Workload, Pick] = {}
+
+    def add(self, workload: Workload, pick: Pick) -> None:
+        """The schedule that a workload was tuned to."""
+        self._own[workload] = pick
+        self._exact[_same_programs(workload, self.blocks)] = pick
+        self._alike[_same_kinds(workload, self.blocks)] = pick
+
+    def exact(self, workload: Workload) -> Pick | None:
+        """That of a workload whose programs differ in immediates alone, None if there is none."""
+        return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
+
+    def closest_match(self, workload: Workload) -> Pick | None:
+        """That, or else one of a workload that the same schedules can run."""
+        kinds = self._alike.get(_same_kinds(workload, self.blocks))
+        kinds = kinds or self._alike.get(_same_kinds(_by_channel(workload), self.blocks))
+        return self.exact(workload) or kinds
+
+
+def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
+    """Which max-pools are part of the convolution before them where a tuned folder says how layers
+    run: those that were tuned so. Raises `PickError` where it holds no schedules."""
+    blocks = blocks_of(target)
+    tuned = {
+        _same_kinds(parse_workload(as_text(each["workload"]), as_text(each["epilogue"])), blocks)
+        for each in map(as_object, as_list(_read(_path(folder))["schedules"]))
+    }
+
+    def rule(convolution: Workload, pool: Workload) -> Workload | None:
+        both = together(convolution, pool)
+        if both is None:
+            return None
+        forms = {_same_kinds(form, blocks) for form in (both, _by_channel(both))}
+        return both if forms & tuned else None
+
+    return rule
+
+
+def _path(folder: Path) -> Path:
+    return folder / SCHEDULES if folder.is_dir() else folder
+
+
+def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
+    """Workloads that are equal in this have programs that differ in immediates alone."""
+    return canonical(padded(workload, blocks))
+
+
+def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
+    """Workloads that are equal in this can be run by the same schedules. A float network, as it is
+    tuned, does not say at which scale a residual comes or how large a bias is."""
+    whole = padded(workload, blocks)
+    if whole.shortcut is not None:
+        own = replace(whole.shortcut, epilogue=_kinds(whole.shortcut.epilogue))
+        whole = replace(whole, shortcut=own)
+    if whole.average is not None:
+        behind = replace(whole.average, epilogue=_kinds(whole.average.epilogue))
+        whole = replace(whole, average=behind)
+    return replace(whole, epilogue=_kinds(whole.epilogue))
+
+
+def _kinds(epilogue: tuple[EpilogueOp, ...]) -> tuple[EpilogueOp, ...]:
+    return tuple(EpilogueOp(op.kind) for op in epilogue)
+
+
+def _hint(missing: Sequence[Workload]) -> str:
+    """Which option tunes what is shifted by channel."""
+    own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
+    return " (--epilogue per-channel)" if own else ""
+
+
+def _by_channel(workload: Workload) -> Workload:
+    """The workload as it is where channels have their own shifts: what runs that by a schedule runs
+    this by it, for it has fewer operands. Of a float network nobody knows where scales a channel
+    will pay."""
+    steps = [
+        EpilogueOp("shr_channel") if op.kind == "shr" else op
+        for op in workload.epilogue if op.kind not in ("offset", "bias")
+    ]  # fmt: skip
+    return replace(workload, epilogue=(EpilogueOp("bias"), *steps))
+
+
+def tuned_picks(
+    workloads: Sequence[Workload],
+    target: Target,
+    trials: int,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Pick]:
+    """The best of so many trials of each workload, or what costs no trial: the untuned schedule,
+    where that is faster, and with no trials at all what the estimate thinks best. Raises
+    `WorkloadError` for a workload without any schedule that runs."""
+    different = list(dict.fromkeys(workloads))
+    found: dict[Workload, Pick] = {}
+    for done, workload in enumerate(different):
+        if progress is not None:
+            progress(done, len(different))
+        found[workload] = _tuned(workload, target, trials, seed)
+    if progress is not None:
+        progress(len(different), len(different))
+    return [found[workload] for workload in workloads]
+
+
+def _tuned(workload: Workload, target: Target, trials: int, seed: int) -> Pick:
+    estimated = _estimated(workload, target, seed)
+    candidates: list[tuple[float, Pick]] = []
+    if trials:
+        from tilewright.models import make_explorer
+
+        rounds = list(
+            tune(
+                target, workload, make_explorer("default"), trials=trials, batch=min(trials, 16),
+                seed=seed,
+            )
+        )  # fmt: skip
+        best = rounds[-1] if rounds else None
+        if best is not None and best.best_config is not None and best.best is not None:
+            config = tuple(int(index) for index in best.best_config)
+            candidates.append((best.best.cost, Pick(target.space(workload).name, config)))
+    baseline = capability(target, Baseline)
+    if baseline is not None:
+        try:
+            untuned = baseline.baseline(workload)
+            if untuned.measured.valid[0]:
+                candidates.append((untuned.latency.cost, Pick(untuned.space.name, untuned.config)))
+        except WorkloadError:
+            pass
+    if estimated is not None:
+        candidates.append(estimated)
+    if not candidates:
+        raise WorkloadError(
+            f"{workload}: none of the schedules that were tried runs; build with more --trials"
+        )
+    return min(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
+    """The best by the estimate of some that were drawn, if it compiles and runs, with its cost."""
+    estimates = capability(target, Estimates)
+    if estimates is None:
+        return None
+    space = target.space(workload)
+    if space.listed is not None:
+        return None
+    count = min(space.size, SAMPLED)
+    flat = (
+        np.arange(space.size)
+        if count == space.size
+        else np.random.default_rng(seed).integers(0, space.size, count)
+    )
+    configs: Configs = space.unravel(flat)
+    estimated = estimates.estimate(workload, configs)
+    fits = estimated.of_meaning("share").max(axis=1, initial=0.0) <= 1
+    order = np.lexsort((estimated.total("latency"), ~fits))
+    best = configs[order[:LOWERED]]
+    begin, some = 0, 1  # a compile may take a second: no more than needed
+    while begin < len(best):
+        lowered = target.lower(workload, best[begin : begin + some])
+        rows = np.flatnonzero(lowered.ok)
+        if len(rows):
+            measured = target.measure(lowered.rows(rows[:1]))
+            config = tuple(int(index) for index in best[begin + rows[0]])
+            cost = float(measured.latency[0])
+            return (cost, Pick(space.name, config)) if measured.valid[0] else None
+        begin, some = begin + some, 4 * some
+    return None
+
+
+def _read(path: Path) -> dict[str, Json]:
+    try:
+        found = as_object(read_json(read_plain(path)))
+        version = found["version"]
+        as_text(found["network"]), as_object(found["target"]), as_list(found["schedules"])
+    except FileNotFoundError:
+        raise PickError(
+            f"there is no {path}; name a folder that 'tilewright tune' wrote (--schedules)"
+        ) from None
+    except OSError as error:
+        raise PickError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, RecursionError):
+        raise PickError(
+            f"{path} holds no schedules; name a folder that 'tilewright tune' wrote (--schedules)"
+        ) from None
+    if version != SCHEDULES_VERSION:
+        raise PickError(f"{path} is of version {version}; tune again with this program")
+    return found
+
+
+def _machine(spec: Json) -> dict[str, Json]:
+    """What of a specification changes programs: not its name."""
+    return {k: v for k, v in as_object(spec).items() if k not in ("name", "source")}

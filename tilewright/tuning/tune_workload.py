@@ -1,0 +1,250 @@
+"""Tuning one workload of a network: the order of its steps, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from tilewright.search import (
+    ExplorerState,
+    History,
+    Known,
+    Record,
+    Round,
+    Session,
+    Setting,
+    Stages,
+    Trial,
+    rounds,
+)
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.tuning.events import (
+    Listener,
+    Note,
+    RoundDealt,
+    RoundDone,
+    StageBegan,
+    WorkloadBegan,
+    WorkloadTuned,
+)
+from tilewright.tuning.final_choice import ChoiceRecords
+from tilewright.tuning.final_validation import FinalChoice
+from tilewright.tuning.network import Subgraph
+from tilewright.tuning.open_ledger import RecordOf
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.results import Schedule, TunedWorkload, Untuned, choose_schedule, mean_errors
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.turns import Seat, Stopped
+from tilewright.tuning.verification import (
+    bound_of,
+    reproduces,
+    roofline_of,
+    untuned_schedule,
+    wrong_winners,
+)
+
+
+@dataclass(frozen=True)
+class WorkloadJob:
+    """One workload of a run, and what all of them share; `seat` where rounds are dealt."""
+
+    options: TuningOptions
+    subgraph: Subgraph
+    study: TuningTask
+    state: ExplorerState  # what the tuner starts from
+    record_of: RecordOf
+    emit: Listener
+    stop: threading.Event = field(default_factory=threading.Event)
+    seat: Seat | None = None
+
+
+class WorkloadSteps(Protocol):
+    """Performs what is done for one workload."""
+
+    def untuned(self, study: TuningTask) -> Untuned:
+        """What a user has without tuning (`tuning.verification`)."""
+        ...
+
+    def stages(self, study: TuningTask, setting: Setting) -> Stages:
+        """Who performs the stages of its rounds."""
+        ...
+
+    def measure_afresh(
+        self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[ValidationMeasurement]:
+        """Measure schedules in turn (`tuning.final_validation`)."""
+        ...
+
+    def round_done(self, done: Round, trials: int) -> None:
+        """Called after each round; `trials` are those of the run so far."""
+        ...
+
+    def verify(self, study: TuningTask, chosen: Schedule) -> None:
+        """The proof (`tuning.verification`). Raises `WrongSchedule`."""
+        ...
+
+    def finish(self, tuned: TunedWorkload, session: Session) -> None:
+        """Called last."""
+        ...
+
+
+def tune_workload(job: WorkloadJob, steps: WorkloadSteps) -> TunedWorkload:
+    """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
+    Raises as `tune_network`."""
+    begin, study, subgraph = time.perf_counter(), job.study, job.subgraph
+    untuned, roofline = steps.untuned(study), roofline_of(study)
+    default = untuned.default
+    before = None if default is None else default.latency
+    job.emit(WorkloadBegan(study.workload.id, before, roofline))
+    if job.seat is not None and default is not None and study.target.deterministic:
+        _tell_untuned(job.seat, default)
+    timed: dict[int, Trial] = {}
+    session, done = _trials(job, steps)
+    final = None if study.target.deterministic else _held_choice(job, session, default, timed)
+    doubtful = study.target.deterministic or any(each.reused for each in done)
+    while final is None and doubtful and (wrong := _wrong_winners(job, session, timed)):
+        job.record_of(study, session.setting).correct(wrong)
+        session, done = _trials(job, steps)
+    if study.target.deterministic:
+        chosen = choose_schedule(study, session.history, default)
+        if chosen is not None and chosen is default:
+            chosen = default = _default_again(job, default)
+    else:
+        final = final or _final_choice(job, steps, session, default)
+        chosen, default = final.chosen, final.default
+    if chosen is not None:
+        steps.verify(study, chosen)
+    tuned = TunedWorkload(
+        study=study,
+        count=subgraph.count,
+        names=subgraph.names,
+        default=default,
+        fallback=untuned.fallback,
+        chosen=chosen,
+        roofline=roofline,
+        bound=bound_of(study),
+        trials=len(session.history),
+        invalid_trials=int((~session.history.valid).sum()),
+        lowered=sum(each.lowered for each in done),
+        failed_compiles=len(session.history.failed),
+        reused_trials=sum(len(each.configs) for each in done if each.reused),
+        timed_again=len(timed),
+        wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
+        afresh=None if final is None else final.afresh,
+        model_errors=mean_errors(done),
+    )
+    steps.finish(tuned, session)
+    job.emit(WorkloadTuned(tuned))
+    return tuned
+
+
+def _wrong_winners(job: WorkloadJob, session: Session, timed: dict[int, Trial]) -> Known:
+    """Trials that were recorded faster than they are, by flat index; a session built on them is to
+    be repeated, from a record that is put right. `timed` gathers all that was measured for it."""
+    job.emit(StageBegan("time_again"))
+    wrong = wrong_winners(job.study, session.history, timed)
+    if wrong:
+        many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
+        job.emit(
+            Note(
+                f"{job.study.workload}: {many} recorded with another latency than "
+                f"{job.study.target_name} gives now; set aside, and what it gives now recorded"
+            )
+        )
+    return wrong
+
+
+def _held_choice(
+    job: WorkloadJob, session: Session, default: Schedule | None, timed: dict[int, Trial]
+) -> FinalChoice | None:
+    """The final choice of an earlier command, if it made one of the same trials that still holds;
+    `timed` gathers what was measured to see that."""
+    choice = _choice(job, session, default)
+    held = choice.held()
+    if held is None or choice.confirmed(held, timed):
+        return held
+    job.emit(
+        Note(
+            f"{job.study.workload}: the final choice was recorded with another latency than "
+            f"{job.study.target_name} gives now; set aside, and made again"
+        )
+    )
+    return None
+
+
+def _final_choice(
+    job: WorkloadJob, steps: WorkloadSteps, session: Session, default: Schedule | None
+) -> FinalChoice:
+    """Who is the best when all leaders are measured afresh, and what that one takes."""
+    return _choice(job, session, default).make(partial(steps.measure_afresh, job.study))
+
+
+def _choice(job: WorkloadJob, session: Session, default: Schedule | None) -> ChoiceRecords:
+    record = job.record_of(job.study, session.setting)
+    return ChoiceRecords(job.study, record, session.history, default, job.options.leaders)
+
+
+def _default_again(job: WorkloadJob, default: Schedule) -> Schedule | None:
+    """The untuned schedule, which won, as it is timed now: what was kept of it may be wrong."""
+    again = untuned_schedule(job.study)
+    if again is not None and reproduces(job.study, default.latency, again.latency):
+        return default
+    job.emit(
+        Note(
+            f"{job.study.workload}: the untuned schedule was kept with another latency than "
+            f"{job.study.target_name} gives now, which is taken instead"
+        )
+    )
+    return again
+
+
+def _trials(job: WorkloadJob, steps: WorkloadSteps) -> tuple[Session, list[Round]]:
+    """All rounds of a workload: those of the record first."""
+    setting = job.study.setting
+    session = Session(setting, job.state, steps.stages(job.study, setting))
+    record = job.record_of(job.study, setting)
+    done = _rounds(job, session, record, steps)
+    for problem in record.problems:
+        job.emit(Note(problem))
+    return session, done
+
+
+def _rounds(
+    job: WorkloadJob, session: Session, record: Record, steps: WorkloadSteps
+) -> list[Round]:
+    options, seat, trials, found = job.options, job.seat, 0, []
+    most = options.trials if seat is None else seat.dealer.most_trials
+    more = None if seat is None else partial(_more, job, seat)
+    for done in rounds(session, record, trials=most, batch=options.batch, more=more):
+        found.append(done)
+        trials += len(done.configs)
+        steps.round_done(done, trials)
+        valid = float(np.mean(session.history.valid[:trials]))
+        job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
+        if job.stop.is_set():
+            raise Stopped("stopped; the same command goes on from here")
+    if seat is not None:
+        seat.rest()
+    return found
+
+
+def _more(job: WorkloadJob, seat: Seat, history: History) -> int:
+    """How many trials the next round may have, once the workload is dealt one."""
+    granted = seat.more(history)
+    if granted:
+        dealer = seat.dealer
+        job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
+    return granted
+
+
+def _tell_untuned(seat: Seat, default: Schedule) -> None:
+    """What trials have to beat, if it can be chosen; in the unit of `History.latency`."""
+    latency = default.latency
+    if not default.compared:
+        seat.tell_untuned(float(latency.cycles) if latency.cycles > 0 else latency.seconds)

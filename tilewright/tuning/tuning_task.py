@@ -1,0 +1,226 @@
+"""What is tuned, by whom, on what: small enough for JSON, enough to rebuild everything from."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.child_process import Limits
+from tilewright.core.files import Json, digest
+from tilewright.models import make_explorer
+from tilewright.models.transfer.contract import TransferError
+from tilewright.models.transfer.files import identity_of
+from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
+from tilewright.targets import subprocess_target
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Watched, capability
+from tilewright.targets.registry import kind_of, make_target
+from tilewright.targets.workload import Workload
+from tilewright.tuning.options import CHAMPION, OptionValue, TuningOptions
+
+if TYPE_CHECKING:
+    from tilewright.models.transfer.model import Transferred
+
+_OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
+"""The thread whose targets are used, if it is not the one that asks."""
+
+
+@dataclass(frozen=True)
+class TuningTask:
+    """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
+    identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
+    a target in a process of its own has for a batch, 0 for one in this process; `shared` says
+    whether several processes make the trials; `cluster` is the address of the one whose workers
+    lower and measure, if any; `transferred` is the folder of a model that learned
+    elsewhere, if there is one, which `start` then identifies."""
+
+    workload: Workload
+    target_name: str
+    space_name: str
+    tuner: str
+    seed: int
+    batch: int
+    options: tuple[tuple[str, OptionValue], ...] = ()
+    start: str = ""
+    isolate: float = 0.0
+    shared: bool = False
+    transferred: str = ""
+    cluster: str = ""
+
+    @property
+    def target(self) -> Target:
+        """Raises a `TilewrightError` of the target's kind, or `TargetDown`."""
+        return target_named(self.target_name, self.space_name, self.isolate, self.cluster)
+
+    @property
+    def explorer(self) -> Explorer:
+        """Raises `UnknownName` or `OptionError`."""
+        return _explorer(self.tuner, self.options)
+
+    @property
+    def problem(self) -> Problem:
+        """Raises `WorkloadError` if the target has no schedule for the workload."""
+        return _problem(self, state_of(self.target_name))
+
+    @property
+    def setting(self) -> Setting:
+        """All three, for the engine."""
+        return Setting(self.target, self.explorer, self.problem)
+
+    @property
+    def ledger_key(self) -> RunKey:
+        """What the ledger files this run's records under."""
+        cold = run_id(self.explorer, self.seed, self.batch)
+        run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
+        key = (self.workload.id, self.target.fingerprint, run)
+        return shared_key(key) if self.shared else key
+
+    def describe(self) -> dict[str, Json]:
+        """What a stage that asks the explorer depends on, beside its inputs."""
+        return {
+            "workload": self.workload.to_json(),
+            "tuner": self.tuner,
+            "options": self.explorer.options.model_dump(mode="json"),
+            "seed": self.seed,
+            "batch": self.batch,
+            **({"transferred": self.start} if self.transferred else {}),
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        """What `from_json` reads."""
+        return asdict(self) | {"workload": self.workload.to_json(), "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> TuningTask:
+        """Raises `KeyError` or `TypeError` if it was not written by `to_json`."""
+        known = {field.name: values[field.name] for field in fields(TuningTask)}
+        return TuningTask(
+            **known
+            | {
+                "workload": Workload.from_json(values["workload"]),
+                "options": tuple(sorted(values["options"].items())),
+            }
+        )
+
+
+def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
+    """The study of one workload of a run. Raises `UnknownName`, and `TransferError` for a folder
+    that holds no transferred model."""
+    folder = "" if options.warm_start == CHAMPION else options.warm_start
+    return TuningTask(
+        workload=workload,
+        target_name=options.target,
+        space_name=space_of(options),
+        tuner=options.tuner,
+        seed=options.seed,
+        batch=options.batch,
+        options=tuple(sorted(options.tuner_options.items())),
+        isolate=options.isolate,
+        shared=options.workers > 1,
+        start=identity_of(Path(folder)) if folder else "",
+        transferred=folder,
+        cluster=options.cluster,
+    )
+
+
+def space_of(options: TuningOptions) -> str:
+    """The space's name, also where none was given; "" if the target has only one. Raises
+    `UnknownName`."""
+    return kind_of(options.target)[0].space_named(options.space)
+
+
+def target_of(options: TuningOptions) -> Target:
+    """The target of a run. Raises as `make_target`, or `TargetDown`."""
+    return target_named(options.target, space_of(options), options.isolate, options.cluster)
+
+
+def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
+    """A target, kept for the next time. A thread has its own where a process goes with it, unless
+    it takes turns with others (`one_owner`). With the address of a `cluster`, its workers lower and
+    measure. Raises `ClusterError`, too."""
+    if cluster:
+        return _target_on(cluster, name, space, isolate, state_of(name))
+    owner = (_OWNER.get() or threading.get_ident()) if isolate else 0
+    return _target(name, space, isolate, owner, state_of(name))
+
+
+@contextmanager
+def one_owner() -> Iterator[None]:
+    """Within, and in threads that are given this context, targets are those of this thread: for
+    workloads of which one at a time is at work."""
+    before = _OWNER.set(threading.get_ident())
+    try:
+        yield
+    finally:
+        _OWNER.reset(before)
+
+
+def state_of(target_name: str) -> tuple[int, int]:
+    """Of a target's file: it may be written anew between two runs of a process, and what was kept
+    of the target is then another's."""
+    try:
+        found = os.stat(target_name)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=64)
+def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int, int]) -> Target:
+    here = make_target(name, space)
+    if not isolate:
+        return here
+    if (watched := capability(here, Watched)) is not None:
+        return watched.within(isolate)
+    recipe = {"text": name, "space": space}
+    return subprocess_target.IsolatedTarget(
+        subprocess_target.NAMED, recipe, Limits(isolate), beside=here
+    )
+
+
+@lru_cache(maxsize=64)
+def _target_on(
+    cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
+) -> Target:
+    from tilewright.targets.cluster.connection import connect
+    from tilewright.targets.cluster.target import ClusterTarget, recipe_of
+
+    connect(cluster)  # a mistake shows before any work
+    kind, rest = kind_of(name)
+    if kind.make_on is not None:
+        return kind.make_on(rest, kind.space_named(space), cluster)
+    here = make_target(name, space)
+    return ClusterTarget(here, recipe_of(here, name, space, isolate), cluster)
+
+
+@lru_cache(maxsize=8)
+def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explorer:
+    return make_explorer(name, dict(options))
+
+
+@lru_cache(maxsize=64)
+def _problem(study: TuningTask, state: tuple[int, int]) -> Problem:
+    problem = problem_of(study.target, study.workload, study.seed)
+    if not study.transferred:
+        return problem
+    from tilewright.models.transfer.prior import prior_from  # loads libraries that learn
+
+    model = _model(study.transferred, study.start)
+    return replace(problem, transferred=prior_from(model, problem))
+
+
+@lru_cache(maxsize=4)
+def _model(folder: str, identity: str) -> Transferred:
+    """The model, as long as the folder holds the one of this identity."""
+    from tilewright.models.transfer.registry import load_model
+
+    if identity_of(Path(folder)) != identity:
+        raise TransferError(f"{folder}: the model was replaced meanwhile; run the command again")
+    return load_model(Path(folder))

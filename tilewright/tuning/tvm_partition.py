@@ -1,0 +1,180 @@
+"""Quantised Relax modules on the simulated VTA, from a TVM script (docs/tvm.md).
+
+    mod = partition_for_vta(mod, target="vta-pynq")
+    ex = tvm.compile(mod, "llvm")
+    relax.VirtualMachine(ex, tvm.cpu())["main"](x)
+
+Importing this module loads no TVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.core.errors import UnknownName
+from tilewright.networks.artifact import canonical_workloads
+from tilewright.networks.errors import NothingToOffload
+from tilewright.networks.tvm_runtime import RUN, LayerCycles, OffloadError, register
+from tilewright.networks.tvm_runtime.program import clock_hz, inputs_of, layer_cycles, written
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import Builds, blocks_of, capability
+from tilewright.targets.layer import Layer
+from tilewright.targets.registry import kind_of, make_target
+from tilewright.tuning.schedule_lookup import pool_rule, read_picks, tuned_picks
+
+if TYPE_CHECKING:
+    from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+    from tilewright.networks.relax.offload import OffloadedCall
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """What of a module runs on the accelerator. `left` says, by variable, why operators that it
+    could be given stay with TVM; what it never runs is not in it."""
+
+    layers: tuple[LayerCycles, ...]
+    left: dict[str, str]
+    clock_hz: float
+
+    @property
+    def cycles(self) -> int:
+        """Of all layers, each in its stream."""
+        return sum(layer.cycles for layer in self.layers)
+
+    @property
+    def milliseconds(self) -> float:
+        """Of all layers."""
+        return self.cycles / self.clock_hz * 1e3
+
+
+def partition_for_vta(
+    mod: Any,
+    target: str = "vta-pynq",
+    *,
+    schedules: str | Path | None = None,
+    trials: int = 0,
+    seed: int = 0,
+    keep_float: Collection[str] = (),
+) -> Any:
+    """A module that calls the accelerator for what it can run of `main`; the rest stays with TVM.
+
+    `mod` is a quantised Relax module (QDQ) whose weights are constants; it is not changed.
+    `schedules` is a folder that `tilewright tune` wrote; without one, each workload gets the best
+    of so many `trials`, or the untuned schedule. `keep_float` names variables to leave to TVM, with
+    the layers they are part of. The function that the module calls is registered.
+
+    Raises `UnknownName` for a target or variable nobody knows, `OffloadError` for a target that is
+    no VTA, `QuantisationError` for a float module, `NothingToOffload`, `DynamicShapeError`,
+    `ImportFailedError` for modules of other forms, `PickError` for schedules that do not fit, and
+    `WorkloadError` for what no board could load.
+    """
+    machine = make_target(target)
+    if capability(machine, Builds) is None:
+        raise OffloadError(
+            f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
+        )
+    from tilewright.networks.accelerator import Accelerator
+    from tilewright.networks.extract import unfold_for
+    from tilewright.networks.integer.extraction import graph_of_module
+    from tilewright.networks.pooling import pooled
+    from tilewright.networks.relax.module_view import view_of
+    from tilewright.networks.relax.offload import rewritten
+
+    view = view_of(mod)
+    for name in keep_float:
+        if name not in view.types:
+            raise UnknownName("variable of main", name, sorted(view.types))
+    accelerator = Accelerator.of(machine)
+    graph = graph_of_module(
+        view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=pool_rule(Path(schedules), machine) if schedules is not None
+        else lambda convolution, pool: pooled(convolution, pool, accelerator),
+    )  # fmt: skip
+    if not graph.layers:
+        raise NothingToOffload(_why_nothing(graph, machine))
+    workloads = canonical_workloads(graph)
+    if schedules is not None:
+        picks = read_picks(Path(schedules), workloads, machine)
+    else:
+        picks = tuned_picks(workloads, machine, trials, seed)
+    register()
+    return rewritten(mod, view, graph, list(_steps(graph, picks, machine, kind_of(target)[0].name)))
+
+
+def offloaded(mod: Any) -> Offloaded:
+    """The layers of a module that `partition_for_vta` made, with their cycles. Raises
+    `NothingToOffload` for another module."""
+    from tilewright.networks.relax.offload import calls, left
+
+    programs = [content for _, content in calls(mod, RUN)]
+    if not programs:
+        raise NothingToOffload("nothing of the module is offloaded; call partition_for_vta first")
+    layers = tuple(layer for content in programs for layer in layer_cycles(content))
+    return Offloaded(layers, left(mod), clock_hz(programs[0]))
+
+
+def _why_nothing(graph: IntegerGraph, target: Target) -> str:
+    if graph.left:
+        name, why = next(iter(graph.left.items()))
+        return (
+            f"nothing of the module runs on {target.name}; the first operator that could is "
+            f"'{name}', but {why}"
+        )
+    return (
+        f"nothing of the module runs on {target.name}: no convolution, product or pool reads int8 "
+        "and is quantised again; quantise more of the model (docs/int8.md)"
+    )
+
+
+def _steps(
+    graph: IntegerGraph, picks: Sequence[Pick], target: Target, kind: str
+) -> Iterator[OffloadedCall | CpuIsland]:
+    from tilewright.networks.relax.offload import OffloadedCall
+
+    place = {layer.output: i for i, layer in enumerate(graph.layers)}
+    for run in _runs(graph):
+        if not isinstance(run, list):
+            yield run
+            continue
+        own = [picks[place[layer.output]] for layer in run]
+        outputs = _read_elsewhere(graph, run)
+        content = written(graph, run, outputs, own, target, kind)
+        digest = hashlib.sha256(content).hexdigest()
+        values = tuple(graph.values[name] for name in outputs)
+        yield OffloadedCall(RUN, digest, content, inputs_of(run), values)
+
+
+def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
+    """Layers without other work between, and that work, in order."""
+    run: list[Layer] = []
+    for step in graph.steps:
+        if isinstance(step, Layer):
+            run.append(step)
+            continue
+        if run:
+            yield run
+        run = []
+        yield step
+    if run:
+        yield run
+
+
+def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
+    """The values that some layers write for others, for TVM or as results."""
+    own = {layer.output for layer in run}
+    read = set(graph.results.values())
+    for step in graph.steps:
+        if not isinstance(step, Layer):
+            read.update(step.inputs)
+        elif step.output not in own:
+            read.update(inputs_of([step]))
+    return [layer.output for layer in run if layer.output in read]
+
+
+__all__ = ["Offloaded", "offloaded", "partition_for_vta", "register"]

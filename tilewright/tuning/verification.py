@@ -1,0 +1,157 @@
+"""The steps around the rounds of a workload: the schedule a user has without tuning, and the proof
+that the chosen one takes as long as the record says and computes the right numbers.
+
+A record is a file, and so is the cache of finished stages: whoever writes them can claim any
+latency. So what wins is timed anew by the target itself before it is reported. That is no trial.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from tilewright.core.errors import TilewrightError, WorkloadError
+from tilewright.search import History, Known, Trial
+from tilewright.search.round_steps import trial_at
+from tilewright.search.run_ledger import TRIAL
+from tilewright.search.tuning_loop import latency_at
+from tilewright.targets.base import Lowered, Target
+from tilewright.targets.capabilities import (
+    Baseline,
+    Bound,
+    Fallback,
+    Latency,
+    Roofline,
+    Verifies,
+    capability,
+)
+from tilewright.tuning.results import Schedule, Untuned
+from tilewright.tuning.tuning_task import TuningTask, state_of
+
+NOISE = 2.0
+"""How much longer than it was recorded a winner may take on a target that gives other numbers each
+time."""
+
+
+class WrongSchedule(TilewrightError):
+    """A schedule that runs well and computes wrong numbers."""
+
+
+def untuned(study: TuningTask) -> Untuned:
+    """All that a user has without tuning."""
+    return Untuned(untuned_schedule(study), fallback_of(study))
+
+
+def untuned_schedule(study: TuningTask) -> Schedule | None:
+    """What a user has without tuning, lowered and measured like every other; None if the target has
+    no such schedule, or it does not run."""
+    baseline = capability(study.target, Baseline)
+    if baseline is None:
+        return None
+    try:
+        found = baseline.baseline(study.workload)
+    except WorkloadError:
+        return None
+    if not found.measured.valid[0]:
+        return None
+    knobs = found.space.describe(found.config)
+    compared = found.lowered.workload != study.workload
+    return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
+
+
+def fallback_of(study: TuningTask) -> Latency | None:
+    """What the stock compiler makes of the workload without a log; None if the target knows no such
+    rule, or what it gives does not run."""
+    fallback = capability(study.target, Fallback)
+    if fallback is None:
+        return None
+    try:
+        found = fallback.fallback(study.workload)
+    except WorkloadError:
+        return None
+    return found.latency if found.measured.valid[0] else None
+
+
+def roofline_of(study: TuningTask) -> Latency | None:
+    """What no schedule beats; None if the target knows no bound."""
+    bound = capability(study.target, Roofline)
+    return None if bound is None else bound.roofline(study.workload)
+
+
+def bound_of(study: TuningTask) -> Latency | None:
+    """The bound that counts all necessary work; None if the target knows none."""
+    limit = capability(study.target, Bound)
+    return None if limit is None else limit.bound(study.workload)
+
+
+def verify(study: TuningTask, chosen: Schedule) -> int | None:
+    """How many values a schedule gets wrong on random tensors: 0, or None if the target cannot run
+    programs on data. Raises `WrongSchedule` otherwise."""
+    verifies = capability(study.target, Verifies)
+    if verifies is None:
+        return None
+    wrong = int(verifies.verify(lowered_of(study, chosen))[0])
+    if wrong:
+        raise WrongSchedule(
+            f"{study.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
+            "please report this, with the seed and the target's specification"
+        )
+    return wrong
+
+
+def wrong_winners(study: TuningTask, history: History, timed: dict[int, Trial]) -> Known:
+    """Times the fastest trial again, then the next fastest, until one `reproduces`. Returns those
+    that did not as they measure now, by flat index; all that was measured is added to `timed`, and
+    what that holds already is believed."""
+    space, wrong = study.problem.space, {}
+    for row in history.fastest(len(history)):
+        config = history.configs[row : row + 1]
+        flat = int(space.ravel(config)[0])
+        if flat in timed:
+            break
+        measured = study.target.measure(study.target.lower(study.workload, config))
+        timed[flat] = trial_at(measured, 0)
+        claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
+        if claimed is not None and found is not None and reproduces(study, claimed, found):
+            break
+        wrong[flat] = timed[flat]
+    return wrong
+
+
+def reproduces(study: TuningTask, claimed: Latency, found: Latency) -> bool:
+    """`holds_on` the target of a study."""
+    return holds_on(study.target, claimed, found)
+
+
+def holds_on(target: Target, claimed: Latency, found: Latency) -> bool:
+    """Whether a latency that was recorded may stand beside what the target gives now: it is equal
+    where measuring repeats, at least half of it elsewhere."""
+    if target.deterministic:
+        near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
+        return claimed.cycles == found.cycles and near
+    if claimed.cycles > 0 and found.cycles > 0:
+        return found.cycles <= NOISE * claimed.cycles
+    return found.seconds <= NOISE * claimed.seconds
+
+
+def latency_of_trial(trial: Trial) -> Latency | None:
+    """None unless it is valid."""
+    return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
+
+
+def lowered_of(study: TuningTask, chosen: Schedule) -> Lowered:
+    """The very program that was measured, a batch of one."""
+    if chosen.source == TRIAL:
+        configs = np.array([chosen.config], dtype=np.int32)
+        return study.target.lower(study.workload, configs)
+    return _untuned_program(study, state_of(study.target_name))
+
+
+@lru_cache(maxsize=8)
+def _untuned_program(study: TuningTask, state: tuple[int, int]) -> Lowered:
+    """Kept: it is measured several times, and asking for it measures it once more."""
+    baseline = capability(study.target, Baseline)
+    assert baseline is not None, "a schedule that is no trial came from there"
+    return baseline.baseline(study.workload).lowered

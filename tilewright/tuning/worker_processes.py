@@ -1,0 +1,124 @@
+"""Processes that help a command: each tunes the same workloads through the ledger of the output
+folder (`search.shared_ledger`), every one beginning with another workload.
+
+The command itself does all it does alone: the rounds that nobody else makes, the schedules, the
+files. So a worker may die at any time: what it had in hand, others do.
+
+Run as `python -m tilewright.tuning.worker_processes TETHER SPEC PLACE`, this module is a worker; it
+ends with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tilewright.core.child_process import die_with_parent
+from tilewright.core.gc_tuning import collect_seldom
+from tilewright.core.python_path import module_path
+from tilewright.models import load_state, save_state
+from tilewright.search import ExplorerState, Session, SharedRecord, rounds
+from tilewright.tuning.events import Listener, Note
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import LEDGER
+from tilewright.tuning.tuning_task import TuningTask
+
+Start = tuple[TuningTask, ExplorerState]
+
+
+@contextmanager
+def worker_pool(options: TuningOptions, starts: Sequence[Start], emit: Listener) -> Iterator[None]:
+    """Within, `options.workers - 1` processes tune the studies, too. Raises `OSError` if they
+    cannot be started; that one ended badly is said in a note."""
+    if options.workers == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as name:
+        spec = _write(Path(name), options, starts)
+        reader, tether = os.pipe()
+        workers = []
+        try:
+            for place in range(1, options.workers):
+                workers.append(_start(spec, place, reader))
+            yield
+        finally:
+            os.close(reader)
+            for place, worker in enumerate(workers, start=1):
+                _end(worker, place, emit)
+            os.close(tether)
+
+
+def _write(folder: Path, options: TuningOptions, starts: Sequence[Start]) -> Path:
+    """What a worker has to know, as a file; the states they start from beside it."""
+    for place, (_, state) in enumerate(starts):
+        save_state(state, folder / str(place))
+    spec = folder / "spec.json"
+    spec.write_text(
+        json.dumps(
+            {
+                "ledger": str((options.folder / LEDGER).absolute()),
+                "trials": options.trials,
+                "batch": options.batch,
+                "workers": options.workers,
+                "studies": [study.to_json() for study, _ in starts],
+            }
+        )
+    )
+    return spec
+
+
+def _start(spec: Path, place: int, reader: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "tilewright.tuning.worker_processes",
+            str(reader),
+            str(spec),
+            str(place),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(reader,),
+        start_new_session=True,  # Ctrl-C reaches the command, which ends them
+        env=os.environ | {"PYTHONPATH": module_path()},
+    )
+
+
+def _end(worker: subprocess.Popen[bytes], place: int, emit: Listener) -> None:
+    ended = worker.poll()
+    if ended is None:
+        os.killpg(worker.pid, signal.SIGKILL)
+    _, errors = worker.communicate()
+    if ended:
+        lines = errors.decode(errors="replace").strip().splitlines() or [f"status {ended}"]
+        emit(Note(f"worker {place} ended early, the others did its work: {lines[-1]}"))
+
+
+def work(spec: Path, place: int) -> None:
+    """Tune all studies beside the others, beginning at this worker's share of them. Raises what
+    `search.tune_shared` raises."""
+    about = json.loads(spec.read_text())
+    studies = [TuningTask.from_json(values) for values in about["studies"]]
+    first = place * len(studies) // about["workers"]
+    for each in [*range(first, len(studies)), *range(first)]:
+        setting = studies[each].setting
+        record = SharedRecord(setting, Path(about["ledger"]), studies[each].ledger_key)
+        session = Session(setting, load_state(spec.parent / str(each)))
+        for _ in rounds(session, record, trials=about["trials"], batch=about["batch"]):
+            pass
+
+
+if __name__ == "__main__":
+    collect_seldom()
+    die_with_parent(int(sys.argv[1]))
+    work(Path(sys.argv[2]), int(sys.argv[3]))
