@@ -52,6 +52,9 @@ check: setup setup-dev lint ## Lint, type-check and run the quick half of the te
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
 	@$(PYTEST)
 
+release-check: setup setup-dev ## Build wheel and sdist, install them away from here and run a network with them
+	@$(PYTEST) -m release -rs
+
 attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/reliability.md, and say which could not be
 	@$(PYTEST) -m attack -rs
 
@@ -115,7 +118,7 @@ define debian
 endef
 
 # Whenever their sources changed, so that no two processes compile the same kernels at once.
-$(VENV)/.compiled: $(VENV)/.installed $(shell find targets -name '*.py')
+$(VENV)/.compiled: $(VENV)/.installed $(shell find tilewright/targets -name '*.py')
 	@echo "compiling kernels"
 	@$(BIN)/tilewright warm-up
 	@touch $@

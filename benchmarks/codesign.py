@@ -30,14 +30,14 @@ import numpy as np
 
 from benchmarks.codesign_figures import summary
 from benchmarks.codesign_truth import GRID, QUICK, made
-from tilewright.codesign.evaluator import BudgetedEvaluator, BudgetSpent, EvaluatedPoint
-from tilewright.codesign.exact_store import Truth, read_truth
-from tilewright.codesign.hardware import HardwareSpace
-from tilewright.codesign.method import make_method, method_names
-from tilewright.codesign.pareto import front_of, hypervolume
-from tilewright.codesign.problem import CodesignProblem, Design, bound_of, read_networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
+from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent, EvaluatedPoint
+from tilewright.hardware_search.exact_store import Truth, read_truth
+from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.method import make_method, method_names
+from tilewright.hardware_search.pareto import front_of, hypervolume
+from tilewright.hardware_search.problem import CodesignProblem, Design, bound_of, read_networks
 from tilewright.networks.network import Network
 from tilewright.targets.registry import make_target
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.codesign.exact_store import Truth
-from tilewright.codesign.pareto import hypervolume
+from tilewright.hardware_search.exact_store import Truth
+from tilewright.hardware_search.pareto import hypervolume
 
 RESAMPLES = 2000
 FINAL = 0.95

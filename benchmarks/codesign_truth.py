@@ -5,9 +5,9 @@
     python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
 
 Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
-the fastest schedule found over what no schedule beats. `codesign.exact_solver` says how both come
-about. Beside the fastest machine it prints what each layer on a machine of its own would take, as
-work on single layers reports it: no machine that one can build beats that.
+the fastest schedule found over what no schedule beats (`hardware_search.exact_solver`). Beside the
+fastest machine it prints what each layer on a machine of its own would take, as work on single
+layers reports it: no machine that one can build beats that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tilewright.codesign.exact_solver import TruthError, TruthOptions
-from tilewright.codesign.exact_store import (
+from tilewright.hardware_search.exact_solver import TruthError, TruthOptions
+from tilewright.hardware_search.exact_store import (
     Damaged,
     PartDone,
     PlannedMachines,
@@ -29,7 +29,7 @@ from tilewright.codesign.exact_store import (
     build_truth,
     read_truth,
 )
-from tilewright.codesign.pareto import hypervolume
+from tilewright.hardware_search.pareto import hypervolume
 
 GRID = TruthOptions(
     ("resnet18", "alexnet"),

@@ -7,12 +7,12 @@ Annotations are not postponed here: Prefect must resolve them when it loads a se
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.codesign import run
-from tilewright.codesign.options import CodesignOptions
-from tilewright.codesign.outputs import CodesignOutcome
-from tilewright.codesign.problem import CodesignProblem
-from tilewright.codesign.progress import Listener, ignore
 from tilewright.flows.parameters import confined
+from tilewright.hardware_search import run
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.progress import Listener, ignore
 from tilewright.reports.codesign.page import front_page
 from tilewright.services.workspace import use_home
 from tilewright.tasks.codesign import TrackedCodesign, logged

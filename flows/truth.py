@@ -1,5 +1,5 @@
 """The flow that solves hardware and schedules, some machines after the others. The order of its
-steps is `codesign.exact_store.build_truth`'s.
+steps is `hardware_search.exact_store.build_truth`'s.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.codesign.exact_solver import TruthOptions
-from tilewright.codesign.exact_store import Listener, Truth, build_truth, ignore
+from tilewright.hardware_search.exact_solver import TruthOptions
+from tilewright.hardware_search.exact_store import Listener, Truth, build_truth, ignore
 from tilewright.tasks.truth import TrackedTruth
 
 

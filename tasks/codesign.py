@@ -19,14 +19,14 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from tilewright.codesign import folder
-from tilewright.codesign.evaluator import BudgetedEvaluator
-from tilewright.codesign.options import CodesignOptions
-from tilewright.codesign.outputs import CodesignOutcome
-from tilewright.codesign.problem import CodesignProblem
-from tilewright.codesign.progress import Event, Listener, Prepared, SearchProgress
-from tilewright.codesign.results import ProvenDesign
 from tilewright.core.files import Json
+from tilewright.hardware_search import folder
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.progress import Event, Listener, Prepared, SearchProgress
+from tilewright.hardware_search.results import ProvenDesign
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
 from tilewright.services.urls import flow_run_url

@@ -18,8 +18,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Crashed
 
-from tilewright.codesign.options import CodesignOptions
 from tilewright.core.errors import TilewrightError
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tuning.options import TuningOptions
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]

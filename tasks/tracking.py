@@ -289,7 +289,7 @@ def run_url(run_id: str) -> str:
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
     """The commit of this code, if it runs from a checkout."""
-    folder = Path(__file__).parents[1]
+    folder = Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None  # a repository further up is another's, and so are its settings
     try:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.codesign.exact_solver import Listing, TruthOptions
-from tilewright.codesign.exact_store import solved_rows
-from tilewright.codesign.problem import CodesignProblem
+from tilewright.hardware_search.exact_solver import Listing, TruthOptions
+from tilewright.hardware_search.exact_store import solved_rows
+from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.tasks.cached_task import step
 
 
 class TrackedTruth:
-    """Keeps `codesign.exact_store.ExactSteps`."""
+    """Keeps `hardware_search.exact_store.ExactSteps`."""
 
     def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
         title = f"machines {machines.start}-{machines.stop - 1}"

@@ -24,8 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "targets", "networks", "search", "models", "tuning", "codesign", "fusion", "evaluation",
-    "reports", "services", "tasks", "flows", "cli", "benchmarks", "examples",
+    "tilewright", "tasks", "flows", "models", "benchmarks", "examples",
 )  # fmt: skip
 
 ROOT_ERROR = "TilewrightError"
@@ -249,9 +248,9 @@ def test_the_rules_see_what_they_are_about(tmp_path: Path) -> None:
 
 
 def test_a_module_may_give_shapes_and_a_command_any_error(tmp_path: Path) -> None:
-    (tmp_path / "cli" / "commands").mkdir(parents=True)
-    (tmp_path / "cli" / "commands" / "module.py").write_text(SHAPED)
-    found = offences(Sources(tmp_path, ("cli",)))
+    (tmp_path / COMMANDS).mkdir(parents=True)
+    (tmp_path / COMMANDS / "module.py").write_text(SHAPED)
+    found = offences(Sources(tmp_path, ("tilewright",)))
     assert [(offence.line, offence.rule) for offence in found] == [(6, "shape"), (8, "shape")]
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("targets", "networks", "search", "models", "evaluation", "tuning", "codesign")
+ROOMS = ("targets", "networks", "search", "models", "evaluation", "tuning", "hardware_search")
 CHOSEN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -20,7 +20,9 @@ def failures(module: ModuleType) -> int:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_examples_in_docstrings_hold(room: str) -> None:
-    files = [path for path in (ROOT / room).rglob("*.py") if ">>> " in path.read_text()]
+    files = [
+        path for path in (ROOT / "tilewright" / room).rglob("*.py") if ">>> " in path.read_text()
+    ]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(files)]
     modules = [importlib.import_module(name.removesuffix(".__init__")) for name in names]
     assert [module.__name__ for module in modules if failures(module)] == []

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 TILEWRIGHT = Path(sys.executable).with_name("tilewright")
 
 LIBRARIES = (
-    "targets",  # first: it says where compiled kernels lie, and numba asks for that once
+    "tilewright.targets",  # first: it says where compiled kernels lie, and numba asks for that once
     "numba", "pandas", "pyarrow.parquet", "scipy.stats", "scipy.optimize", "sklearn.preprocessing",
     "matplotlib.figure", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
     "tvm", "tvm.relax", "tvm.relax.frontend.onnx", "onnx", "onnxruntime", "xgboost", "lightgbm",

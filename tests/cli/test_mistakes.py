@@ -230,7 +230,7 @@ def test_help_and_mistakes_load_neither_servers_nor_learners_nor_tvm(
     script = (
         "import sys; import tilewright.cli.app as cli\n"
         "heavy, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]\n"
-        "try: tilewright.cli.main()\n"
+        "try: cli.main()\n"
         "except SystemExit: pass\n"
         "sys.exit(', '.join(sorted(set(heavy) & set(sys.modules))) or 0)"
     )

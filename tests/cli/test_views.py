@@ -24,7 +24,7 @@ from tilewright.reports.convergence import convergence, network_convergence
 from tilewright.reports.number_format import milliseconds
 from tilewright.reports.run_description import outcome_line
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
-from tilewright.search import tuners
+from tilewright.search import registered_tuners
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import shape
 from tilewright.targets.registry import target_kinds
@@ -32,6 +32,7 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
 from tilewright.tuning.network_totals import totals
 from tilewright.tuning.outputs import Summary, trials_of
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.results import untuned_word
 
 
@@ -62,7 +63,7 @@ class Ran:
                 "tuner": "tps", "trials": 8, "batch": 8, "out": str(out), "epilogue": "plain",
             } | others,
         )  # fmt: skip
-        self.summary = tuning.tune_network(options, self.heard.append)
+        self.summary = tune_network(options, self.heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +109,11 @@ def test_networks_have_figures() -> None:
 def test_every_tuner_says_what_it_is_and_no_two_the_same() -> None:
     shown = command("tuners")
     assert max(map(len, shown.splitlines())) <= 80
-    summaries = [entry.summary for entry in tuners().values()]
-    assert len({summary for summary in summaries if summary}) == len(tuners())
+    summaries = [entry.summary for entry in registered_tuners().values()]
+    assert len({summary for summary in summaries if summary}) == len(registered_tuners())
     assert "p+a: use_v=False" in shown
     words = " ".join(shown.split())
-    for name, entry in tuners().items():
+    for name, entry in registered_tuners().items():
         assert f"{name} {entry.summary}" in words
         assert all(f"{option}=" in shown for option in entry.options.model_fields)
 

@@ -152,7 +152,11 @@ def test_what_no_artifact_holds() -> None:
 
 
 def test_beside_a_board_no_compiler_of_python_is_needed() -> None:
-    program = "import sys, tilewright.targets.board.board_worker, tilewright.targets.board.board_runner; print('numba' in sys.modules)"
+    program = (
+        "import sys, tilewright.targets.board.board_worker\n"
+        "import tilewright.targets.board.board_runner\n"
+        "print('numba' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,

@@ -24,7 +24,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """With `tilewright` of these sources before the installed one."""
     (binary := folder / "bin").mkdir()
     (script := binary / "tilewright").write_text(
-        f"#!/bin/sh\nexec {sys.executable} -P -c 'from tilewright.cli import command; command()' \"$@\"\n"
+        f'#!/bin/sh\nexec {sys.executable} -P -m tilewright "$@"\n'
     )
     script.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*OURS, "DASK_"))}

@@ -26,6 +26,7 @@ from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Event, Note, WorkloadsAdded
 from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
 from tilewright.tuning.options import OptionsError
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.preflight import check
 from tilewright.tuning.schedule_lookup import PickError
 
@@ -36,7 +37,7 @@ MODES = ("none", "all", "greedy", "learned")
 def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -> dict[str, Any]:
     options = tuning.parse_options(model=str(model), out=str(out), fusion=mode, **RUN)
     emit = (heard if heard is not None else []).append
-    return dict(tuning.tune_network(options, emit, decide=decide))
+    return dict(tune_network(options, emit, decide=decide))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
 
     options = tuning.parse_options(model=str(model), out=str(out), fusion="learned", **RUN)
     with pytest.raises(Stop):
-        tuning.tune_network(options, cut, decide=decide)
+        tune_network(options, cut, decide=decide)
     assert not (out / "fusion.json").exists()
     trials = len(read(out / "ledger.jsonl").records)
     tuned(model, out, "learned")
@@ -203,7 +204,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
 def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Path) -> None:
     model, out = write(tmp_path), tmp_path / "out"
     options = tuning.parse_options(model=str(model), out=str(out), **RUN)
-    summary = tuning.tune_network(options)
+    summary = tune_network(options)
     assert "fusion" not in summary
     whole = (folders / "learned" / "ledger.jsonl").read_bytes()
     assert whole.startswith((out / "ledger.jsonl").read_bytes())
@@ -211,7 +212,7 @@ def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Pat
         assert (out / name).read_bytes() == (folders / "learned" / name).read_bytes()
     tuned(model, out, "all")
     assert (out / "fusion.json").exists()
-    tuning.tune_network(options)
+    tune_network(options)
     assert not (out / "fusion.json").exists()
 
 

@@ -353,5 +353,8 @@ def test_the_lines_of_the_documentation_run(
 
 
 def test_importing_loads_no_tvm() -> None:
-    code = "import sys, tilewright.networks.tvm_runtime, tilewright.tuning.tvm_partition; sys.exit('tvm' in sys.modules)"
+    code = (
+        "import sys, tilewright.networks.tvm_runtime, tilewright.tuning.tvm_partition\n"
+        "sys.exit('tvm' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -43,7 +43,7 @@ def test_samples_may_be_stacked(shape: tuple[int, ...], count: int, tmp_path: Pa
     np.testing.assert_array_equal(
         np.stack([feed["input"] for feed in samples.feeds]), values.reshape(count, *SHAPE)
     )
-    assert samples.warning == ""
+    assert "new inputs may be further off" in samples.warning
 
 
 def test_a_batch_is_one_sample_and_types_are_converted(tmp_path: Path) -> None:
@@ -64,7 +64,8 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
 def test_the_inputs_of_a_model_say_what_a_sample_is(tmp_path: Path) -> None:
     model = residual_net()
     assert calibration_inputs(model) == INPUTS
-    samples = read_samples(_save(tmp_path / "x.npz", input=normal(3, *SHAPE)), INPUTS)
+    samples = read_samples(_save(tmp_path / "x.npz", input=normal(8, *SHAPE)), INPUTS)
+    assert len(samples.held_out) == 2
     assert quantise(model, samples).report.warnings == ()
 
 

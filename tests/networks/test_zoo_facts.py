@@ -46,7 +46,8 @@ def test_parameters_are_what_a_model_with_weights_holds() -> None:
 
 def test_all_of_them_are_known_without_tvm() -> None:
     program = (
-        "import sys; from networks import zoo_names; from tilewright.networks.zoo.model_stats import facts\n"
+        "import sys\nfrom tilewright.networks import zoo_names\n"
+        "from tilewright.networks.zoo.model_stats import facts\n"
         "assert all(facts(name).macs > 0 for name in zoo_names())\n"
         "sys.exit(str({'tvm', 'onnxruntime'} & set(sys.modules)) if 'tvm' in sys.modules else 0)"
     )

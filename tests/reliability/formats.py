@@ -31,6 +31,7 @@ from tests.reliability.mutants import (
     onnx_mutant,
 )
 from tilewright.core.errors import TilewrightError
+from tilewright.tuning.plain import tune_network
 
 HANG_SECONDS = 60
 MORE_BYTES = 4 << 30
@@ -144,7 +145,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     options = tuning.parse_options(
         workload=LAYER, tuner="random", trials=2, batch=2, out=str(out), seed=5
     )
-    tuning.tune_network(options)
+    tune_network(options)
     document, frame = (
         json.loads((out / "run.json").read_bytes()),
         read(out / "ledger.jsonl").frame(),

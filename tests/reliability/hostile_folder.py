@@ -19,7 +19,7 @@ ZEN = "Beautiful is better than ugly"
 """What importing `this` prints: a module that a settings file can name and nothing else imports."""
 MODULES = (
     "cli", "conftest", "git", "gunicorn.conf", "mlflow", "numpy", "prefect", "services", "setup",
-    "sitecustomize", "targets", "usercustomize", "uvicorn", "xgboost", "yaml",
+    "sitecustomize", "targets", "tilewright", "usercustomize", "uvicorn", "xgboost", "yaml",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from tilewright.search.ledger_schema import MAX_LINE_BYTES, decode, encode
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, Note
+from tilewright.tuning.plain import tune_network
 
 pytestmark = pytest.mark.attack
 
@@ -253,7 +254,7 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     shutil.copytree(finished, out)
     was = _forge(out, change, which)
     heard: list[Event] = []
-    summary = tuning.tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    summary = tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
     said = [event.text for event in heard if isinstance(event, Note)]
     assert len(said) == 1
     assert "a trial was recorded with another latency" in said[0]
@@ -271,7 +272,7 @@ def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Pa
     honest = tuning.tune(**run)["workloads"][0]
     was = _forge(tmp_path / "out", {"cycles": 1}, "slowest")
     heard: list[Event] = []
-    again = tuning.tune_network(tuning.parse_options(**run), heard.append)["workloads"][0]
+    again = tune_network(tuning.parse_options(**run), heard.append)["workloads"][0]
     assert len([event for event in heard if isinstance(event, Note)]) == 1
     for name in ("tuned_cycles", "trials", "invalid_trials"):
         assert again[name] == honest[name]
@@ -284,6 +285,6 @@ def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
     shutil.copytree(finished, tmp_path / "out")
     heard: list[Event] = []
     options = tuning.parse_options(**RUN, out=str(tmp_path / "out"))
-    summary = tuning.tune_network(options, heard.append)
+    summary = tune_network(options, heard.append)
     assert [event for event in heard if isinstance(event, Note)] == []
     assert {row["timed_again"] for row in summary["workloads"]} <= {0, 1}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tilewright
 from tests.reliability.hostile_folder import plant
 
 ROOT = Path(__file__).parents[2]
@@ -19,32 +20,42 @@ import os, runpy, site, sys
 site.addsitedir(sys.argv[1])
 site.execsitecustomize()
 import tilewright.targets.vta
-assert targets.__path__ == [sys.argv[2]], targets.__path__
+assert tilewright.targets.__path__ == [sys.argv[2]], tilewright.targets.__path__
 print([path for path in sys.path if not os.path.isabs(path)])
 """
 
 
-def built(folder: Path, kind: str) -> Path:
-    """A wheel of a copy of these sources."""
+ROOMS = ("flows", "tasks", "models")
+"""Folders beside the package that are linked into it."""
+
+
+def sources_in(folder: Path) -> Path:
+    """A copy of these sources, links as links. Skips the test where this is no checkout."""
     sources = folder / "sources"
     if not sources.exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.split("\0")
         for name in filter(None, listed):
-            if not name.startswith("tests/") and (ROOT / name).is_file():
-                (sources / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, sources / name)
+            here, there = ROOT / name, sources / name
+            if not name.startswith("tests/") and (here.is_file() or here.is_symlink()):
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(here, there, follow_symlinks=False)
     if not (sources / "pyproject.toml").exists():
         pytest.skip("no checkout")
-    wheels = folder / kind
-    wheels.mkdir()
+    return sources
+
+
+def built(folder: Path, kind: str, *, sources: Path | None = None) -> Path:
+    """An `editable` or a `wheel`, or an `sdist`, of these sources or others."""
+    place = folder / kind
+    place.mkdir()
     subprocess.run(
-        [sys.executable, "-c", BUILD.format(kind), str(wheels)], cwd=sources, check=True,
-        capture_output=True,
+        [sys.executable, "-c", BUILD.format(kind), str(place)],
+        cwd=sources or sources_in(folder), check=True, capture_output=True,
     )  # fmt: skip
-    (wheel,) = wheels.glob("*.whl")
-    return wheel
+    (made,) = place.iterdir()
+    return made
 
 
 @pytest.mark.attack
@@ -57,7 +68,10 @@ def test_modules_are_found_in_folders_of_the_installation_alone(tmp_path: Path) 
     folder.mkdir()
     plant(folder, folder / "home", tmp_path / "marks", "editable")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", USE, str(site), str(tmp_path / "sources" / "targets")],
+        [
+            sys.executable, "-I", "-S", "-c", USE, str(site),
+            str(tmp_path / "sources" / "tilewright" / "targets"),
+        ],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
@@ -69,9 +83,13 @@ def test_a_wheel_has_all_that_is_read_at_run_time(tmp_path: Path) -> None:
     with zipfile.ZipFile(built(tmp_path, "wheel")) as wheel:
         names = set(wheel.namelist())
     wanted = [
-        path.relative_to(ROOT).as_posix()
-        for room in ("targets", "networks", "reports", "flows", "cli", "services")
-        for suffix in ("*.json", "*.jinja", "*.npz", "*.py")
-        for path in (ROOT / room).rglob(suffix)
+        (Path("tilewright") / path.relative_to(folder)).as_posix()
+        for folder in (ROOT / "tilewright", ROOT)
+        for room in (ROOMS if folder == ROOT else ["."])
+        for suffix in ("*.json", "*.jinja", "*.npz", "*.ubj", "*.c", "*.h", "*.py")
+        for path in (folder / room).rglob(suffix)
     ]
+    assert {name.partition("/")[0] for name in names} == {
+        "tilewright", f"tilewright-{tilewright.__version__}.dist-info"
+    }  # fmt: skip
     assert [name for name in wanted if name not in names and "__pycache__" not in name] == []

@@ -25,6 +25,7 @@ from tilewright.services.check_workspace import check_home
 from tilewright.tasks.artifact_store import Manifest, Store
 from tilewright.tuning.events import Event, RoundDone
 from tilewright.tuning.output_dir import identity
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import read_run
 
@@ -195,7 +196,7 @@ def test_a_link_that_appears_while_a_run_goes_is_not_followed(
 
     options = tuning.parse_options(**RUN | {"trials": 4}, out=str(out))
     with pytest.raises(UnsafeFile, match=name):
-        tuning.tune_network(options, plant)
+        tune_network(options, plant)
     _assert_untouched(victim)
 
 

@@ -70,8 +70,11 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
     known = Place(tmp_path).environment
     kept = {name: value for name, value in known.items() if name not in ("HOME", "USER", "LOGNAME")}
     unnamed = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]
-    program = "from tilewright.services.workspace import use_home; use_home(); import prefect, mlflow, pathlib; "
-    command = [*unnamed, sys.executable, "-P", "-c", program + "print(pathlib.Path.home())"]
+    program = (
+        "from tilewright.services.workspace import use_home; use_home()\n"
+        "import prefect, mlflow, pathlib; print(pathlib.Path.home())"
+    )
+    command = [*unnamed, sys.executable, "-P", "-c", program]
     if shutil.which("unshare") is None or subprocess.run([*unnamed, "true"]).returncode:
         pytest.skip("no user namespaces here")
     done = subprocess.run(

@@ -158,8 +158,9 @@ def _loss(weights: np.ndarray, steps: PolicySteps) -> float:
 
 def test_jax_is_loaded_when_an_agent_is_made_and_not_before() -> None:
     code = (
-        "import sys, models, search; from search import tuners; tuners()\n"
-        "explorer = tilewright.models.make_explorer('chameleon')\n"
+        "import sys; from tilewright.models import make_explorer\n"
+        "from tilewright.search import registered_tuners\n"
+        "registered_tuners(); make_explorer('chameleon')\n"
         "print(*sorted({'jax', 'jaxlib', 'optax', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,

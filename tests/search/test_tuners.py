@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.models import make_explorer
 from tilewright.search.conformance import CHECKS
-from tilewright.search.registry import tuners
+from tilewright.search.registry import registered_tuners
 
 SLOW = {
     name: pytest.mark.slow(seconds=seconds)
@@ -20,7 +20,7 @@ SLOW = {
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in tuners()]
+    "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in registered_tuners()]
 )
 def test_tuner_keeps_the_contract(name: str, check: str) -> None:
     CHECKS[check](lambda: make_explorer(name))

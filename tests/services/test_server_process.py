@@ -44,7 +44,8 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
     url = f"http://{LOOPBACK}:{(port := free_port())}/"
     command, log = [*SERVER, str(port)], str(tmp_path / "log")
     code = (
-        "import sys, time; from pathlib import Path; from tilewright.services.server_process import start\n"
+        "import sys, time; from pathlib import Path\n"
+        "from tilewright.services.server_process import start\n"
         f"server = start('files', {command!r}, health={url!r}, log=Path({log!r}))\n"
         "server.wait(); print('up', flush=True); time.sleep(600)"
     )

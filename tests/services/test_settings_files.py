@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SHOW = """
 import json, tilewright.services.workspace
 tilewright.services.workspace.use_home()
-import targets, reports, numba.core.config, matplotlib
+import tilewright.targets, tilewright.reports, numba.core.config, matplotlib
 from prefect.settings import get_current_settings
 settings = get_current_settings()
 print(json.dumps({

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHOW = "import os, targets; print(os.environ['NUMBA_CACHE_DIR'])"
+SHOW = "import os, tilewright.targets; print(os.environ['NUMBA_CACHE_DIR'])"
 
 
 def _folder(checkout: Path) -> str:
@@ -22,10 +22,11 @@ def _folder(checkout: Path) -> str:
 
 
 def test_a_changed_kernel_starts_a_new_cache(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "targets", tmp_path / "targets", ignore=lambda *_: ["__pycache__"])
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "tilewright", tmp_path / "tilewright", ignore=ignored)
     before = _folder(tmp_path)
     assert before == _folder(tmp_path)
-    kernel = tmp_path / "targets" / "vta" / "isa.py"
+    kernel = tmp_path / "tilewright" / "targets" / "vta" / "isa.py"
     kernel.write_text(kernel.read_text() + "\n# changed\n")
     after = _folder(tmp_path)
     assert after != before

@@ -151,6 +151,9 @@ def test_a_window_outside_the_program_is_refused() -> None:
 
 def test_importing_the_simulator_draws_nothing_in() -> None:
     heavy = "matplotlib", "pandas", "tvm", "prefect", "mlflow", "sklearn"
-    code = f"import sys, tilewright.targets.vta.timing; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        "import sys, tilewright.targets.vta.timing\n"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

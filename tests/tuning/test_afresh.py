@@ -23,13 +23,13 @@ from tilewright.search.run_ledger import TRIAL
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning import tune_network
 from tilewright.tuning.events import Event, Note
 from tilewright.tuning.final_validation import REPORT_TURNS, TURNS, choose_afresh, is_block
 from tilewright.tuning.intervals import interval_of, ratio_interval
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import LEDGER
 from tilewright.tuning.outputs import Summary
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.results import Schedule
 
 WORKLOAD = "dense:n=1,c=64,o=64"

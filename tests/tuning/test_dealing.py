@@ -19,9 +19,10 @@ from tilewright import tuning
 from tilewright.search import read
 from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
-from tilewright.tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned
+from tilewright.tuning.events import Event, RoundDealt, RoundDone, WorkloadTuned, ignore
 from tilewright.tuning.options import OptionsError
 from tilewright.tuning.outputs import Summary
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round, outcome
 from tilewright.tuning.thread_pool import each_of
@@ -192,7 +193,7 @@ def run(
     out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object
 ) -> Summary:
     options = tuning.parse_options(**RUN | more, out=str(out), stop_gain=stop_gain)
-    return tuning.tune_network(options, emit)
+    return tune_network(options, emit or ignore)
 
 
 def left(out: Path) -> list[bytes]:

@@ -12,6 +12,7 @@ from tilewright import tuning
 from tilewright.networks import zoo
 from tilewright.search import read
 from tilewright.tuning.events import Event, Note
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.run_metadata import FolderTaken, read_run
 
 RUN = {"model": "digits_cnn", "tuner": "random", "trials": 4, "batch": 4}
@@ -78,13 +79,13 @@ def test_fresh_replaces_all_of_it(out: Path) -> None:
 def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path) -> None:
     heard: list[Event] = []
     begun = read_run(out)
-    tuning.tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    tune_network(tuning.parse_options(**RUN, out=str(out)), heard.append)
     assert read_run(out) == begun
     more = tuning.tune(**RUN | {"trials": 8}, out=str(out))
     assert [row["reused_trials"] for row in more["workloads"]] == [4] * len(TUNED)
     assert not [each for each in heard if isinstance(each, Note)]
     other = tuning.parse_options(**RUN | {"tuner": "grid"}, out=str(out))
-    tuning.tune_network(other, heard.append)
+    tune_network(other, heard.append)
     (note,) = [each.text for each in heard if isinstance(each, Note)]
     assert "tuner random with seed 0" in note
     assert "stay in the ledger" in note

@@ -17,6 +17,7 @@ from tilewright.search import read
 from tilewright.services.prefect_server import Login
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
+from tilewright.tuning.plain import tune_network
 from tilewright.tuning.tuning_task import TuningTask
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +56,11 @@ def test_the_bare_command_and_the_flow_leave_what_the_library_call_does(
 @pytest.mark.slow(seconds=12)
 def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
     program = (
-        "import sys, tuning; tilewright.tuning.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
+        "import sys, tilewright\n"
+        "tilewright.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
         "import tilewright.cli.commands.tune, tilewright.reports.convergence\n"
-        "print([m for m in sys.modules if m.partition('.')[0] in ('prefect', 'mlflow', 'tasks', "
-        "'flows', 'evaluation')])"
+        "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows', 'evaluation')]\n"
+        "print([m for m in sys.modules if m in ('prefect', 'mlflow', *rooms)])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
@@ -70,7 +72,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
 def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Path) -> None:
     heard: list[Event] = []
     options = tuning.parse_options(**RUN, out=str(tmp_path / "out"), jobs=3)
-    tuning.tune_network(options, heard.append)
+    tune_network(options, heard.append)
     ours, theirs = read(tmp_path / "out" / "ledger.jsonl"), read(library / "ledger.jsonl")
     workloads = {record["workload"] for record in theirs.records}
     for workload in workloads:

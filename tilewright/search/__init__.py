@@ -1,7 +1,7 @@
 """Finding good schedules: what a tuner is, the tuning loop, the record of every trial.
 
-    from tilewright.models import make_explorer                  # tuners with learned models built
-    in from tilewright.search import Ledger, tune
+    from tilewright.models import make_explorer       # tuners with learned models built in
+    from tilewright.search import Ledger, tune
 
     explorer = make_explorer("ml2tuner", {"alpha": 1.0})
     with Ledger(path) as ledger:                      # optional: resume, crash safety
@@ -20,7 +20,7 @@ The same round for who wants to look between the stages, or run each elsewhere
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
 formats; `history` is arrays, and what a ledger holds of a run (`read(path).run(key).finished()`)
 rebuilds it. `read(path)` reads any ledger without a lease; its `.frame()` has the columns of
-`trials.parquet`. `tuners()` lists what is registered, with option tables and summaries.
+`trials.parquet`. `registered_tuners()` lists what is registered, with option tables and summaries.
 `tune_shared` lets several processes work on one workload.
 """
 
@@ -36,7 +36,14 @@ from tilewright.search.explorer import (
 from tilewright.search.file_lock import LeaseHeld, writer
 from tilewright.search.ledger import Contents, Ledger, LedgerError, read
 from tilewright.search.problem import Problem
-from tilewright.search.registry import OptionError, Options, Registration, create, register, tuners
+from tilewright.search.registry import (
+    OptionError,
+    Options,
+    Registration,
+    create,
+    register,
+    registered_tuners,
+)
 from tilewright.search.round_steps import Batch, Known, Trial, model_errors, problem_of
 from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger, RunRecords
 from tilewright.search.runner import InProcess, Setting, Stages, setting_of
@@ -79,12 +86,12 @@ __all__ = [
     "problem_of",
     "read",
     "register",
+    "registered_tuners",
     "rounds",
     "run_id",
     "setting_of",
     "shared_key",
     "tune",
     "tune_shared",
-    "tuners",
     "writer",
 ]  # fmt: skip

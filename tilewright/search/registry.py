@@ -91,7 +91,7 @@ def register(
     _REGISTRY[name] = Registration(name, build, options, summary, preset, extra, needed, transfers)
 
 
-def tuners() -> dict[str, Registration]:
+def registered_tuners() -> dict[str, Registration]:
     """All registered tuners by name. Raises `TunerError` for an entry point that does not load."""
     _load_all()
     return dict(sorted(_REGISTRY.items()))
@@ -116,13 +116,13 @@ def _load_all() -> None:
 def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:
     """The tuner of that name. Raises as `check_options`."""
     table = check_options(name, options)
-    return tuners()[name].build(name, table, learners)
+    return registered_tuners()[name].build(name, table, learners)
 
 
 def check_options(name: str, options: Mapping[str, Any] | None = None) -> Options:
     """The option table of a tuner, without building the tuner. Raises `UnknownName`,
     `MissingExtra`, or `OptionError` naming the bad option."""
-    known = tuners()
+    known = registered_tuners()
     if name not in known:
         raise UnknownName("tuner", name, list(known))
     entry = known[name]

@@ -28,10 +28,10 @@ class OptionsError(TilewrightError):
 
 def _with_tuners(schema: dict[str, Any]) -> None:
     """A form offers those there are."""
-    from tilewright.search.registry import TunerError, tuners
+    from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):  # a package's that does not load: said when it is asked for
-        schema["enum"] = list(tuners())
+        schema["enum"] = list(registered_tuners())
 
 
 class TuningOptions(BaseModel):

@@ -41,7 +41,8 @@ def tune_network(
         )
     if options.fusion and decide is None:
         raise OptionsError(
-            f"fusion '{options.fusion}' is asked for and nobody decides; give tilewright.fusion.run.decide"
+            f"fusion '{options.fusion}' is asked for and nobody decides; give "
+            "tilewright.fusion.run.decide"
         )
     return run_network(options, PlainNetwork(emit, picture, decide), emit)
 

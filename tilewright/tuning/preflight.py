@@ -7,7 +7,7 @@ from pathlib import Path
 from tilewright.core.errors import UnknownName
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
-from tilewright.search.registry import check_options, tuners
+from tilewright.search.registry import check_options, registered_tuners
 from tilewright.targets.capabilities import Builds, TimesStreams, capability
 from tilewright.targets.cluster.connection import check_address
 from tilewright.targets.registry import check_target, kind_of, make_target
@@ -63,7 +63,7 @@ def check_start(options: TuningOptions) -> None:
         identity_of(Path(options.warm_start))
     except TransferError as error:
         raise TransferError(f"--warm-start {options.warm_start}: {error}") from None
-    known = tuners()
+    known = registered_tuners()
     if not known[options.tuner].transfers:
         able = ", ".join(name for name, each in known.items() if each.transfers)
         raise OptionsError(

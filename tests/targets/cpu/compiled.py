@@ -6,14 +6,14 @@ from typing import Any
 
 from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 
 TOLERANCE = 1e-4
 """On the scale of the largest number: sums of float32 in another order."""
 
 
-def called(function: Any, tensors: TestTensors, values: KnobValues) -> float:
-    """The error of a TensorIR function on the tensors of a workload, see `TestTensors.error`."""
+def called(function: Any, tensors: SampleTensors, values: KnobValues) -> float:
+    """The error of a TensorIR function on the tensors of a workload, see `SampleTensors.error`."""
     import tvm
 
     module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
@@ -22,6 +22,6 @@ def called(function: Any, tensors: TestTensors, values: KnobValues) -> float:
     return tensors.error(arguments[-1].numpy())
 
 
-def error_of(tensors: TestTensors, values: KnobValues) -> float:
+def error_of(tensors: SampleTensors, values: KnobValues) -> float:
     """The same of a config. Raises `DoesNotApply`."""
     return called(scheduled(tensors.workload, tensors.spec, values), tensors, values)

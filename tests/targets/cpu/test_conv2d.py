@@ -18,7 +18,7 @@ from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, CpuTiling, pixel
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -81,7 +81,7 @@ def error(workload: Workload, spec: CpuSpec, values: dict[str, int], folder: Pat
     path = folder / f"{len(list(folder.iterdir()))}.so"
     path.write_bytes(compiled.library)
     function = tvm.runtime.load_module(str(path))[FUNCTION]
-    tensors = TestTensors(workload, spec, CpuTarget(spec).space(workload))
+    tensors = SampleTensors(workload, spec, CpuTarget(spec).space(workload))
     arguments = tensors.arguments(values)
     function(*arguments)
     return tensors.error(arguments[-1].numpy())

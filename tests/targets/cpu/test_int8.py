@@ -20,7 +20,7 @@ from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED
 from tilewright.targets.cpu.spec import DOTS, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.test_tensors_int8 import integer_reference
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.registry import kind_of
@@ -105,7 +105,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
     if "unroll_kernel" in values:  # what is not written out compiles faster
         values["unroll_kernel"] = min(values["unroll_kernel"], 1)
     try:
-        assert error_of(TestTensors(w, target.spec, space, seed), values) == 0
+        assert error_of(SampleTensors(w, target.spec, space, seed), values) == 0
     except DoesNotApply:
         assert "unroll_channels" in values or values["unroll_depth"] > 1
 
@@ -115,7 +115,7 @@ def test_every_schedule_gives_the_reference_s_bits(w: Workload, seed: int, width
 @pytest.mark.parametrize(("data", "weight"), [(-128, -128), (-128, 127), (127, -128), (127, 127)])
 def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, weight: int) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, "bias, >> 15, min 127, max -128")
-    tensors = TestTensors(w, target.spec, target.space(w))
+    tensors = SampleTensors(w, target.spec, target.space(w))
     tensors.data[:], tensors.weights[:] = data, weight
     tensors.expected = integer_reference(
         w, tensors.data, tensors.weights, tensors.added, tensors.expected.shape
@@ -127,7 +127,7 @@ def test_the_largest_numbers_neither_saturate_nor_wrap(text: str, data: int, wei
 @pytest.mark.parametrize("text", DEFINED)
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(SPECS[-1]), parse_workload(text, EPILOGUES[1])
-    tensors, kernel = TestTensors(w, target.spec, target.space(w)), kernel_for(w)
+    tensors, kernel = SampleTensors(w, target.spec, target.space(w)), kernel_for(w)
     values = kernel.default_values(w, target.spec)
     assert called(kernel.define(w, target.spec, values), tensors, values) == 0
 
@@ -135,7 +135,7 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
 @needs_dots
 def test_a_wrong_bit_and_a_number_that_is_not_written_are_seen() -> None:
     w = parse_workload("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", EPILOGUES[0])
-    tensors = TestTensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
+    tensors = SampleTensors(w, SPECS[-1], CpuTarget(SPECS[-1]).space(w))
     right = tensors.nothing() ^ -1
     assert tensors.error(right) == 0
     assert len(np.unique(tensors.expected)) > 50

@@ -15,7 +15,7 @@ from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import TestTensors, reference
+from tilewright.targets.cpu.test_tensors import SampleTensors, reference
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -50,7 +50,7 @@ def products(draw: st.DrawFn) -> Workload:
 @settings(max_examples=30, derandomize=True)
 def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> None:
     space = TARGET.space(workload)
-    tensors = TestTensors(workload, TARGET.spec, space)
+    tensors = SampleTensors(workload, TARGET.spec, space)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
     values = space.describe(space.unravel(flat)[0])
     try:
@@ -63,7 +63,7 @@ def test_every_schedule_computes_the_product(workload: Workload, seed: int) -> N
 @pytest.mark.parametrize("text", ["dense:n=3,c=24,o=37", "batch_matmul:n=2,h=5,c=24,o=37"])
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias, residual 0, relu")
-    tensors = TestTensors(workload, TARGET.spec, TARGET.space(workload))
+    tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
     kernel = kernel_for(workload)
     values = kernel.default_values(workload, TARGET.spec)
     assert called(kernel.define(workload, TARGET.spec, values), tensors, values) < TOLERANCE

@@ -16,7 +16,7 @@ from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import TestTensors, reference
+from tilewright.targets.cpu.test_tensors import SampleTensors, reference
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -59,7 +59,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
 @settings(max_examples=40, derandomize=True)
 def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) -> None:
     space = TARGET.space(workload)
-    tensors = TestTensors(workload, TARGET.spec, space)
+    tensors = SampleTensors(workload, TARGET.spec, space)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
     values = space.describe(space.unravel(flat)[0])
     try:
@@ -74,7 +74,7 @@ def test_every_schedule_computes_the_convolution(workload: Workload, seed: int) 
 def test_every_way_of_padding_is_right_at_all_borders(padding: int, groups: int) -> None:
     text = f"conv2d:n=1,c=32,h=9,w=11,o=32,k=3,s=2,p=2x1x0x3,g={groups},dtype=float32"
     workload = parse_workload(text, "bias, residual 0, relu")
-    tensors = TestTensors(workload, TARGET.spec, TARGET.space(workload))
+    tensors = SampleTensors(workload, TARGET.spec, TARGET.space(workload))
     kernel = kernel_for(workload)
     values = kernel.default_values(workload, TARGET.spec) | {"padding": padding, "tile_rows": 2}
     assert error_of(tensors, values) < TOLERANCE

@@ -12,9 +12,9 @@ from tilewright.cli.arguments import Seed, read_pair
 from tilewright.core.errors import TilewrightError
 
 if TYPE_CHECKING:
-    from tilewright.codesign.options import CodesignOptions
-    from tilewright.codesign.outputs import CodesignOutcome
-    from tilewright.codesign.progress import Listener
+    from tilewright.hardware_search.options import CodesignOptions
+    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.hardware_search.progress import Listener
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def codesign(
 
     The result is a front of area against latency. Repeating the command resumes a run that was
     stopped."""
-    from tilewright.codesign.options import parse_codesign
+    from tilewright.hardware_search.options import parse_codesign
 
     options = parse_codesign(
         networks=tuple(each.strip() for each in networks.split(",")), budget=budget,
@@ -107,7 +107,7 @@ def _bounds(texts: list[str]) -> dict[str, tuple[int, int]]:
 
 def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
     """Progress while it runs, results after it."""
-    from tilewright.codesign.run import check
+    from tilewright.hardware_search.run import check
 
     check(options)
     from tilewright.cli.signals import keep_count
@@ -125,21 +125,21 @@ def _run(options: CodesignOptions, bare: bool, as_json: bool) -> None:
 
 def _kept(options: CodesignOptions) -> int:
     """The trials in the ledger."""
-    from tilewright.codesign.folder import LEDGER
+    from tilewright.hardware_search.folder import LEDGER
     from tilewright.search import read
 
     return len(read(options.folder / LEDGER).frame())
 
 
 def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
-    from tilewright.codesign.run import run
+    from tilewright.hardware_search.run import run
     from tilewright.reports.codesign.page import front_page
 
     return run(options, listen, page=front_page)
 
 
 def _tracked(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
-    from tilewright.codesign.run import problem_of
+    from tilewright.hardware_search.run import problem_of
     from tilewright.services.local_services import embedded
     from tilewright.tuning.events import StageBegan
 

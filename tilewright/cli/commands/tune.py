@@ -163,7 +163,7 @@ def tuners() -> None:
     """List the search strategies and their options."""
     from tilewright.cli.views.terminal import Terminal
     from tilewright.cli.views.tuners import show_tuners
-    from tilewright.search import tuners as registered
+    from tilewright.search import registered_tuners as registered
 
     show_tuners(list(registered().values()), Terminal())
 
@@ -223,7 +223,7 @@ def _links(summary: Summary) -> dict[str, str]:
 def _bare(options: TuningOptions, heard: Heard) -> Summary:
     with heard.display:
         from tilewright.reports.convergence import network_convergence
-        from tilewright.tuning import tune_network
+        from tilewright.tuning.plain import tune_network
 
         if not options.fusion:
             return tune_network(options, heard, network_convergence)

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.views.terminal import progress_bar, ruled_table, say
-from tilewright.codesign import folder
-from tilewright.codesign.options import CodesignOptions
-from tilewright.codesign.outputs import CodesignOutcome, CodesignSummary
-from tilewright.codesign.progress import Event, Listener, Prepared, SearchProgress
-from tilewright.codesign.results import FrontRow
+from tilewright.hardware_search import folder
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.outputs import CodesignOutcome, CodesignSummary
+from tilewright.hardware_search.progress import Event, Listener, Prepared, SearchProgress
+from tilewright.hardware_search.results import FrontRow
 from tilewright.reports.number_format import duration, milliseconds, percent, plural
 from tilewright.tuning.events import Note, StageBegan
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.benchmark_suite import TestBed
 from tilewright.models import make_explorer
-from tilewright.search import Explorer, tuners
+from tilewright.search import Explorer, registered_tuners
 
 Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
@@ -97,7 +97,7 @@ def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
     cannot be read, `UnknownName` for a tuner there is not, or `OptionError` for its options."""
     labels = [part.strip() for part in text.split(",") if part.strip()]
     if not labels:
-        known = ", ".join(tuners())
+        known = ", ".join(registered_tuners())
         raise PlanError(f"--tuners '{text}' names no tuner; known: {known}")
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise PlanError(f"--tuners names {twice[0]} twice; name each once")

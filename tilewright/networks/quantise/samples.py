@@ -120,8 +120,10 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> Samples:
 
 
 def with_held_out(feeds: Sequence[Mapping[str, NDArray[Any]]]) -> Samples:
-    """Samples of which a few, spread evenly, choose no scale. Fewer than `FEWEST_SPLIT` are not
-    split, with a warning that errors are measured on samples that chose."""
+    """Samples, arrays in the shapes of the inputs, of which a few, spread evenly, choose no scale.
+
+    Fewer than `FEWEST_SPLIT` are not split, with a warning that errors are measured on samples that
+    chose."""
     if len(feeds) < FEWEST_SPLIT:
         samples = "one sample" if len(feeds) == 1 else f"{len(feeds)} samples"
         return Samples(tuple(feeds), FEW_WARNING.format(samples=samples, fewest=FEWEST_SPLIT))

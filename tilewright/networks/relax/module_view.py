@@ -53,8 +53,8 @@ def view_of(module: IRModule) -> ModuleView:
     if not any(binding.op in (QUANTISE, DEQUANTISE) for binding in flat.bindings):
         raise QuantisationError(
             "the module computes in float and the accelerator in int8; quantise the ONNX model "
-            "first: onnx.save(tilewright.networks.quantise.quantise(model, samples).model, 'int8.onnx'), then "
-            "import that (docs/int8.md)"
+            "first (tilewright.networks.quantise.quantise), save it with onnx.save and import "
+            "that: docs/int8.md"
         )
     types = {b.node: b.op.removeprefix("relax.") for b in flat.bindings}
     fields = _fields(main.body.body)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.codesign.command import command_of
-from tilewright.codesign.options import CodesignOptions
-from tilewright.codesign.outputs import CodesignOutcome
+from tilewright.hardware_search.command import command_of
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.reports.markdown import block, plain
 from tilewright.reports.number_format import milliseconds, percent, plural, whole
 from tilewright.reports.run_description import Links, listed, paragraphs

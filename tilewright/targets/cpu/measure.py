@@ -21,7 +21,7 @@ from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.reference_kernel import product, reading
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Repeats, Run, Seconds, Timing, time_kernel
 
 CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
@@ -76,7 +76,7 @@ class CpuBench:
     def measure(
         self,
         library: NDArray[np.uint8],
-        tensors: TestTensors,
+        tensors: SampleTensors,
         values: KnobValues,
         quiet_reference: float,
     ) -> CpuMeasurement:
@@ -94,7 +94,7 @@ class CpuBench:
         return CpuMeasurement(seconds)
 
     def wrong_values(
-        self, library: NDArray[np.uint8], tensors: TestTensors, values: KnobValues
+        self, library: NDArray[np.uint8], tensors: SampleTensors, values: KnobValues
     ) -> int:
         """How many values differ from the reference by more than the tolerance. The library's
         bytes have shape (bytes,)."""
@@ -120,12 +120,12 @@ class CpuBench:
         assembly = assembly_of(function, llvm_target(self.spec))
         return self.load(np.frombuffer(link(assembly), np.uint8))
 
-    def _call(self, module: Any, tensors: TestTensors, arguments: list[Any]) -> None:
+    def _call(self, module: Any, tensors: SampleTensors, arguments: list[Any]) -> None:
         """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
         arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
 
-    def _wrong(self, tensors: TestTensors, arguments: list[Any]) -> str:
+    def _wrong(self, tensors: SampleTensors, arguments: list[Any]) -> str:
         """What is wrong with an output; "" if nothing is."""
         error = tensors.error(arguments[-1].numpy())
         if error <= self.timing.tolerance:  # NaN is not

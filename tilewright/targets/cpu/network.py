@@ -14,7 +14,7 @@ from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import DType, Workload
 
@@ -63,7 +63,7 @@ class NetworkKernels:
     ) -> float:
         """Of a kernel in this process; infinite where numbers were never written."""
         space = self.space(workload)
-        tensors = TestTensors(workload, self.spec, space)
+        tensors = SampleTensors(workload, self.spec, space)
         arguments = tensors.arguments(space.describe(config))
         function(*arguments)
         return tensors.error(arguments[-1].numpy())

@@ -16,7 +16,7 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.measure import CpuBench
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import TestTensors
+from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.workload import Workload
 
@@ -51,9 +51,9 @@ class RunWorker:
         found = self.bench.measure(library, tensors, values, quiet)
         return {"status": found.status, "reason": found.reason}, {"seconds": found.seconds}
 
-    def _new_tensors(self, workload: Workload, seed: int) -> TestTensors:
+    def _new_tensors(self, workload: Workload, seed: int) -> SampleTensors:
         space = Space("kernels", kernel_for(workload).knobs(workload, self.spec))
-        return TestTensors(workload, self.spec, space, seed)
+        return SampleTensors(workload, self.spec, space, seed)
 
 
 if __name__ == "__main__":

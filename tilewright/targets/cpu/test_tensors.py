@@ -18,7 +18,7 @@ from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_i
 from tilewright.targets.workload import Workload
 
 
-class TestTensors:
+class SampleTensors:
     """Of one workload; made once and shared by all its configs. Everything as a model has it: data
     and what is `added` like the output (n, c, h, w), (rows, channels) or (batch, rows, depth),
     weights (o, c, kh, kw), (out, in) or (batch, depth, columns), what is `added` a channel (out

@@ -1,8 +1,8 @@
 """A target that misbehaves on chosen configs: an example of the contract, and a tool for tests.
 
     from tilewright.targets.subprocess_target import IsolatedTarget
-    target = IsolatedTarget("targets.fault_injection:make_target", {"faults": {"3": "crash", "5":
-    "hang"}})
+    faults = {"3": "crash", "5": "hang"}
+    target = IsolatedTarget("tilewright.targets.fault_injection:make_target", {"faults": faults})
 
 Alone it does to its process what the faults say; in an `IsolatedTarget` it hurts nobody.
 """

@@ -1,0 +1,38 @@
+"""Small co-design runs: digits_cnn on a handful of machines, by the method that computes least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+
+BOUNDS = {
+    "log_batch": (0, 0),
+    "log_block_in": (3, 4),
+    "log_block_out": (3, 4),
+    "log_inp_buff_size": (14, 14),
+    "log_wgt_buff_size": (16, 16),
+    "log_acc_buff_size": (15, 15),
+    "log_uop_buff_size": (13, 13),
+    "bus_bits": (64, 64),
+}
+TRIALS = 48
+"""Of the four layers of digits_cnn, four schedules each: three machines."""
+
+
+def options(out: Path, **more: Any) -> CodesignOptions:
+    """As the runs here are, with more."""
+    given = {"networks": ("digits_cnn",), "budget": 1.0, "trials": TRIALS, "method": "random",
+             "bounds": BOUNDS, "out": str(out)}  # fmt: skip
+    return parse_codesign(**given | more)
+
+
+def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:
+    """The same as a command's."""
+    bounds = [f"{name}={low}:{high}" for name, (low, high) in BOUNDS.items()]
+    return [
+        "codesign", "--networks", "digits_cnn", "--budget", "1", "--trials", str(trials),
+        "--method", "random", *(word for each in bounds for word in ("--bound", each)),
+        "--out", out, *more,
+    ]  # fmt: skip

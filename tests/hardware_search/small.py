@@ -1,0 +1,50 @@
+"""A co-design problem that takes a second: one small network, a few dozen machines."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.problem import CodesignProblem, read_networks
+from tilewright.targets import make_target
+
+BOUNDS = {
+    "log_batch": (0, 0), "log_block_in": (4, 5), "log_block_out": (4, 5),
+    "log_inp_buff_size": (13, 15), "log_wgt_buff_size": (15, 16), "log_acc_buff_size": (15, 16),
+    "log_uop_buff_size": (13, 13), "bus_bits": (64, 64),
+}  # fmt: skip
+BUDGET = 0.9
+
+
+@cache
+def small_problem() -> CodesignProblem:
+    """digits_cnn on machines of 16 and 32 channels."""
+    hardware = HardwareSpace(make_target("vta-pynq"), BUDGET, BOUNDS)
+    return CodesignProblem(read_networks(["digits_cnn"]), hardware)
+
+
+@cache
+def one_machine() -> CodesignProblem:
+    """digits_cnn on a machine of 16 channels, which is all that may be built."""
+    bounds = {name: (low, low) for name, (low, _) in BOUNDS.items()}
+    return CodesignProblem(
+        read_networks(["digits_cnn"]), HardwareSpace(make_target("vta-pynq"), BUDGET, bounds)
+    )
+
+
+def searched(
+    method: str, budget: int, seed: int = 0, lab: BudgetedEvaluator | None = None, **options: object
+) -> BudgetedEvaluator:
+    """The lab after a search."""
+    lab = lab or BudgetedEvaluator(budget)
+    with suppress(BudgetSpent):
+        make_method(method, options).search(small_problem(), lab, seed)
+    return lab
+
+
+def told(lab: BudgetedEvaluator) -> list[tuple[int, str, int, float]]:
+    """What was measured, in order: machine, workload, config, cycles."""
+    return [(each.design.row, each.workload.id, each.flat, each.found.cycles) for each in lab.log]

@@ -1,0 +1,68 @@
+"""Which designs are dominated by none, and what a front is worth."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hardware_search.small import searched, small_problem
+from tilewright.hardware_search.pareto import (
+    added_hypervolume,
+    front_of,
+    hypervolume,
+    judged,
+    undominated,
+)
+from tilewright.hardware_search.problem import bound_of
+
+POINTS = st.lists(
+    st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.sampled_from([1.0, 2.0, 3.0, 5.0])),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@given(POINTS)
+def test_undominated_are_those_that_no_other_beats(points):
+    table = np.array(points)
+    rows = undominated(table)
+    kept = {points[row] for row in rows}
+    for point in points:
+        beaten = any(o != point and o[0] <= point[0] and o[1] <= point[1] for o in points)
+        assert (point in kept) != beaten
+    assert len(kept) == len(rows)
+
+
+@given(POINTS)
+def test_hypervolume_is_the_area_that_is_dominated(points):
+    grid = np.array([(x, y) for x in np.arange(0.05, 1, 0.1) for y in np.arange(0.05, 2, 0.1)])
+    table = np.array(points)
+    dominated = [((table[:, 0] <= x + 1e-9) & (np.log(table[:, 1]) <= y)).any() for x, y in grid]
+    assert hypervolume(table, (1.0, np.exp(2.0))) == pytest.approx(sum(dominated) * 0.01, abs=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 9)), max_size=8), POINTS)
+def test_a_point_adds_what_the_hypervolume_with_it_has_more(points, new):
+    front, reference = np.array(points).reshape(-1, 2), (0.8, 4.0)
+    added = added_hypervolume(front, np.array(new), reference)
+    volume = hypervolume(front, reference)
+    for gain, point in zip(added, new, strict=True):
+        whole = hypervolume(np.concatenate([front, [point]]), reference)
+        assert gain == pytest.approx(whole - volume, abs=1e-12)
+
+
+def test_a_point_outside_of_the_reference_counts_nothing():
+    assert hypervolume(np.array([(2.0, 0.5), (0.5, 9.0)]), (1.0, 8.0)) == 0
+
+
+def test_a_front_is_of_machines_that_run_every_layer():
+    lab = searched("random", 200, trials=8)
+    front = front_of(lab)
+    assert front
+    assert len(judged(lab)) < len(lab.designs())
+    for each in front:
+        assert each.latency >= bound_of(each.design)
+        counts = np.array([layer.counts for layer in each.design.layers])
+        assert each.seconds == pytest.approx(each.layers @ counts + each.design.cpu_seconds)
+    areas = [each.design.area for each in front]
+    assert areas == sorted(areas)
+    assert small_problem().hardware.areas.max() >= areas[-1]

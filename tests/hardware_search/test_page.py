@@ -1,0 +1,74 @@
+"""The front as a page: complete by itself, and every machine with its layers."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.hardware_search.runs import options
+from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.run import run
+from tilewright.reports.codesign.page import front_page
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> CodesignOutcome:
+    return run(options(tmp_path_factory.mktemp("page")))
+
+
+class Elements(HTMLParser):
+    """All start tags of a page, and the text of its sections."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._inside = False
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "section":
+            self._inside = True
+            self.texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside &= tag != "section"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.texts[-1] += data
+
+
+def test_it_asks_nobody_for_anything(outcome: CodesignOutcome) -> None:
+    page = front_page(outcome)
+    assert not re.search(rb"https?:|@import|url\(", page)
+    assert not [tag for tag, given in Elements(page).tags if {"src", "href"} & given.keys()]
+
+
+def test_each_machine_is_a_dot_a_section_and_a_row(outcome: CodesignOutcome) -> None:
+    found = Elements(front_page(outcome))
+    kinds = [tag for tag, given in found.tags if "data-machine" in given]
+    count = len(outcome.front)
+    assert count > 1
+    assert sorted(kinds) == sorted(["g", "section", "tr"] * count)
+    dots = [given for tag, given in found.tags if (given.get("class") or "").startswith("dot ")]
+    assert [dot["class"] for dot in dots] == [f"dot {row['bottleneck']}" for row in outcome.front]
+    places = [(float(dot["cx"] or 0), float(dot["cy"] or 0)) for dot in dots]
+    assert places == sorted(places), "less area is further left, and takes longer, further up"
+    for row, text in zip(outcome.front, found.texts, strict=True):
+        assert row["name"] in text
+        assert f"{row['area']:.3f}" in text
+        for layer in row["layers"]:
+            assert f"{layer['cycles']:,}" in text
+            assert layer["names"]["digits_cnn"][0] in text
+
+
+def test_names_of_others_stay_text(outcome: CodesignOutcome, tmp_path: Path) -> None:
+    row = outcome.front[0] | {"name": "<script>alert(1)</script>"}
+    page = front_page(CodesignOutcome(outcome.summary, [row], outcome.beaten, outcome.trials))  # type: ignore[list-item]
+    assert b"<script>alert" not in page
+    assert b"&lt;script&gt;alert" in page

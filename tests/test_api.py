@@ -1,0 +1,59 @@
+"""What `import tilewright` gives: cheap to import, documented, and its examples hold."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import api
+
+HEAVY = (
+    "tvm", "prefect", "mlflow", "numpy", "numba", "pandas", "onnx", "xgboost", "typer", "pydantic",
+)  # fmt: skip
+CHOSEN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    code = f"import sys, tilewright; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in tilewright.__all__:
+        value = getattr(tilewright, name)
+        if name != "__version__":
+            assert inspect.getdoc(value), name
+    assert sorted(tilewright.__all__) == dir(tilewright)
+    with pytest.raises(AttributeError, match="has no attribute 'tunes'"):
+        _ = tilewright.tunes
+
+
+@pytest.mark.parametrize("room", ["tuning", "targets", "hardware_search", "networks", "models"])
+def test_no_module_takes_the_place_of_a_function(room: str) -> None:
+    """Importing `tilewright.x` sets the attribute `x` of the package."""
+    importlib.import_module(f"tilewright.{room}")
+    assert callable(tilewright.codesign)
+    assert room not in tilewright.__all__
+
+
+@pytest.mark.slow(seconds=60)
+def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the module: later ones use what earlier ones wrote."""
+    monkeypatch.chdir(tmp_path)
+    names = {"tilewright": tilewright, "np": np}
+    found = doctest.DocTestFinder().find(api, "api", globs=names)
+    tests = sorted((each for each in found if each.examples), key=lambda each: each.lineno or 0)
+    assert [each.name for each in tests] == [
+        f"api.{name}" for name in ("tune", "build", "run", "compare", "codesign", "load_model")
+    ]
+    runner = doctest.DocTestRunner(optionflags=CHOSEN)
+    assert [each.name for each in tests if runner.run(each, clear_globs=False).failed] == []

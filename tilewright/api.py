@@ -1,0 +1,175 @@
+"""What `import tilewright` offers: each function is one command of the command line, no servers.
+
+Runs write plain files. The commands without `--bare` do the same and log it to Prefect and MLflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tilewright.evaluation.compare.comparison import Comparison
+    from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.networks.artifact import Profile
+    from tilewright.networks.artifact.compiled_profile import LibraryProfile
+    from tilewright.networks.network import Network
+    from tilewright.tuning.build_artifact import BuiltArtifact
+    from tilewright.tuning.outputs import Summary
+
+
+def tune(**options: Any) -> Summary:
+    """Find a fast schedule of every workload of a network, and write them to the folder `out`.
+
+    `options` are the fields of `tilewright.tuning.TuningOptions`: `model`, `target`, `trials`,
+    `tuner`, `seed`, `out` and others. Repeating a call resumes a run that was stopped. Returns the
+    content of `summary.json`. Raises `OptionsError` for an option that makes no sense, and what
+    reading the model and making the target raise.
+
+    >>> summary = tilewright.tune(model="digits_cnn", tuner="random", trials=4, out="tuned/digits")
+    >>> summary["total"]["best_cycles"] <= summary["total"]["default_cycles"]
+    True
+    """
+    from tilewright.reports.convergence import network_convergence
+    from tilewright.tuning import parse_options
+    from tilewright.tuning.events import ignore
+    from tilewright.tuning.plain import tune_network
+
+    parsed = parse_options(**options)
+    if not parsed.fusion:
+        return tune_network(parsed, ignore, network_convergence)
+    from tilewright.fusion.run import decide
+    from tilewright.reports.fusion import with_page
+
+    return tune_network(
+        parsed, ignore, network_convergence,
+        lambda asked: with_page(decide(asked), asked.network, asked.target.name),
+    )  # fmt: skip
+
+
+def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
+    """Build a network for a target into the folder `out`: programs, weights and a manifest.
+
+    `options` are the fields of `tilewright.tuning.build_options.BuildOptions`: `target`,
+    `schedules` (a tuned folder), `trials`, `calibration`, `tolerance` and others. Returns the
+    manifest, and warnings. Raises `ArtifactError`, `PickError`, and what reading and quantising the
+    model raise.
+
+    >>> built = tilewright.build("digits_cnn", "built/digits", trials=0)
+    >>> built.manifest["target"]
+    'vta-pynq'
+    """
+    from tilewright.tuning.build_artifact import build_artifact
+    from tilewright.tuning.build_options import BuildOptions
+
+    for name in ("schedules", "calibration"):
+        if options.get(name) is not None:
+            options[name] = Path(options[name])
+    return build_artifact(BuildOptions(str(model), Path(out), **options))
+
+
+def run(
+    folder: str | Path, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
+    """One inference of a built network, on its simulated accelerator or this CPU.
+
+    `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
+    and where the time goes. Runs code of the folder: run none of strangers. Raises `ArtifactError`
+    for a damaged folder, and `InputError` for arrays that do not fit.
+
+    >>> image = np.zeros((1, 1, 8, 8), np.float32)
+    >>> outputs, profile = tilewright.run("built/digits", {"input": image})
+    >>> outputs["output"].shape
+    (1, 10)
+    """
+    from tilewright.networks.artifact import load
+
+    return load(Path(folder)).run(inputs)
+
+
+def compare(
+    *,
+    tuners: str,
+    network: str | None = None,
+    workloads: Sequence[str] = (),
+    target: str = "vta-pynq",
+    space: str = "",
+    trials: int = 128,
+    seeds: str = "0-9",
+    batch: int = 8,
+    out: str | Path = "compared",
+    processes: int = 1,
+    max_waste: float | None = None,
+    fresh: bool = False,
+) -> Comparison:
+    """Compare tuners with the optimum of enumerated spaces, and write a report to the folder `out`.
+
+    `tuners` and `seeds` are written as for `tilewright compare`: `"default,random"`, `"0-4"`. Every
+    tuner gets the same workloads, trials and seeds. Raises `PlanError`, `SelectionError`,
+    `UnknownName`, `ComparisonError`, and what reading the network raises.
+
+    >>> compared = tilewright.compare(
+    ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
+    ...     out="compared",
+    ... )
+    >>> sorted(row.tuner for row in compared.standings)
+    ['default', 'random']
+    """
+    from tilewright.evaluation.compare.comparison import run_comparison
+    from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
+    from tilewright.evaluation.compare.workload_selection import enumerated
+    from tilewright.reports.compare.report import write_report
+    from tilewright.tuning.options import DEFAULTS
+    from tilewright.tuning.output_dir import check_folder
+
+    folder = Path(out)
+    check_folder(folder)
+    configs, numbers = parse_tuner_configs(tuners), parse_seeds(seeds)
+    waste = DEFAULTS.max_waste if max_waste is None else max_waste
+    test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
+    compared = run_comparison(
+        plan(test_bed, configs, numbers, trials, batch), folder, processes=processes, fresh=fresh
+    )
+    write_report(compared, folder)
+    return compared
+
+
+def codesign(**options: Any) -> CodesignOutcome:
+    """Search accelerators and their schedules for some networks, within an area.
+
+    `options` are the fields of `tilewright.hardware_search.options.CodesignOptions`: `networks`,
+    `budget`, `trials`, `method`, `bounds`, `out` and others. Returns the front of area against
+    latency. Raises `OptionsError`, `NothingToOffload`, and what reading a network raises.
+
+    >>> found = tilewright.codesign(
+    ...     networks=("digits_cnn",), budget=1.0, trials=20, bounds={"log_block_in": (4, 4)},
+    ...     out="codesigned/digits",
+    ... )
+    >>> all(row["area"] <= 1.0 for row in found.front)
+    True
+    """
+    from tilewright.hardware_search.options import parse_codesign
+    from tilewright.hardware_search.run import run as search
+    from tilewright.reports.codesign.page import front_page
+
+    return search(parse_codesign(**options), page=front_page)
+
+
+def load_model(source: str | Path, **options: Any) -> Network:
+    """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
+
+    `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
+    draws the weights of a built-in network, `calibration` names samples, and `sandbox` reads a
+    stranger's file in a child process. Raises `UnknownName`, and `ModelFileError` for a file that
+    cannot be read.
+
+    >>> network = tilewright.load_model("digits_cnn")
+    >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
+    'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
+    """
+    from tilewright.networks import load
+
+    return load(source, **options)

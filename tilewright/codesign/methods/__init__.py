@@ -1,1 +1,0 @@
-"""Methods of co-design, a file each; `codesign.method` names them."""

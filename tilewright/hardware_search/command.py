@@ -1,0 +1,26 @@
+"""The command that a run's options stand for: what a record says to repeat it."""
+
+from __future__ import annotations
+
+import shlex
+
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.tuning.cli_command import words_of
+
+_FLAGS = {"method_options": "--option", "bounds": "--bound"}
+"""Fields whose option has another name than they; they are given once an entry."""
+
+
+def command_of(options: CodesignOptions) -> str:
+    """`tilewright codesign …` with all that is not as usual. To start over is no part of it."""
+    words = ["tilewright", "codesign"]
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if name == "fresh" or (
+            not field.is_required() and value == field.get_default(call_default_factory=True)
+        ):
+            continue
+        if name == "bounds":
+            value = {knob: f"{low}:{high}" for knob, (low, high) in value.items()}
+        words += words_of(_FLAGS.get(name, f"--{name}"), value)
+    return shlex.join(words)

@@ -1,0 +1,182 @@
+"""Who answers measurements: counts them, keeps them in the ledger, and ends a search when they are
+spent.
+
+A measurement is one config of one layer on one machine. A config that this search has measured
+already is answered from memory and costs nothing. What an earlier, killed run of the same search
+has recorded counts, but is not simulated again; so the search, which is a function of its seed and
+of answers, comes to where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware_search.problem import Design
+from tilewright.search.ledger import Ledger
+from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
+from tilewright.search.run_ledger import RunLedger
+from tilewright.targets.base import Configs, Lowered, Measurements
+from tilewright.targets.capabilities import MeasuresInOnePass, capability
+from tilewright.targets.workload import Workload
+
+
+class BudgetSpent(Exception):
+    """No measurement is left; what a search was about to learn it cannot."""
+
+
+@dataclass
+class Tried:
+    """What one layer on one machine was measured with: trials by flat index, in order."""
+
+    trials: dict[int, Trial] = field(default_factory=dict)
+
+    @property
+    def best(self) -> tuple[int, Trial] | None:
+        """The fastest valid one, with its flat index; None if there is none."""
+        valid = [(t.seconds, flat) for flat, t in self.trials.items() if t.status == "valid"]
+        if not valid:
+            return None
+        flat = min(valid)[1]
+        return flat, self.trials[flat]
+
+
+@dataclass(frozen=True)
+class EvaluatedPoint:
+    """One measurement, for who looks on: how many there were before it, and of what."""
+
+    trial: int
+    design: Design
+    workload: Workload
+    flat: int
+    found: Trial
+
+
+Listener = Callable[[EvaluatedPoint], None]
+
+
+class BudgetedEvaluator:
+    """Measures at most `trials` configs. `run` names the search in the ledger; without a ledger
+    nothing is kept."""
+
+    def __init__(
+        self,
+        trials: int,
+        ledger: Ledger | None = None,
+        run: str = "",
+        listen: Listener = lambda measured: None,
+    ) -> None:
+        self.budget, self.spent, self.compiled = trials, 0, 0
+        self._ledger, self._run, self._listen = ledger, run, listen
+        self._tried: dict[tuple[int, Workload], Tried] = {}
+        self._known: dict[tuple[str, str], tuple[Known, RunLedger]] = {}
+        self._batches: dict[tuple[str, str], int] = {}
+        self.log: list[EvaluatedPoint] = []
+
+    @property
+    def left(self) -> int:
+        """Measurements."""
+        return self.budget - self.spent
+
+    def tried(self, design: Design, workload: Workload) -> Tried:
+        """What this search has measured of a layer on a machine."""
+        return self._tried.setdefault((design.row, workload), Tried())
+
+    def best(self, design: Design) -> NDArray[np.float64]:
+        """Seconds of each layer by its fastest trial, shape (layers,); infinite without one."""
+        found = [self.tried(design, layer.workload).best for layer in design.layers]
+        return np.array([np.inf if each is None else each[1].seconds for each in found])
+
+    def designs(self) -> dict[int, Design]:
+        """Those of which anything was measured, by row, in that order."""
+        return {each.design.row: each.design for each in self.log}
+
+    def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
+        """Compile configs (n, knobs); counted as compiles."""
+        self.compiled += len(configs)
+        return design.target.lower(workload, configs)
+
+    def measure(self, design: Design, lowered: Lowered) -> Measurements:
+        """Measure what was compiled. Raises `BudgetSpent` when there are more than are left, after
+        those that are left were measured, and `LedgerError` or `LeaseHeld` if they cannot be
+        kept."""
+        return self._answered(
+            design, lowered.workload, lowered.configs,
+            lambda rows: (lowered.rows(rows), design.target.measure(lowered.rows(rows))),
+        )  # fmt: skip
+
+    def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
+        """Compile and measure configs (n, knobs), without keeping programs. Raises as `measure`."""
+        once = capability(design.target, MeasuresInOnePass)
+
+        def done(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
+            if once is not None:
+                return once.lower_and_measure(workload, configs[rows])
+            lowered = design.target.lower(workload, configs[rows])
+            return lowered, design.target.measure(lowered)
+
+        before = self.spent
+        try:
+            return self._answered(design, workload, configs, done)
+        finally:
+            self.compiled += self.spent - before
+
+    def correct(self, design: Design, workload: Workload, measured: Known) -> None:
+        """Put what trials measure now, by flat index, in the place of what the ledger says of them:
+        whoever searches again learns that. Raises `LedgerError` or `LeaseHeld`."""
+        self._recorded(design, workload)
+        _, records = self._known[design.target.fingerprint, workload.id]
+        records.correct(design.target.space(workload), measured, of_others=False)
+
+    def _answered(
+        self, design: Design, workload: Workload, configs: Configs,
+        simulate: Callable[[NDArray[np.int64]], tuple[Lowered, Measurements]],
+    ) -> Measurements:  # fmt: skip
+        space = design.target.space(workload)
+        flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
+        new = [k for k, each in enumerate(flat) if each not in tried.trials]
+        new = list({flat[k]: k for k in reversed(new)}.values())[::-1]  # each once
+        kept = new[: self.left]
+        known = self._recorded(design, workload)
+        missing = np.array([k for k in kept if flat[k] not in known], np.int64)
+        found: dict[int, Trial] = {flat[k]: known[flat[k]] for k in kept if flat[k] in known}
+        if len(missing):
+            lowered, measured = simulate(missing)
+            found |= {flat[k]: trial_at(measured, row) for row, k in enumerate(missing)}
+            self._keep(design, workload, lowered, measured)
+        for k in kept:
+            tried.trials[flat[k]] = found[flat[k]]
+            self.spent += 1
+            told = EvaluatedPoint(self.spent, design, workload, flat[k], found[flat[k]])
+            self.log.append(told)
+            self._listen(told)
+        if len(kept) < len(new):
+            raise BudgetSpent
+        return measurements_of([tried.trials[each] for each in flat])
+
+    def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
+        """What the ledger holds of this search."""
+        if self._ledger is None:
+            return {}
+        key = (design.target.fingerprint, workload.id)
+        if key not in self._known:
+            records = self._ledger.run((workload.id, design.target.fingerprint, self._run))
+            space = design.target.space(workload)
+            records.vet(space)
+            self._known[key] = (records.known(space, of_others=False), records)
+        return self._known[key][0]
+
+    def _keep(
+        self, design: Design, workload: Workload, lowered: Lowered, measured: Measurements
+    ) -> None:
+        if self._ledger is None or not len(measured):
+            return
+        key = (design.target.fingerprint, workload.id)
+        known, records = self._known[key]
+        index = self._batches.get(key, len(known))
+        self._batches[key] = index + 1
+        batch = Batch(lowered, {}, lowered.configs[:0], 0)
+        records.append(design.target.space(workload), index, batch, measured)

@@ -1,0 +1,223 @@
+"""Hardware and schedules solved: for each layer on each of some machines, the fastest schedule that
+was found and what no schedule beats.
+
+Of a space of schedules those are simulated whose estimates are lowest; then, of those whose floor
+(what a program takes at least, known without compiling it) lies below the fastest so far, by turns
+the ones with the lowest floors and with the lowest estimates. Where none is left, the fastest is
+the optimum, by proof; else the lowest floor that is left bounds it. So the truth is known both
+ways: `best_cycles` is what somebody reaches, `bound_cycles` what nobody passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
+from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.hardware_search.problem import CodesignProblem, Design, read_networks
+from tilewright.targets.base import Configs, Space, Target
+from tilewright.targets.capabilities import Bound, Estimates, Floors, MeasuresInOnePass, capability
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+PART = 8
+"""Machines that are solved between two looks at what is there."""
+_BATCH, _MANY = 32, 1024
+
+
+class TruthError(TilewrightError):
+    """A truth that cannot be made, or a folder that holds something else."""
+
+
+@dataclass(frozen=True)
+class TruthOptions:
+    """What is solved: networks on machines around `base` within `bounds` and an area, as
+    `HardwareSpace` has them; and how far: `near` schedules by estimate, then at most `proofs` more,
+    until the bound is within the share `gap`."""
+
+    networks: tuple[str, ...]
+    base: str
+    area: float
+    bounds: tuple[tuple[str, int, int], ...] = ()
+    clock: str = "fixed"
+    near: int = 32
+    proofs: int = 512
+    gap: float = 0.01
+
+    def problem(self) -> CodesignProblem:
+        """What they mean. Raises `ImpossibleHardware`, `NothingToOffload`, and as
+        `read_networks`."""
+        bounds = {name: (low, high) for name, low, high in self.bounds}
+        hardware = HardwareSpace(make_target(self.base), self.area, bounds, self.clock)
+        problem = CodesignProblem(read_networks(self.networks), hardware)
+        problem.check()
+        return problem
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON."""
+        found: dict[str, Json] = asdict(self)
+        return found | {
+            "networks": list(self.networks), "bounds": [list(each) for each in self.bounds]
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Json) -> TruthOptions:
+        """Raises `ValueError` for anything that `to_json` does not make."""
+        said = as_object(value)
+        if set(said) != set(cls.__dataclass_fields__):
+            raise ValueError(f"it has the keys {', '.join(sorted(said)):.200}")
+        bounds = [as_list(each) for each in as_list(said["bounds"])]
+        return cls(
+            tuple(as_text(each) for each in as_list(said["networks"])),
+            as_text(said["base"]),
+            as_number(said["area"]),
+            tuple((as_text(name), as_int(low), as_int(high)) for name, low, high in bounds),
+            as_text(said["clock"]),
+            as_int(said["near"]), as_int(said["proofs"]), as_number(said["gap"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A layer on a machine. Cycles are -1 where no schedule was found, `config` its flat index;
+    `schedules` may fit the scratchpads, `tried` of them were simulated."""
+
+    best_cycles: int
+    bound_cycles: int
+    config: int
+    schedules: int
+    tried: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether the best is proven to be the optimum."""
+        return self.best_cycles == self.bound_cycles
+
+
+def solve(target: Target, workload: Workload, options: TruthOptions) -> Solved:
+    """The fastest schedule of a layer on a machine, and what none beats, as far as `options` say.
+    Raises `TruthError` for a target that knows no floors or cannot measure in one pass."""
+    search = _Search(target, workload)
+    search.simulate(search.left(search.by_estimate)[: options.near])
+    spent = 0
+    while np.isinf(search.best) and len(rows := search.left(search.by_estimate)[:_MANY]):
+        search.simulate(rows)  # few compile, and what does not takes no time
+    while spent < options.proofs and search.best > search.bound * (1 + options.gap):
+        # The lowest floors raise the bound, the lowest estimates lower the best.
+        floors = search.left(search.by_floor)[: min(_BATCH, options.proofs - spent)]
+        room = min(_BATCH, options.proofs - spent - len(floors))
+        rows = np.union1d(floors, search.left(search.by_estimate)[:room])
+        if not len(rows):
+            break
+        search.simulate(rows)
+        spent += len(rows)
+    found, bound = search.best, search.bound
+    if not np.isfinite(found):
+        bound = -1.0 if np.isinf(bound) else bound
+        return Solved(-1, int(np.ceil(bound)), -1, len(search.flat), search.tried)
+    return Solved(int(found), int(np.ceil(bound)), search.best_flat, len(search.flat), search.tried)
+
+
+class _Search:
+    """Branch and bound over the schedules of a layer that may fit."""
+
+    def __init__(self, target: Target, workload: Workload) -> None:
+        floors, once = capability(target, Floors), capability(target, MeasuresInOnePass)
+        estimates = capability(target, Estimates)
+        if floors is None or once is None or estimates is None:
+            raise TruthError(f"{target.name} cannot bound schedules; name a VTA, such as vta-pynq")
+        self._once, self._workload = once, workload
+        every = _whole(target.space(workload))
+        floor = floors.floor(workload, every)
+        self.flat = np.flatnonzero(np.isfinite(floor))
+        self._configs, self._floor = every[self.flat], floor[self.flat]
+        features = estimates.estimate(workload, self._configs)
+        meanings = np.array([column.meaning for column in features.columns])
+        self._estimate = features.matrix[:, meanings == "latency"][:, 0]
+        self._unlikely = (features.matrix[:, meanings == "share"] > 1).any(axis=1)
+        self._open = np.ones(len(self.flat), np.bool_)
+        self.best, self.best_flat, self.tried = np.inf, -1, 0
+
+    @cached_property
+    def by_estimate(self) -> NDArray[np.int64]:
+        """Rows by ascending estimate, shape (rows,); what probably does not compile last."""
+        return np.lexsort((self._floor, self._estimate, self._unlikely))
+
+    @cached_property
+    def by_floor(self) -> NDArray[np.int64]:
+        """Rows by ascending floor, shape (rows,)."""
+        return np.lexsort((self._estimate, self._floor))
+
+    def left(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of rows (n,) that are not tried and may be faster than the best."""
+        return rows[self._open[rows] & (self._floor[rows] < self.best)]
+
+    @property
+    def bound(self) -> float:
+        """What no schedule beats; infinite if there is none."""
+        floors = self._floor[self._open]
+        return float(min(floors.min(initial=np.inf), self.best))
+
+    def simulate(self, rows: NDArray[np.int64]) -> None:
+        """Measure schedules."""
+        if not len(rows):
+            return
+        _, measured = self._once.lower_and_measure(self._workload, self._configs[rows])
+        cycles = np.where(measured.valid, measured.cycles.astype(float), np.inf)
+        self._open[rows] = False
+        self.tried += len(rows)
+        k = int(np.argmin(cycles))
+        if cycles[k] < self.best:
+            self.best, self.best_flat = float(cycles[k]), int(self.flat[rows[k]])
+
+
+@lru_cache(maxsize=32)
+def _whole(space: Space) -> Configs:
+    return space.unravel(np.arange(space.size))
+
+
+# -- a machine after the other ---------------------------------------------------------------------
+
+Listing = dict[str, list[object]]
+
+
+def rows_of(problem: CodesignProblem, machine: int, options: TruthOptions) -> Listing:
+    """A row a layer of a machine, by column. Raises as `solve`."""
+    design = problem.design(machine)
+    rows: list[Mapping[str, object]] = []
+    for layer in design.layers:
+        solved = solve(design.target, layer.workload, options)
+        counts = dict(zip(problem.networks, layer.counts, strict=True))
+        rows.append(
+            _machine_columns(problem, design)
+            | {"workload": layer.workload.id, "layer": str(layer.workload)}
+            | {f"calls_{name}": count for name, count in counts.items()}
+            | {**asdict(solved), "exact": solved.exact}
+        )
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _machine_columns(problem: CodesignProblem, design: Design) -> dict[str, object]:
+    cpu = dict(zip(problem.networks, design.cpu_seconds, strict=True))
+    bound = capability(design.target, Bound)
+    mhz = 0.0
+    if bound is not None and design.layers:
+        latency = bound.bound(design.layers[0].workload)
+        mhz = latency.cycles / latency.seconds / 1e6
+    return {
+        "machine": design.row, "name": design.name, "area": design.area, "mhz": round(mhz, 6),
+        **{f"cpu_seconds_{name}": seconds for name, seconds in cpu.items()},
+    }  # fmt: skip
+
+
+def parts_of(problem: CodesignProblem) -> Iterator[range]:
+    """The machines of each part, by their rows of `problem.hardware.points`."""
+    machines = len(problem.hardware.points)
+    for begin in range(0, machines, PART):
+        yield range(begin, min(begin + PART, machines))

@@ -1,0 +1,248 @@
+"""A truth in a folder: made part by part, what is there stays, what is damaged is made anew.
+
+`truth.json` says what it is of, `parts/` holds some machines a file, `truth.parquet` all of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tilewright.core.files import (
+    Json,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    read_json,
+    write_atomically,
+)
+from tilewright.core.safe_files import check_own, read_plain
+from tilewright.hardware_search.exact_solver import (
+    Listing,
+    TruthError,
+    TruthOptions,
+    parts_of,
+    rows_of,
+)
+from tilewright.hardware_search.pareto import Points
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.search.file_lock import Lease, lease_of
+
+ABOUT, TABLE = "truth.json", "truth.parquet"
+_KEY = b"tilewright.truth"
+_LEASE_SECONDS = 60.0
+_NUMBERS = ("machine", "area", "mhz", "best_cycles", "bound_cycles", "config", "schedules", "tried")
+
+
+@dataclass(frozen=True)
+class PlannedMachines:
+    """So many machines are solved in all; of `kept` an earlier build has left what it found."""
+
+    machines: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """So many machines more are solved."""
+
+    machines: int
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file that is made anew, and why."""
+
+    path: Path
+    reason: str
+
+
+Listener = Callable[[PlannedMachines | PartDone | Damaged], None]
+
+
+class ExactSteps(Protocol):
+    """How a part is made: in this process, or as a task that somebody watches."""
+
+    def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
+        """`solved_rows`. Raises as it does."""
+        ...
+
+
+class LocalExactSteps:
+    """Keeps `ExactSteps` in this process."""
+
+    def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
+        return solved_rows(problem, machines, options)
+
+
+def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
+    """Hears nothing."""
+
+
+def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
+    """Listing of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
+    as `hardware_search.exact_solver.solve`."""
+    found: Listing = {}
+    for machine in machines:
+        for name, values in rows_of(problem, machine, options).items():
+            found.setdefault(name, []).extend(values)
+    return found
+
+
+def build_truth(
+    folder: Path, options: TruthOptions, steps: ExactSteps | None = None, listen: Listener = ignore
+) -> Truth:
+    """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
+    or one of other sources of this program, `LeaseHeld` if somebody else builds there, and as
+    `TruthOptions.problem`, `UnsafeFile` and `OSError`."""
+    steps = steps or LocalExactSteps()
+    problem = options.problem()
+    folder.mkdir(parents=True, exist_ok=True)
+    lease = Lease(lease_of(folder / ".build"), _LEASE_SECONDS)
+    lease.acquire()
+    try:
+        key = _begun(folder, options, problem)
+        held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
+        done = sum(len(part) for part, table in held.items() if table is not None)
+        listen(PlannedMachines(len(problem.hardware.points), done))
+        tables = []
+        for part, table in held.items():
+            if table is None:
+                data = _encode(pa.table(steps.part(problem, part, options)), key)
+                write_atomically(_path(folder, part), data, within=folder)
+                table = _decode(data, key)
+                listen(PartDone(len(part)))
+            tables.append(table)
+        write_atomically(folder / TABLE, _encode(pa.concat_tables(tables), key))
+        return read_truth(folder)
+    finally:
+        lease.release()
+
+
+def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
+    """The digest of what is built here, which is written down by who begins."""
+    about: dict[str, Json] = {
+        "options": options.to_json(),
+        "fingerprint": problem.hardware.base.fingerprint,
+        "machines": len(problem.hardware.points),
+    }
+    data, path = canonical(about), folder / ABOUT
+    if not check_own(path):
+        if (folder / TABLE).exists():
+            raise TruthError(f"{folder} holds a truth that was not built here; name another folder")
+        write_atomically(path, data + b"\n")
+    elif read_plain(path).strip() != data:
+        raise TruthError(
+            f"{folder} holds a truth of other options, or of another version of this program; name "
+            "another folder"
+        )
+    return digest(data)
+
+
+def _path(folder: Path, part: range) -> Path:
+    return folder / "parts" / f"{part.start:05d}.parquet"
+
+
+def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
+    path = _path(folder, part)
+    try:
+        table = _decode(read_plain(path, within=folder), key)
+        machines = set(table.column("machine").to_pylist())
+        if not machines <= set(part):
+            raise ValueError("it is of other machines")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        listen(Damaged(path, str(error)))
+        return None
+    return table
+
+
+def _encode(table: pa.Table, key: str) -> bytes:
+    buffer = io.BytesIO()
+    table = table.replace_schema_metadata({_KEY: key})
+    pq.write_table(
+        table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
+    )
+    return buffer.getvalue()
+
+
+def _decode(data: bytes, key: str) -> pa.Table:
+    """Raises `ValueError` for anything that `_encode` did not write with that key."""
+    try:
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"it is no Parquet file, or damaged ({error!s:.80})") from None
+    if (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace") != key:
+        raise ValueError("it belongs to another truth")
+    return table
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was solved: a row a layer of a machine in `table`."""
+
+    options: TruthOptions
+    table: pd.DataFrame
+
+    @property
+    def areas(self) -> NDArray[np.float64]:
+        """Relative, shape (machines,)."""
+        return self.table.groupby("machine")["area"].first().to_numpy(np.float64)
+
+    def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:
+        """One inference of each of the networks, by default all, shape (machines,): in the cycles
+        of a column, "best_cycles" or "bound_cycles"; infinite where a layer has no schedule."""
+        table, total = self.table, np.zeros(self.table["machine"].nunique())
+        for name in networks or self.networks:
+            calls = table[f"calls_{name}"]
+            spent = calls * table[cycles].where(table[cycles] >= 0, np.inf) / (table["mhz"] * 1e6)
+            cpu = table.groupby("machine")[f"cpu_seconds_{name}"].first()
+            here = spent.where(calls > 0, 0.0).groupby(table["machine"]).sum() + cpu
+            total += here.to_numpy(np.float64)
+        return total
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """By the names they have in columns."""
+        start = "cpu_seconds_"
+        return tuple(name[len(start) :] for name in self.table.columns if name.startswith(start))
+
+    def points(
+        self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
+    ) -> Points:
+        """Area and latency of the machines that run all layers, shape (machines, 2)."""
+        found = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
+        return found[np.isfinite(found).all(axis=1)]
+
+    def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
+        """From where hypervolumes are measured: the area that was allowed, and the latency of the
+        slowest machine."""
+        return self.options.area, float(self.points(networks=networks)[:, 1].max())
+
+
+def read_truth(folder: Path) -> Truth:
+    """The truth that was built in a folder. Raises `TruthError` where there is none or it is
+    damaged, `UnsafeFile` and `OSError`."""
+    try:
+        data = read_plain(folder / ABOUT).strip()
+        options = TruthOptions.from_json(as_object(read_json(as_text(data.decode())))["options"])
+        table = _decode(read_plain(folder / TABLE), digest(data)).to_pandas()
+        missing = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(table.get(name))]
+        if missing:
+            raise ValueError(f"it lacks numbers in {', '.join(missing)}")
+    except FileNotFoundError:
+        raise TruthError(f"{folder} holds no finished truth; build it first") from None
+    except (ValueError, LookupError) as error:
+        raise TruthError(f"the truth in {folder} cannot be read ({error}); build it anew") from None
+    return Truth(options, table)

@@ -1,0 +1,213 @@
+"""The folder of a co-design run: its files, and whose it is.
+
+run.json          what decides which search this is (`identity`), written when it begins
+front.json        the front, a machine each, by ascending area
+specs/NAME.json   each machine of it, as `--target` takes it
+trials.parquet    one row a measurement
+summary.json      what was asked, what it took, what came of it; written last
+front.html        the front to look at, where somebody draws it
+trials.ledger     the record the run resumes from (`search.ledger`)
+.tune             what the folder is known by (`tuning.output_dir`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilewright.core.files import (
+    Json,
+    as_list,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    read_json,
+    remove,
+    write_atomically,
+)
+from tilewright.core.safe_files import check_own, opened_folder, read_plain
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.targets.capabilities import HasSpecification, capability
+from tilewright.targets.registry import make_target
+from tilewright.tuning.output_dir import check_files, check_folder, check_idle
+from tilewright.tuning.run_metadata import FolderTaken, origin_of
+
+RUN = "run.json"
+FRONT = "front.json"
+SPECS = "specs"
+TRIALS = "trials.parquet"
+SUMMARY = "summary.json"
+PAGE = "front.html"
+LEDGER = "trials.ledger"
+VERSION, KIND = 1, "codesign"
+RESULTS = (SUMMARY, FRONT, TRIALS, PAGE)
+_STEP = "choose another folder with --out, or replace all it holds with --fresh"
+_THESE = "choose another folder with --out, or replace these files with --fresh"
+_MACHINE = re.compile(r"\w[\w.-]*")
+
+
+def about(options: CodesignOptions) -> dict[str, Json]:
+    """All that decides what is searched. The number of trials does not: a longer run goes on with
+    what a shorter one has measured."""
+    target = make_target(options.target)
+    written = capability(target, HasSpecification)
+    return {
+        "networks": [_network(each) for each in options.networks],
+        "target": target.name if written is None else dict(written.specification),
+        "budget": options.budget,
+        "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
+        "clock": options.clock,
+        "method": options.method,
+        "method_options": dict(sorted(options.method_options.items())),
+        "seed": options.seed,
+    }
+
+
+def identity(options: CodesignOptions) -> str:
+    """What the ledger files a search's trials under: a digest of `about`."""
+    return f"codesign-{digest(canonical(about(options)))[:24]}"
+
+
+def check_vacant(options: CodesignOptions) -> None:
+    """Raises `OutputError` for a folder that cannot be written, `LeaseHeld` while another command
+    is at work there, and as `check_own_run`."""
+    check_folder(options.folder)
+    check_idle(options.folder, LEDGER)
+    check_own_run(options)
+
+
+def check_own_run(options: CodesignOptions) -> None:
+    """Raises `UnsafeFile` for links among a folder's files; and, unless the options say to start
+    over, `FolderTaken` if it holds another run, or what may be anybody's: files of these names
+    without a `run.json` that says whose."""
+    folder = options.folder
+    _check_files(folder)
+    if options.fresh:
+        return
+    held = _held(folder)
+    if held is not None:
+        _refuse_another(options, held)
+        return
+    names = [name for name in (RUN, *RESULTS, SPECS) if os.path.lexists(folder / name)]
+    if RUN in names:
+        raise FolderTaken(
+            f"{folder} holds a {RUN} that cannot be read, so whose results these are is not known; "
+            f"{_THESE}"
+        )
+    if names:
+        raise FolderTaken(
+            f"{folder} holds {', '.join(names)} and no {RUN}, so whose these are is not known; "
+            f"{_THESE}"
+        )
+
+
+def _check_files(folder: Path) -> None:
+    check_files(folder, (RUN, *RESULTS), LEDGER)
+    place = folder / SPECS
+    with suppress(FileNotFoundError), opened_folder(place, within=folder) as opened:
+        for name in os.listdir(opened):
+            if name.endswith(".json"):
+                check_own(place / name, opened)
+
+
+def begin(options: CodesignOptions) -> None:
+    """Say whose folder it is from now on; what an earlier command left there is not complete any
+    more. Raises `UnsafeFile` and `OSError`."""
+    folder = options.folder
+    held = _held(folder)
+    remove(folder / SUMMARY)
+    if options.fresh:
+        if held is not None and held.get("kind") == KIND:
+            forget_specs(folder)
+        held = None
+        for name in RESULTS:
+            remove(folder / name)
+    begun = datetime.now(UTC).isoformat(timespec="seconds")
+    if held is not None:
+        begun = str(held.get("begun", begun))
+    run: dict[str, Json] = {
+        "version": VERSION,
+        "kind": KIND,
+        "identity": identity(options),
+        "trials": options.trials,
+        "begun": begun,
+        **about(options),
+    }
+    write_atomically(folder / RUN, pretty(run))
+
+
+def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
+    """Remove the specifications of the front that a folder of ours holds, but for the machines of
+    the names `kept`. What else lies beside them is somebody's. Raises `UnsafeFile` and
+    `OSError`."""
+    for name in _machines(folder):
+        if name not in kept:
+            remove(specification(folder, name), within=folder)
+
+
+def specification(folder: Path, name: str) -> Path:
+    """Where a machine of the front is, by name."""
+    return folder / SPECS / f"{name}.json"
+
+
+def pretty(document: Json) -> bytes:
+    """JSON to read."""
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _machines(folder: Path) -> list[str]:
+    """The names in `front.json` that can be files'; none where it cannot be read."""
+    try:
+        rows = as_list(read_json(read_plain(folder / FRONT)))
+        names = [as_text(as_object(row)["name"]) for row in rows]
+    except (OSError, ValueError, KeyError, RecursionError):
+        return []
+    return [name for name in names if _MACHINE.fullmatch(name)]
+
+
+def _network(text: str) -> dict[str, Json]:
+    """A built-in network is its name; a file its name and content, wherever it is."""
+    found = origin_of(text)
+    return {"name": found["name"], "digest": found["digest"]}
+
+
+def _held(folder: Path) -> dict[str, Json] | None:
+    """What `run.json` says; None where there is none that can be read."""
+    try:
+        return as_object(read_json(read_plain(folder / RUN)))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
+    if held.get("kind") != KIND or held.get("version") != VERSION:
+        raise FolderTaken(f"{options.folder} holds another kind of results (run.json); {_STEP}")
+    ours = about(options)
+    differing = [name for name in ours if canonical(held.get(name)) != canonical(ours[name])]
+    if differing:
+        said = "; ".join(f"{_said(held, each)}, here {_said(ours, each)}" for each in differing)
+        raise FolderTaken(f"{options.folder} holds another co-design run: {said}; {_STEP}")
+
+
+def _said(run: dict[str, Json], name: str) -> str:
+    """A part of `about` in a line: `budget 0.5`."""
+    value = run.get(name)
+    if name == "networks" and isinstance(value, list):
+        try:
+            value = ", ".join(
+                as_text(as_object(each)["name"])
+                + f" ({as_text(as_object(each)['digest'])[:8]})" * bool(as_object(each)["digest"])
+                for each in value
+            )
+        except (ValueError, KeyError):
+            value = "of a kind that cannot be read"
+    elif name == "target" and isinstance(value, dict):
+        value = f"{value.get('name')} ({digest(canonical(value))[:8]})"
+    text = value if isinstance(value, str) else canonical(value).decode()
+    return f"{name.replace('_', ' ')} {text or 'none'}"

@@ -1,0 +1,88 @@
+"""Tuning the layers of a machine with a tuner of single layers, its measurements counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.problem import Design
+from tilewright.models import make_explorer
+from tilewright.search import Session
+from tilewright.search.explorer import Candidates, ExplorerState, History
+from tilewright.search.registry import registered_tuners
+from tilewright.search.round_steps import Batch, Known, choose_candidates, problem_of
+from tilewright.search.runner import InProcess, Setting
+from tilewright.targets.base import Measurements
+
+ALPHA = 15.0
+"""Configs compiled beyond a trial: on a small machine few of those compile that look best."""
+
+TRIES = 8
+"""Rounds in which nothing compiles, after which a layer is left alone for now."""
+
+
+class InLab(InProcess):
+    """The stages of a round; compiling and measuring is the lab's. What did not compile is not
+    measured where anything did: a measurement would say what is known."""
+
+    def __init__(self, setting: Setting, lab: BudgetedEvaluator, design: Design) -> None:
+        super().__init__(setting)
+        self.lab, self.design = lab, design
+
+    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
+        setting = self.setting
+        lowered = self.lab.lower(self.design, setting.problem.workload, kept.configs)
+        made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
+        batch = choose_candidates(setting.explorer, setting.problem, state, history, made, n)
+        left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
+        return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
+
+    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
+        return self.lab.measure(self.design, batch.rows)
+
+
+class LayerTuning:
+    """The layers of a design, each with a tuner of its own that goes on where it was."""
+
+    def __init__(
+        self, design: Design, lab: BudgetedEvaluator, seed: int, tuner: str = "default",
+        options: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        self.design, self.lab, self.seed = design, lab, seed
+        self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
+        self._sessions: dict[int, Session] = {}
+
+    def advance(self, layer: int, trials: int) -> float:
+        """A round of so many trials of a layer, or none where nothing compiles. Returns the seconds
+        of its fastest trial so far, infinite without one. Raises `BudgetSpent`."""
+        if layer not in self._sessions:
+            self._sessions[layer] = self._session(layer)
+        session = self._sessions[layer]
+        for _ in range(TRIES):
+            proposal = session.propose(trials)
+            if proposal is None:
+                break
+            batch = proposal.batch
+            if batch.rows.ok.any():
+                session.finish(*session.measure(proposal, {}))
+                break
+            # known without a measurement: look elsewhere
+            known = [session.history.failed, batch.rows.configs, batch.failed]
+            session.history = replace(session.history, failed=np.concatenate(known))
+        best = session.history.best
+        return float("inf") if best is None else float(session.history.seconds[best])
+
+    def _session(self, layer: int) -> Session:
+        target = self.design.target
+        problem = problem_of(target, self.design.layers[layer].workload, self.seed)
+        setting = Setting(target, make_explorer(self._tuner, self._options), problem)
+        return Session(setting, performer=InLab(setting, self.lab, self.design))
+
+
+def _looking(tuner: str) -> dict[str, object]:
+    """`ALPHA`, for a tuner that chooses by what compiling tells."""
+    known = registered_tuners().get(tuner)
+    return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -1,0 +1,114 @@
+"""The contract of a co-design method, and which there are.
+
+A method asks the lab until it has no more to ask or the lab raises `BudgetSpent`, which it lets
+pass. All it draws comes from its seed: with the same answers it asks the same."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tilewright.core.errors import UnknownName
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.search.registry import MissingExtra, OptionError
+
+O_co = TypeVar("O_co", bound=BaseModel, covariant=True)
+
+
+class MethodOptions(BaseModel):
+    """The option table of a method; each field's description is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CodesignMethod(Protocol):
+    """Searches machines and schedules together."""
+
+    def __init__(self, options: MethodOptions) -> None: ...
+
+    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+        """Measure what tells most. Raises `BudgetSpent` when nothing is left to measure with."""
+        ...
+
+
+_METHODS: Mapping[str, tuple[str, str]] = {
+    "ours": (
+        "tilewright.hardware_search.methods.two_level:TwoLevel",
+        "two levels, from bounds and estimates to trials",
+    ),
+    "random": (
+        "tilewright.hardware_search.methods.plain:RandomCodesign",
+        "machines and schedules drawn evenly",
+    ),
+    "autotvm": (
+        "tilewright.hardware_search.methods.autotvm:AutoTvmCodesign",
+        "AutoTVM: trees, annealing of all knobs",
+    ),
+    "chameleon": (
+        "tilewright.hardware_search.methods.chameleon:ChameleonCodesign",
+        "CHAMELEON: one PPO agent, k-means",
+    ),
+    "dcoc": (
+        "tilewright.hardware_search.methods.dcoc:Dcoc",
+        "DCOC: three PPO agents, confidence sampling",
+    ),
+    "nsga2": (
+        "tilewright.hardware_search.methods.optuna_methods:Nsga2",
+        "Optuna's NSGA-II over machines",
+    ),
+    "tpe": (
+        "tilewright.hardware_search.methods.optuna_methods:Tpe",
+        "Optuna's multi-objective TPE over machines",
+    ),
+}
+
+
+_NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
+"""Modules of the extra `neural` that a method cannot do without."""
+
+
+def method_names() -> list[str]:
+    """All there are."""
+    return list(_METHODS)
+
+
+def method_summary(name: str) -> str:
+    """What it is, in half a line."""
+    return _METHODS[name][1]
+
+
+def make_method(name: str, options: Mapping[str, object] | None = None) -> CodesignMethod:
+    """The method of that name. Raises `UnknownName`, and `OptionError` for an option that it does
+    not have or a value that it cannot take, and `MissingExtra` for one that needs a library which
+    is not installed."""
+    if name not in _METHODS:
+        raise UnknownName("method", name, method_names())
+    absent = [each for each in _NEEDS.get(name, ()) if find_spec(each) is None]
+    if absent:
+        raise MissingExtra(
+            f"method '{name}' needs {' and '.join(absent)}, which is missing; install it: "
+            "pip install 'tilewright[neural]'"
+        )
+    module, _, attribute = _METHODS[name][0].partition(":")
+    kind = getattr(importlib.import_module(module), attribute)
+    try:
+        table = kind.Options.model_validate(dict(options or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        known = ", ".join(kind.Options.model_fields) or "none"
+        raise OptionError(
+            f"option {where} of {name}: {first['msg'].lower()}; its options are {known}"
+        ) from None
+    return cast(CodesignMethod, kind(table))
+
+
+def generator(seed: int, *parts: int) -> np.random.Generator:
+    """The generator of one step of a search."""
+    return np.random.default_rng([seed, *parts])

@@ -1,0 +1,106 @@
+"""CHAMELEON (Ahn et al., ICLR 2020) over machines and schedules: one agent moves all knobs, those
+of the machine and of every layer, by PPO; what it met is clustered, and a point a cluster is
+measured."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.methods.baseline_loop import PublishedMethod
+from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
+from tilewright.hardware_search.methods.joint_space import Places, Points
+from tilewright.hardware_search.methods.ppo_options import WalkingOptions
+from tilewright.search.ppo import Agent
+from tilewright.search.tuners.chameleon import clusters, representatives
+
+
+class ChameleonCodesign(PublishedMethod):
+    """The agent is kept from batch to batch."""
+
+    class Options(WalkingOptions):
+        """CHAMELEON's."""
+
+        temperature: float = Field(
+            1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
+            "hundreds of knobs stand still at once and a walk ends)",
+        )  # fmt: skip
+        entropy: float = Field(0.1, ge=0, description="weight of the policy's entropy (code: 0.3)")
+        kept: int = Field(
+            64, ge=1, description="untried points met that are clustered, best first (open there)"
+        )
+        knee: float = Field(
+            2.5, gt=1, description="factor by which more clusters must cut the error"
+        )
+        others: Literal["mode", "random"] = Field(
+            "mode", description="knobs beside those clustered: the cluster's mode, or random"
+        )
+        clustered: Literal["machine", "widest"] = Field(
+            "machine", description="knobs that make clusters: the machine's, or, as in the paper "
+            "of one layer, the two of most values",
+        )  # fmt: skip
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.options = options
+
+    def begin(self, points: Points, seed: int) -> None:
+        self.agent = Agent(self.options, points.cardinalities, seed, {})
+
+    def promising(
+        self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
+        rng: np.random.Generator,
+    ) -> Places:  # fmt: skip
+        met = [
+            self.agent.explore(points.random(self.options.starts, rng), rating)
+            for _ in range(self.options.episodes)
+        ]
+        places, times, _ = fresh(points, rating, np.concatenate(met), tried, self.options.kept)
+        return self._sample(points, rating, places, times, tried, count, rng)
+
+    def _sample(
+        self, points: Points, rating: Rating, places: Places, times: NDArray[np.int64],
+        tried: NDArray[np.int64], count: int, rng: np.random.Generator,
+    ) -> Places:  # fmt: skip
+        """At most `count` points, one a cluster."""
+        if not len(places):
+            return places
+        columns = points.hardware_columns
+        if self.options.clustered == "widest":
+            columns = np.sort(np.argsort(-points.cardinalities, kind="stable")[:2])
+        # 8, 16, … 64 measurements in the paper: so many eighths of a batch, each of whole points.
+        counts = sorted({-(-count * eighths // 8) for eighths in range(1, 9)})
+        seen_as = places[:, columns] / points.cardinalities[columns]
+        label, centres = clusters(seen_as, times, counts, self.options.knee, rng)
+        plan: list[NDArray[np.int64]] = []
+        for cluster, centre in enumerate(centres * points.cardinalities[columns]):
+            rows = np.flatnonzero(label == cluster)
+            made = representatives(
+                places[rows].astype(np.int32),
+                times[rows],
+                columns,
+                centre,
+                self.options.others,
+                rng,
+            ).astype(np.int64)
+            known = np.union1d(tried, points.keys(np.array(plan))) if plan else tried
+            new = made[(points.rows(made) >= 0) & ~np.isin(points.keys(made), known)]
+            # What would overflow only if nothing else is left: modes of a cluster need not fit.
+            plan += list(new[np.argsort(rating.overflowing(new) > 0, kind="stable")][:1])
+        return np.array(plan, np.int64).reshape(-1, places.shape[1])
+
+
+def fresh(
+    points: Points, rating: Rating, met: Places, tried: NDArray[np.int64], most: int
+) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
+    """The best of the points met that have a machine and were not tried, at most so many: each
+    once, best first, with how often it was met and its score, both (points,)."""
+    keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
+    new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)
+    places, times = met[first[new]], times[new]
+    scores = rating(places) if len(places) else np.empty(0)
+    best = np.argsort(-scores, kind="stable")[:most]
+    return places[best], times[best], scores[best]

@@ -1,0 +1,155 @@
+"""DCOC (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO): three kinds of agents move
+the machine, the tiles and the rest of the schedules, by multi-agent PPO with one critic; confidence
+sampling picks what is measured. What the paper leaves open is an option with a default of ours."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from tilewright.hardware_search.methods.baseline_loop import PublishedMethod
+from tilewright.hardware_search.methods.chameleon import fresh
+from tilewright.hardware_search.methods.joint_cost_model import Rating, Seen
+from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, Places, Points
+from tilewright.hardware_search.methods.ppo_options import WalkingOptions
+from tilewright.search.ppo import Agent
+
+
+def _whole(value: object) -> object:
+    """A number that a command line wrote."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+class Dcoc(PublishedMethod):
+    """The agents are kept from batch to batch."""
+
+    class Options(WalkingOptions):
+        """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
+
+        entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
+        epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
+        agents: Annotated[Literal[1, 3], BeforeValidator(_whole)] = Field(
+            3, description="kinds of agents; 1: one moves all knobs"
+        )
+        critic: bool = Field(True, description="a critic says what is to be expected")
+        confidence: bool = Field(
+            True, description="confidence sampling; else what scores best is measured"
+        )
+        units: int = Field(32, ge=1, description="of the layers of actors and critic")
+        elite: float = Field(
+            0.5, ge=0, le=1, description="share of walks that begin at the best points measured"
+        )
+        explored: int = Field(
+            256, ge=1, description="points met that the critic scores, those of the best scores"
+        )
+        sharpness: float = Field(
+            1.0, ge=0, description="of the softmax over the critic's scores, which are standardised"
+        )
+        threshold: float = Field(
+            0.5, ge=0, le=1, description="quantile of the critic's scores below which a draw is "
+            "replaced; 0.5 is the median",
+        )  # fmt: skip
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.options = options
+
+    def begin(self, points: Points, seed: int) -> None:
+        from tilewright.hardware_search.methods.multi_agent_ppo import Team
+
+        options = self.options
+        mapping, scheduling = kinds(points)
+        networks = Team(
+            len(points.cardinalities), options.temperature, options.clip, options.entropy,
+            options.value, options.learning_rate, len(points.machine), mapping, scheduling,
+            _sizes(points), options.units, options.agents == 3, options.critic,
+        )  # fmt: skip
+        self.agent = Agent(options, points.cardinalities, seed, {}, networks)
+
+    def promising(
+        self, points: Points, rating: Rating, seen: Seen, tried: NDArray[np.int64], count: int,
+        rng: np.random.Generator,
+    ) -> Places:  # fmt: skip
+        met = []
+        for _ in range(self.options.episodes):
+            met.append(self.agent.explore(self._start(points, rating, seen, rng), rating))
+        most = max(self.options.explored, count)
+        places, _, scores = fresh(points, rating, np.concatenate(met), tried, most)
+        if not self.options.confidence or not len(places):
+            return places[:count]
+        if self.options.critic:
+            scores = self.agent.expects(places)
+        drawn = confident(
+            places, scores, count, self.options.sharpness, self.options.threshold, rng
+        )
+        found = np.concatenate([drawn, places])
+        # What would overflow is measured last: a mixture of good points need not fit.
+        found = found[np.argsort(rating.overflowing(found) > 0, kind="stable")]
+        return _first(points, found, tried, count)
+
+    def _start(
+        self, points: Points, rating: Rating, seen: Seen, rng: np.random.Generator
+    ) -> Places:
+        start = points.random(self.options.starts, rng)
+        known = np.unique(np.array(seen.places), axis=0)
+        best = known[np.argsort(-rating(known), kind="stable")]
+        best = best[: int(self.options.elite * len(start))]
+        start[: len(best)] = best
+        return start
+
+
+def confident(
+    places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
+    rng: np.random.Generator,
+) -> Places:  # fmt: skip
+    """Confidence sampling: so many of the points, shape (points, knobs), drawn by the softmax of
+    their scores, shape (points,); those drawn whose score is below that quantile of all are
+    replaced by points of the most frequent values among those that are not. Each is made of half
+    of these, drawn at random, lest all be the same."""
+    spread = float(scores.std())
+    weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
+    possible = int((weight > 0).sum())
+    drawn = rng.choice(len(places), min(count, possible), False, weight / weight.sum())
+    limit = np.quantile(scores, threshold)
+    good = places[scores >= limit]
+    found = places[drawn].copy()
+    for row in np.flatnonzero(scores[drawn] < limit).tolist():
+        half = good[rng.choice(len(good), -(-len(good) // 2), False)]
+        found[row] = modes(half)
+    return found
+
+
+def modes(places: Places) -> NDArray[np.int64]:
+    """The most frequent value of each knob of points, shape (knobs,); of equals the lowest."""
+    counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
+    np.add.at(counts, (np.arange(places.shape[1]), places), 1)
+    return np.asarray(counts.argmax(axis=1))
+
+
+def kinds(points: Points) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Columns of the knobs that map a layer and of those that schedule it, by slot, shape (slots,
+    knobs) each; -1 for one it lacks."""
+    tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
+    mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
+    return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))
+
+
+def _sizes(points: Points) -> tuple[tuple[float, ...], ...]:
+    """What agents are told of each slot's layer: sizes by their logarithm, from 0 to 1."""
+    shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
+    scaled = shapes / np.maximum(shapes.max(axis=0), 1)
+    assert scaled.shape[1] == len(SHAPE)
+    return tuple(map(tuple, np.round(scaled, 6).tolist()))
+
+
+def _first(points: Points, places: Places, tried: NDArray[np.int64], count: int) -> Places:
+    """The first so many that have a machine, were not tried, and are no others' equals."""
+    keys = points.keys(places)
+    _, first = np.unique(keys, return_index=True)
+    kept = np.zeros(len(places), np.bool_)
+    kept[first] = True
+    kept &= ~np.isin(keys, tried) & (points.rows(places) >= 0)
+    return places[kept][:count]

@@ -1,0 +1,128 @@
+"""Rivals from Optuna: NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020) over
+machines, with a tuner of single layers inside.
+
+A machine's area and latency are what is minimised. A point that cannot be built, is too large, or
+leaves a layer without a valid trial violates a constraint; the first two cost no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.mapping_search import LayerTuning
+from tilewright.hardware_search.method import MethodOptions
+from tilewright.hardware_search.problem import CodesignProblem
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+Worth = tuple[float, float]
+NOTHING: Worth = (1e9, 1e9)
+IDLE = 2000
+"""Draws in a row without a new machine, after which a sampler has no more to say."""
+
+
+class LibraryOptions(MethodOptions):
+    """What both have in common; ours, since nothing is published of such a rival."""
+
+    tuner: str = Field("default", description="tunes the layers of a machine")
+    trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
+
+
+class _Over:
+    """Asks a sampler for machines, and tells it what they are worth."""
+
+    def __init__(self, options: LibraryOptions) -> None:
+        self.options = options
+
+    def sampler(self, seed: int) -> BaseSampler:
+        """What draws machines."""
+        raise NotImplementedError
+
+    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`; ends, too, when nothing is left to try on the machines drawn."""
+        study, knobs = self._study(problem, seed)
+        worth: dict[int, Worth] = {}
+        tunings: list[LayerTuning] = []
+        idle = 0
+        while idle < IDLE and len(worth) < len(problem.hardware.points):
+            trial = study.ask(knobs)
+            row = problem.hardware.row_of(np.array([trial.params[name] for name in knobs]))
+            idle += 1
+            if row is not None and row not in worth:
+                tunings.append(LayerTuning(problem.design(row), lab, seed, self.options.tuner))
+                idle, worth[row] = 0, self._worth(tunings[-1])
+            found = NOTHING if row is None else worth[row]
+            trial.set_constraint("runs", float(found == NOTHING))
+            study.tell(trial, found)
+        # No machine is new any more: what is left is spent on the schedules of those there are.
+        tried = -1
+        while tried < lab.spent + lab.compiled:
+            tried = lab.spent + lab.compiled
+            for tuning in tunings:
+                self._worth(tuning)
+
+    def _study(
+        self, problem: CodesignProblem, seed: int
+    ) -> tuple[Study, dict[str, BaseDistribution]]:
+        import optuna
+        from optuna.distributions import IntDistribution
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=self.sampler(seed), directions=["minimize", "minimize"])
+        return study, {
+            knob.name: IntDistribution(0, len(knob.values) - 1)
+            for knob in problem.hardware.space.knobs
+        }
+
+    def _worth(self, tuning: LayerTuning) -> Worth:
+        """Area and latency of a machine after some more measurements of each of its layers."""
+        design = tuning.design
+        layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
+        latency = float(design.seconds(np.array(layers)).sum())
+        return (design.area, latency) if math.isfinite(latency) else NOTHING
+
+
+class Nsga2(_Over):
+    """NSGA-II over machines."""
+
+    class Options(LibraryOptions):
+        """Of Optuna's `NSGAIISampler`."""
+
+        population: int = Field(
+            12, ge=2, description="machines of a generation; few, as measurements are"
+        )
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.population = options.population
+
+    def sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import NSGAIISampler
+
+        return NSGAIISampler(population_size=self.population, seed=seed)
+
+
+class Tpe(_Over):
+    """Multi-objective TPE over machines."""
+
+    class Options(LibraryOptions):
+        """Of Optuna's `TPESampler`."""
+
+        startup: int = Field(10, ge=1, description="random draws before the densities are asked")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.startup = options.startup
+
+    def sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import TPESampler
+
+        return TPESampler(n_startup_trials=self.startup, multivariate=True, seed=seed)

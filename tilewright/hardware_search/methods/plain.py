@@ -1,0 +1,50 @@
+"""Machines and schedules drawn evenly: what every other method has to beat."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.method import MethodOptions, generator
+from tilewright.hardware_search.problem import CodesignProblem, Design
+
+
+class RandomCodesign:
+    """A machine at a time, so many schedules of each of its layers; when all had their turn, so
+    many others."""
+
+    class Options(MethodOptions):
+        """Ours: nothing is published of a random rival."""
+
+        trials: int = 4
+        """Schedules of a layer in a turn."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`, or ends when every schedule of every machine was measured."""
+        rows = generator(seed, 0).permutation(len(problem.hardware.points)).tolist()
+        for turn in count(1):
+            before = lab.spent
+            for row in rows:
+                self._measure(problem.design(row), lab, seed, turn)
+            if lab.spent == before:
+                return
+
+    def _measure(self, design: Design, lab: BudgetedEvaluator, seed: int, turn: int) -> None:
+        for place, layer in enumerate(design.layers):
+            space, tried = design.target.space(layer.workload), lab.tried(design, layer.workload)
+            rng = generator(seed, turn, design.row, place)
+            flat = _others(rng, space.size, list(tried.trials), self.options.trials)
+            if len(flat):
+                lab.evaluate(design, layer.workload, space.unravel(flat))
+
+
+def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:
+    """At most so many of the numbers below `size` that were not tried, drawn evenly, shape (n,)."""
+    left = np.delete(np.arange(size), tried) if tried else size
+    return rng.choice(left, min(most, size - len(tried)), replace=False)

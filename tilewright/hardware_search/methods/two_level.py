@@ -1,0 +1,150 @@
+"""Measurements where they tell machines apart: a search on two levels.
+
+1. Machines are screened by closed-form estimates of all layers, which cost no measurement, along
+   the front of area and latency (`hardware_search.screening`).
+2. The machine that promises most is measured, the layers that take longest first; as soon as what
+   is known of it no longer promises anything, it is left. What estimates err by is learned from all
+   machines measured so far, and corrects the others.
+3. On machines of the front, layers are measured again where that is expected to save most.
+
+A step is worth the hypervolume that it is expected to add, a measurement.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.mapping_search import LayerTuning
+from tilewright.hardware_search.method import MethodOptions, generator
+from tilewright.hardware_search.methods.candidates import Machines, PerLayer
+from tilewright.hardware_search.pareto import added_hypervolume
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.hardware_search.screening import Screening
+
+
+class TwoLevel:
+    """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
+
+    class Options(MethodOptions):
+        """docs/codesign.md says what `estimates` and `correct` bring; the other numbers are chosen
+        by hand."""
+
+        screened: int = Field(512, ge=1, description="machines that estimates are asked about")
+        start: int = Field(64, ge=1, description="of these, drawn evenly at first")
+        sample: int = Field(4096, ge=64, description="schedules of a layer that are estimated")
+        tuner: str = Field("default", description="tunes the layers of a machine")
+        batch: int = Field(2, ge=1, description="trials of a layer at a time")
+        halving: float = Field(
+            0.5, gt=0, lt=1, description="of what a layer could still save, a batch leaves so much"
+        )
+        doubt: float = Field(
+            0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
+        )
+        part: float = Field(
+            0.3, gt=0, le=1, description="of a machine's time is measured before it is judged again"
+        )
+        estimates: bool = Field(True, description="screen machines; else all look alike at first")
+        correct: bool = Field(True, description="learn what estimates err by from other machines")
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+        """Raises `BudgetSpent`, or ends when no step promises anything."""
+        _Search(problem, lab, seed, self.options).run()
+
+
+class _Search:
+    def __init__(
+        self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int, options: TwoLevel.Options
+    ) -> None:
+        self.problem, self.lab, self.seed, self.options = problem, lab, seed, options
+        self.machines = self._screened()
+        latest = self.machines.latencies(self.machines.estimated)
+        slowest = float(latest.max()) if len(latest) else 0.5
+        self.reference = problem.hardware.budget * 1.001, 2 * slowest
+        self.tuning: dict[int, LayerTuning] = {}
+
+    def run(self) -> None:
+        while (step := self._best_step()) is not None:
+            self._measure(*step)
+
+    # -- machines ------------------------------------------------------------------------------
+
+    def _screened(self) -> Machines:
+        """Those that estimates say most for, of which every layer may run."""
+        count = len(self.problem.hardware.points)
+        drawn = generator(self.seed, 0).permutation(count)
+        found = Screening(self.problem, self.options.sample, self.seed)
+        if self.options.estimates:
+            ends = [0, count - 1]
+            start = dict.fromkeys([*ends, *drawn[: self.options.start].tolist()])
+            found.climb(start, min(self.options.screened, count))
+            rows = found.rows
+        else:
+            rows = drawn[: self.options.screened].tolist()
+        designs = map(self.problem.design, rows)
+        if self.options.estimates:
+            known = [(design, found.seconds(design.row)) for design in designs]
+        else:
+            known = [(design, design.bounds) for design in designs]
+        able = [(design, seconds) for design, seconds in known if np.isfinite(seconds).all()]
+        return Machines(able, self.problem.hardware.points)
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _best_step(self) -> tuple[int, list[int]] | None:
+        """Machine and layers to measure: the step that is expected to add most hypervolume a
+        measurement, the first of equal ones; None if none adds any."""
+        machines, options = self.machines, self.options
+        optimum = machines.optimum(options.correct and options.estimates)
+        likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
+        latencies, whole = machines.latencies(likely), machines.whole
+        front = np.stack([machines.areas, latencies], axis=1)[whole]
+        saved = self._savings(optimum)
+        latencies = latencies - saved.max(axis=1, initial=0.0)
+        counts = np.where(whole, 1, np.isinf(machines.measured).sum(axis=1))
+        promised = np.stack([machines.areas, latencies], axis=1)
+        gains = added_hypervolume(front, promised, self.reference) / (options.batch * counts)
+        gains[machines.hopeless] = 0.0
+        if gains.max(initial=0.0) <= 1e-12:
+            return None
+        row = int(np.argmax(gains))
+        return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely[row])
+
+    def _first(self, row: int, likely: NDArray[np.float64]) -> list[int]:
+        """Of one that is not measured whole: the layers that are likely to take longest."""
+        left = np.flatnonzero(np.isinf(self.machines.measured[row]))
+        time = (likely * self.machines.calls[row])[left]
+        heavy = np.argsort(-time, kind="stable")
+        taken = np.cumsum(time[heavy])
+        enough = int(np.searchsorted(taken, self.options.part * taken[-1])) + 1
+        return [int(layer) for layer in left[heavy[:enough]]]
+
+    def _savings(self, optimum: PerLayer) -> PerLayer:
+        """Seconds of an inference that another batch of each layer is expected to save, on machines
+        that were measured whole; none on others."""
+        machines, options = self.machines, self.options
+        saved, whole = np.zeros_like(optimum), machines.whole
+        measured, lowest = machines.measured[whole], optimum[whole]
+        doubt = options.doubt * (measured - machines.bounds[whole])
+        each = np.maximum(measured - np.minimum(lowest, measured), doubt) * machines.calls[whole]
+        left = options.halving ** (machines.batches[whole] - 1) * (1 - options.halving)
+        saved[whole] = np.where(machines.real[whole], each * left, 0.0)
+        return saved
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _measure(self, row: int, layers: list[int]) -> None:
+        machines = self.machines
+        if row not in self.tuning:
+            self.tuning[row] = LayerTuning(
+                machines.designs[row], self.lab, self.seed, self.options.tuner
+            )
+        for layer in layers:
+            machines.measured[row, layer] = self.tuning[row].advance(layer, self.options.batch)
+            machines.batches[row, layer] += 1
+        machines.learn(row, layers)

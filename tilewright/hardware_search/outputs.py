@@ -1,0 +1,236 @@
+"""The results of a co-design run, each file written at the end and at once.
+
+`hardware_search.folder` names them."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import NamedTuple, NotRequired, TypedDict
+
+import numpy as np
+import pandas as pd
+
+from tilewright.core.files import write_atomically
+from tilewright.hardware_search import folder
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.pareto import hypervolume, judged, reference_of
+from tilewright.hardware_search.problem import CodesignProblem, Design
+from tilewright.hardware_search.progress import Standings
+from tilewright.hardware_search.results import FrontRow, ProvenDesign, front_row
+from tilewright.targets.workload import Workload
+from tilewright.tuning.options import OptionValue
+from tilewright.tuning.outputs import parquet
+
+AREA_MODEL = (
+    "relative to the default 16x16 VTA, by a model of the RTL's structure with textbook gate "
+    "weights, not fitted to a synthesis (docs/codesign.md)"
+)
+CLOCKS = {
+    "fixed": "all machines run at the base machine's clock",
+    "tree": "the clock falls with the levels of the adder tree",
+}
+
+
+class Best(TypedDict):
+    """The fastest machine within the budget; `milliseconds` of one inference of each network."""
+
+    name: str
+    area: float
+    milliseconds: float
+
+
+class CodesignSummary(TypedDict):
+    """What `summary.json` holds. `hardware` counts points of the space and the machines of them
+    that are within bounds and budget; `seen` those of which anything was measured. `hypervolume` is
+    of area and log latency, from the `reference` (area, milliseconds). `wall_seconds` are this
+    command's, whatever an earlier one had measured. The last two are those of a tracked run."""
+
+    method: str
+    method_options: dict[str, OptionValue]
+    seed: int
+    networks: list[str]
+    target: str
+    bounds: dict[str, list[int]]
+    budget: float
+    area_model: str
+    clock: str
+    clock_rule: str
+    hardware: dict[str, int]
+    trials: int
+    measurements: int
+    compiles: int
+    wall_seconds: float
+    front: int
+    hypervolume: float
+    reference: list[float]
+    best: Best | None
+    verified: bool
+    run: str
+    versions: dict[str, str]
+    mlflow_run_id: NotRequired[str]
+    prefect_flow_run_id: NotRequired[str]
+
+
+class Beaten(NamedTuple):
+    """A machine that was measured whole, and is not on the front: `milliseconds` of one inference
+    of each network, by the best of what was measured."""
+
+    name: str
+    area: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class CodesignOutcome:
+    """What a run came to: the summary, the front by ascending area, the other machines, and the
+    measurements, a row each."""
+
+    summary: CodesignSummary
+    front: list[FrontRow]
+    beaten: list[Beaten]
+    trials: pd.DataFrame
+
+
+Page = Callable[[CodesignOutcome], bytes]
+"""Draws a front: an HTML page."""
+
+
+def outcome_of(
+    options: CodesignOptions,
+    problem: CodesignProblem,
+    lab: BudgetedEvaluator,
+    proven: Sequence[ProvenDesign],
+) -> CodesignOutcome:
+    """All but the seconds it took."""
+    reference = reference_of(problem)
+    hardware = problem.hardware
+    points = np.array([each.judged.point for each in proven]).reshape(-1, 2)
+    summary: CodesignSummary = {
+        "method": options.method,
+        "method_options": options.method_options,
+        "seed": options.seed,
+        "networks": list(problem.networks),
+        "target": hardware.base.name,
+        "bounds": {name: list(pair) for name, pair in sorted(options.bounds.items())},
+        "budget": options.budget,
+        "area_model": AREA_MODEL,
+        "clock": options.clock,
+        "clock_rule": CLOCKS[options.clock],
+        "hardware": {
+            "points": hardware.space.size,
+            "machines": len(hardware.points),
+            "seen": len(lab.designs()),
+        },
+        "trials": options.trials,
+        "measurements": lab.spent,
+        "compiles": lab.compiled,
+        "wall_seconds": 0.0,
+        "front": len(proven),
+        "hypervolume": hypervolume(points, reference),
+        "reference": [reference[0], 1e3 * reference[1]],
+        "best": _best(proven),
+        "verified": all(layer.verified for each in proven for layer in each.layers),
+        "run": folder.identity(options),
+        "versions": _versions(hardware.base.fingerprint),
+    }
+    rows = [front_row(problem, each) for each in proven]
+    names = {row["name"] for row in rows}
+    beaten = [
+        Beaten(each.design.name, each.design.area, 1e3 * each.latency)
+        for each in judged(lab)
+        if each.design.name not in names
+    ]
+    return CodesignOutcome(summary, rows, beaten, trials_frame(problem, lab))
+
+
+def _best(proven: Sequence[ProvenDesign]) -> Best | None:
+    """All of a front are within the budget, and the last is the fastest."""
+    if not proven:
+        return None
+    found = proven[-1].judged
+    return {
+        "name": found.design.name,
+        "area": found.design.area,
+        "milliseconds": 1e3 * found.latency,
+    }
+
+
+def write_outputs(options: CodesignOptions, outcome: CodesignOutcome, page: Page | None) -> None:
+    """Write all of them, the summary last: a folder with a summary is complete. Raises `UnsafeFile`
+    and `OSError`."""
+    place = options.folder
+    folder.forget_specs(place, {row["name"] for row in outcome.front})
+    # The front first: the next run removes no specification that no front names.
+    files = {place / folder.FRONT: _pretty(outcome.front)}
+    files |= {folder.specification(place, row["name"]): spec_file(row) for row in outcome.front}
+    files[place / folder.TRIALS] = parquet(outcome.trials)
+    if page is not None:
+        files[place / folder.PAGE] = page(outcome)
+    files[place / folder.SUMMARY] = _pretty(outcome.summary)
+    for path, data in files.items():
+        write_atomically(path, data, within=place)
+
+
+def spec_file(row: FrontRow) -> bytes:
+    """A machine as `--target` takes it; its `source` says where it comes from and what its area
+    means."""
+    source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
+    return folder.pretty({**row["spec"], "source": source})
+
+
+def trials_frame(problem: CodesignProblem, lab: BudgetedEvaluator) -> pd.DataFrame:
+    """A row a measurement, in order: the machine with its hardware knobs and area, what was
+    measured on it, and the best latency of all networks together so far, in seconds (infinite
+    before there was one)."""
+    rows, standings = [], Standings(problem)
+    for each in lab.log:
+        design, found = each.design, each.found
+        space = design.target.space(each.workload)
+        schedule = space.describe(space.unravel(np.array([each.flat]))[0].tolist())
+        rows.append(
+            {
+                "trial": each.trial,
+                "machine": design.name,
+                **_knobs(problem, design),
+                "area": design.area,
+                "workload": str(each.workload),
+                "epilogue": each.workload.epilogue_text,
+                "layers": _names(design, each.workload),
+                "schedule": json.dumps(schedule),
+                "status": found.status,
+                "reason": found.reason,
+                "cycles": found.cycles,
+                "seconds": found.seconds,
+                "best_seconds": standings.add(each).latency,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
+    """Those of the hardware, by name."""
+    hardware = problem.hardware
+    return hardware.space.describe(hardware.points[design.row].tolist())
+
+
+def _names(design: Design, workload: Workload) -> str:
+    layer = next(each for each in design.layers if each.workload == workload)
+    return ", ".join(f"{network}: {name}" for network, name in layer.names)
+
+
+def _versions(fingerprint: str) -> dict[str, str]:
+    return {
+        "tilewright": version("tilewright"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "base_machine": fingerprint,
+    }
+
+
+def _pretty(document: CodesignSummary | list[FrontRow]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,106 @@
+"""Designs judged by what was measured: latency of the networks, area, and which are dominated by
+none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.problem import CodesignProblem, Design, bound_of
+
+Points = NDArray[np.float64]
+"""Area (relative) and latency (seconds, the sum of all networks), shape (points, 2)."""
+
+
+@dataclass(frozen=True)
+class JudgedFront:
+    """A design of which every layer has a valid trial: seconds a network, shape (networks,)."""
+
+    design: Design
+    layers: NDArray[np.float64]  # seconds a call, shape (layers,)
+    seconds: NDArray[np.float64]
+
+    @property
+    def latency(self) -> float:
+        """One inference of each network, in seconds."""
+        return float(self.seconds.sum())
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """Area and latency."""
+        return self.design.area, self.latency
+
+
+def judged(lab: BudgetedEvaluator, designs: Sequence[Design] | None = None) -> list[JudgedFront]:
+    """The designs that run all layers, by what was measured."""
+    found = []
+    for design in list(lab.designs().values()) if designs is None else designs:
+        layers = lab.best(design)
+        if np.isfinite(layers).all():
+            found.append(JudgedFront(design, layers, design.seconds(layers)))
+    return found
+
+
+def front_of(lab: BudgetedEvaluator) -> list[JudgedFront]:
+    """Those that none of the others dominates, by ascending area."""
+    every = judged(lab)
+    points = np.array([each.point for each in every]).reshape(-1, 2)
+    return [every[row] for row in undominated(points)]
+
+
+def undominated(points: Points) -> list[int]:
+    """Rows of points, shape (points, 2), that no other beats in both, by ascending area; of equal
+    ones the first."""
+    best, rows = np.inf, []
+    for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
+        if points[row, 1] < best:
+            best = points[row, 1]
+            rows.append(row)
+    return rows
+
+
+def hypervolume(points: Points, reference: tuple[float, float]) -> float:
+    """What area and log latency of points, shape (points, 2), dominate, up to a reference.
+    Latencies count by their logarithm: twice as fast is as much worth wherever it is."""
+    inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
+    volume, height = 0.0, np.log(reference[1])
+    for row in undominated(inside):
+        area, latency = inside[row]
+        volume += (reference[0] - area) * (height - np.log(latency))
+        height = np.log(latency)
+    return float(volume)
+
+
+def added_hypervolume(
+    points: Points, new: Points, reference: tuple[float, float]
+) -> NDArray[np.float64]:
+    """By how much the `hypervolume` of points, shape (points, 2), would grow with each of the new
+    ones, shape (new, 2), by itself: shape (new,)."""
+    front = points[undominated(points)]
+    starts = np.concatenate([[-np.inf], front[:, 0]])
+    ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
+    heights = np.log(np.minimum(np.concatenate([[np.inf], front[:, 1]]), reference[1]))
+    widths = np.maximum(ends - np.maximum(starts, new[:, :1]), 0.0)
+    return np.asarray((widths * np.maximum(heights - np.log(new[:, 1:]), 0.0)).sum(axis=1))
+
+
+def best_within(
+    problem: CodesignProblem, lab: BudgetedEvaluator, area: float
+) -> JudgedFront | None:
+    """The fastest design of at most that area; None if none was measured whole."""
+    fitting = [each for each in judged(lab) if each.design.area <= area]
+    return min(fitting, key=lambda each: each.latency, default=None)
+
+
+def reference_of(problem: CodesignProblem) -> tuple[float, float]:
+    """What hypervolumes of a problem are measured from: the budget, and four times what the
+    smallest machine that runs all layers takes at least, in seconds."""
+    for row in range(len(problem.hardware.points)):
+        least = bound_of(problem.design(row))
+        if np.isfinite(least):
+            return problem.hardware.budget, 4 * least
+    return problem.hardware.budget, 1.0

@@ -1,0 +1,122 @@
+"""The proof of a front: every layer's best schedule on every machine of it is lowered and measured
+anew and run on data, before anybody is told of it.
+
+A ledger is a file, and whoever writes one can claim any latency. What a machine does not take as
+long as was recorded for is put right, with all else that was recorded of that layer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.pareto import JudgedFront
+from tilewright.hardware_search.problem import CodesignLayer, Design
+from tilewright.hardware_search.results import ProvenDesign, ProvenLayer
+from tilewright.search.round_steps import Trial, trial_at
+from tilewright.targets.base import Lowered
+from tilewright.targets.capabilities import (
+    PARTS,
+    Bound,
+    HasBreakdown,
+    MeasuresInOnePass,
+    Verifies,
+    capability,
+)
+from tilewright.tuning.verification import WrongSchedule, holds_on, latency_of_trial
+
+
+def proven(lab: BudgetedEvaluator, front: Sequence[JudgedFront]) -> list[ProvenDesign] | int:
+    """The machines with all that was seen of their layers. If something of a layer was recorded
+    otherwise than it is, that is put right in the lab's ledger, and only how many trials is
+    returned.
+
+    Raises `WrongSchedule` for one that computes wrong numbers, `LedgerError` and `LeaseHeld`.
+    """
+    layers = [(each.design, layer) for each in front for layer in each.design.layers]
+    if wrong := sum(_corrected(lab, design, layer) for design, layer in layers):
+        return wrong
+    return [
+        ProvenDesign(each, tuple(_proven(lab, each.design, layer) for layer in each.design.layers))
+        for each in front
+    ]
+
+
+def _corrected(lab: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> int:
+    """How many trials of a layer the ledger had wrong: none if the best one holds."""
+    tried = lab.tried(design, layer.workload)
+    assert tried.best is not None  # the front has whole designs
+    flat, best = tried.best
+    if _holds(design, best, _measured_again(design, layer, [flat])[0]):
+        return 0
+    again = dict(zip(tried.trials, _measured_again(design, layer, list(tried.trials)), strict=True))
+    wrong = {
+        flat: again[flat]
+        for flat, trial in tried.trials.items()
+        if not _holds(design, trial, again[flat])
+    }
+    lab.correct(design, layer.workload, wrong)
+    return len(wrong)
+
+
+def _holds(design: Design, claimed: Trial, found: Trial) -> bool:
+    before, now = latency_of_trial(claimed), latency_of_trial(found)
+    if before is None or now is None:
+        return claimed.status == found.status
+    return holds_on(design.target, before, now)
+
+
+def _measured_again(design: Design, layer: CodesignLayer, flat: Sequence[int]) -> list[Trial]:
+    target, workload = design.target, layer.workload
+    configs = target.space(workload).unravel(np.array(flat, np.int64))
+    once = capability(target, MeasuresInOnePass)
+    if once is not None:
+        measured = once.lower_and_measure(workload, configs)[1]
+    else:
+        measured = target.measure(target.lower(workload, configs))
+    return [trial_at(measured, row) for row in range(len(measured))]
+
+
+def _proven(lab: BudgetedEvaluator, design: Design, layer: CodesignLayer) -> ProvenLayer:
+    target, workload = design.target, layer.workload
+    best = lab.tried(design, workload).best
+    assert best is not None
+    space = target.space(workload)
+    config = space.unravel(np.array([best[0]]))
+    lowered = target.lower(workload, config)
+    measured = target.measure(lowered)
+    limit = capability(target, Bound)
+    return ProvenLayer(
+        layer=layer,
+        knobs=space.describe(config[0].tolist()),
+        cycles=int(measured.cycles[0]),
+        seconds=float(measured.seconds[0]),
+        counters={name: int(values[0]) for name, values in sorted(measured.counters.items())},
+        parts=_parts(design, lowered),
+        bound=-1 if limit is None else limit.bound(workload).cycles,
+        verified=_verified(design, layer, lowered),
+    )
+
+
+def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
+    seen = capability(design.target, HasBreakdown)
+    if seen is None:
+        return {}
+    found = seen.breakdown(lowered)[0]
+    return dict(zip(PARTS, found.tolist(), strict=True)) if found.min() >= 0 else {}
+
+
+def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
+    """False where the machine runs no programs on data."""
+    verifies = capability(design.target, Verifies)
+    if verifies is None:
+        return False
+    wrong = int(verifies.verify(lowered)[0])
+    if wrong:
+        raise WrongSchedule(
+            f"{layer.workload} on {design.name}: the best schedule computes {wrong} wrong values; "
+            "please report this, with the seed and the specification"
+        )
+    return True
