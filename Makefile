@@ -26,7 +26,7 @@ WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup setup-dev tune deploy worker check test attack fuzz docs browser-test team-test \
+.PHONY: help setup setup-dev tune deploy worker check test release-check attack fuzz docs browser-test team-test \
 	lint lock clean
 
 help: ## Show the targets
@@ -47,13 +47,13 @@ worker: setup ## Run what the deployments ask for, until Ctrl-C
 	@$(BIN)/python -m tilewright.flows.worker
 
 check: setup setup-dev lint ## Lint, type-check and run the quick half of the tests, in two minutes
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not release"
 
 test: setup setup-dev lint ## Lint, type-check and run the test-suite
-	@$(PYTEST)
+	@$(PYTEST) -m "not release"
 
 release-check: setup setup-dev ## Build wheel and sdist, install them away from here and run a network with them
-	@$(PYTEST) -m release -rs
+	@$(BIN)/python -m pytest tests/test_release.py -rs -p no:xdist
 
 attack: setup setup-dev ## Carry out the attacks of docs/security.md and docs/reliability.md, and say which could not be
 	@$(PYTEST) -m attack -rs

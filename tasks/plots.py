@@ -18,7 +18,7 @@ from tilewright.tasks.import_tasks import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
 
-_SOURCES = ("convergence.py", "scales.py", "styles.py")
+_SOURCES = ("convergence.py", "axis_ticks.py", "styles.py")
 _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 """Of a workload's row, what no picture shows."""
 

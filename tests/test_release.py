@@ -1,6 +1,7 @@
 """What a release is made of: a wheel and an sdist that install and run away from the checkout.
 
-`make release-check` runs these tests alone.
+`make release-check` runs all of them. `make test` leaves out those that install and run: kernels are
+compiled anew there, which takes minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ with embedded(tracking.connect):
     print(flow.name)
 """
 
-pytestmark = [pytest.mark.release, pytest.mark.slow(seconds=60)]
+pytestmark = pytest.mark.slow(seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,7 @@ def test_a_wheel_of_an_sdist_holds_the_same(wheel: Path, tmp_path: Path) -> None
     assert sorted(names[0]) == sorted(names[1])
 
 
+@pytest.mark.release
 def test_a_network_is_tuned_built_and_run_beside_folders_of_the_same_names(
     installed: Path, project: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_network_is_tuned_built_and_run_beside_folders_of_the_same_names(
     assert str(installed.parent) in _run(project, installed / "python", "-c", where)
 
 
+@pytest.mark.release
 def test_a_flow_is_loaded_and_run_beside_folders_of_the_same_names(
     installed: Path, project: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.board.graphs import Example, small_cnn
 from tilewright.networks.artifact import ArtifactError, build, canonical_workloads, load
+from tilewright.networks.artifact import folder as artifact_folder
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.networks.artifact.folder import sealed
 from tilewright.networks.errors import InputError
@@ -23,6 +24,8 @@ from tilewright.targets import make_target
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Scale, Value
 from tilewright.targets.workload import canonical
+from tilewright.tuning.build_artifact import build_artifact
+from tilewright.tuning.build_options import BuildOptions
 
 SCALE = Scale.power_of_two(-5)
 FILES = {"manifest.json", "network.bin", "instructions.bin", "uops.bin", "constants.bin"}
@@ -264,3 +267,14 @@ def test_what_crosses_the_border_twice_stays_int8() -> None:
     assert layer_graph(graph).host_work == ()
     assert layer_graph(twice).stored_as == {}
     assert layer_graph(twice).host_work == ("logits from y", "again from y")
+
+
+def test_a_folder_of_the_first_release_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.1 spelled the format otherwise."""
+    monkeypatch.setattr(artifact_folder, "FORMAT", "tilewright artefact")
+    options = BuildOptions("digits_cnn", tmp_path / "art", trials=0)
+    build_artifact(options)
+    assert json.loads((tmp_path / "art" / "manifest.json").read_text())["format"].endswith("efact")
+    assert load(tmp_path / "art").name == "digits_cnn"

@@ -24,6 +24,8 @@ from tilewright.networks.artifact.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "tilewright artifact", 2
+FORMATS = (FORMAT, "tilewright artefact")
+"""What is read: the second is how 0.1 spelled it."""
 MOST_BYTES = 1 << 31
 """Of one file."""
 MANIFEST_BYTES = 1 << 28
@@ -48,7 +50,7 @@ def is_artifact(folder: Path) -> bool:
         found = as_object(read_json(read_plain(folder / MANIFEST, limit=MANIFEST_BYTES)))
     except (OSError, ValueError, RecursionError, TilewrightError):
         return False
-    return found.get("format") == FORMAT
+    return found.get("format") in FORMATS
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]) -> None:
@@ -95,7 +97,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
         raise ArtifactError(f"{folder / MANIFEST} is damaged; {AGAIN}") from None
     except OSError as error:
         raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in FORMATS:
         raise ArtifactError(
             f"{folder} is no artifact: its {MANIFEST} is another program's; make one with "
             "'tilewright build'"
