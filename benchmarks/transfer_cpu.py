@@ -32,8 +32,7 @@ from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model, make_model
 from tilewright.search import Session
-from tilewright.search.round_steps import problem_of
-from tilewright.search.runner import Setting
+from tilewright.search.setting import Setting, problem_of
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.cpu.spec import LANES, this_machine
 from tilewright.targets.registry import make_target

@@ -35,8 +35,7 @@ from tilewright.models.transfer.registry import load_model
 from tilewright.search import Session
 from tilewright.search.expected_gain import best_latency
 from tilewright.search.problem import Problem, TransferredPrior
-from tilewright.search.round_steps import problem_of
-from tilewright.search.runner import Setting
+from tilewright.search.setting import Setting, problem_of
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model

@@ -1,4 +1,4 @@
-"""The stages of a tuning round as Prefect tasks, one to one those of `search.round_steps`.
+"""The steps of a tuning round as Prefect tasks, one for each of `search.round_steps`.
 
 Tasks take and give manifests; what these point to lies in the store. Each may run in another
 process than the one before: its arguments are all it needs.
@@ -6,15 +6,17 @@ process than the one before: its arguments are all it needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from tilewright.core.files import Json, digest
 from tilewright.search import Batch, Candidates, ExplorerState, History, Known, round_steps
 from tilewright.targets.base import Configs, Measurements
 from tilewright.tasks import codecs
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage
+from tilewright.tasks.cached_task import Done, Key, Made, Result, reuse_or_do, stage
 from tilewright.tuning.tuning_task import TuningTask
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
@@ -28,11 +30,7 @@ def generate_candidates(
 
     def work() -> Made:
         named = round_steps.generate_candidates(
-            study.explorer,
-            study.problem,
-            read_state(cache, state),
-            _history(cache, study, history),
-            n,
+            study.setting, read_state(cache, state), _history(cache, study, history), n
         )
         return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
@@ -60,8 +58,7 @@ def filter_candidates(
 
     def work() -> Made:
         kept = round_steps.filter_candidates(
-            study.explorer, study.problem, read_state(cache, state),
-            _history(cache, study, history),
+            study.setting, read_state(cache, state), _history(cache, study, history),
             read_candidates(cache, study, named), n,
         )  # fmt: skip
         return (
@@ -86,13 +83,9 @@ def lower_candidates(
     """Compile what is left and let Model A choose the batch."""
 
     def work() -> Made:
-        lowered = round_steps.lower_candidates(
-            study.target, study.problem, read_candidates(cache, study, kept)
-        )
-        batch = round_steps.choose_candidates(
-            study.explorer, study.problem, read_state(cache, state),
-            _history(cache, study, history),
-            lowered, n,
+        batch = round_steps.lower_candidates(
+            study.setting, read_state(cache, state), _history(cache, study, history),
+            read_candidates(cache, study, kept), n,
         )  # fmt: skip
         return (
             {
@@ -109,14 +102,16 @@ def lower_candidates(
 
 @stage("round {round_index}: simulate")
 def simulate_batch(
-    cache: CacheUse, study: TuningTask, round_index: int, batch: Manifest, known: Known
-) -> Result:
+    cache: CacheUse, study: TuningTask, round_index: int, history: Manifest, batch: Manifest,
+    known: Known,
+) -> Result:  # fmt: skip
     """Measure the batch; `known` measurements are not repeated, and neither are those of a batch
     of the same configs, unless its target gives other numbers each time."""
 
     def work() -> Made:
-        rows = read_batch(cache, study, batch).rows
-        measured = round_steps.measure_batch(study.target, study.problem, rows, known)
+        measured = round_steps.simulate_batch(
+            study.setting, _history(cache, study, history), read_batch(cache, study, batch), known
+        )
         return (
             {"trials": len(measured), "valid": int(measured.valid.sum())},
             {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
@@ -135,8 +130,8 @@ def retrain_models(
     """P, V and A after this round."""
 
     def work() -> Made:
-        learned = round_steps.retrain(
-            study.explorer, study.problem, read_state(cache, state), _history(cache, study, history)
+        learned = round_steps.retrain_models(
+            study.setting, read_state(cache, state), _history(cache, study, history)
         )
         return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
 
@@ -225,3 +220,17 @@ def _put_state(cache: CacheUse, state: ExplorerState) -> str:
 
 def _of_content(role: str, name: str) -> Manifest:
     return Manifest(role, name.partition(".")[0][:32], files={role: name})
+
+
+TASKS: dict[Callable[..., object], tuple[Callable[..., Done], Callable[..., Any]]] = {
+    round_steps.generate_candidates: (generate_candidates, read_candidates),
+    round_steps.filter_candidates: (filter_candidates, read_candidates),
+    round_steps.lower_candidates: (lower_candidates, read_batch),
+    round_steps.simulate_batch: (
+        simulate_batch, lambda cache, _, manifest: read_measurements(cache, manifest)
+    ),
+    round_steps.retrain_models: (
+        retrain_models, lambda cache, _, manifest: read_state(cache, manifest)
+    ),
+}  # fmt: skip
+"""By step its task, and what reads the result from (cache, study, manifest)."""

@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
 from tilewright.reports.fusion import with_page
-from tilewright.search import ExplorerState, Round, Session, Setting
+from tilewright.search import ExplorerState, Round, Session
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Latency
@@ -23,7 +23,7 @@ from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import Done
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
-from tilewright.tasks.runner import CachedStages
+from tilewright.tasks.runner import PrefectRunner
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tuning import verification
 from tilewright.tuning.events import Listener, Note, StageBegan, StageReused
@@ -165,9 +165,8 @@ class CachedWorkload:
         done = verify_tasks.measure_default(self.cache, study)
         return verify_tasks.read_default(_took(done, self.emit))
 
-    def stages(self, study: TuningTask, setting: Setting) -> CachedStages:
-        self._stages = CachedStages(self.cache, study, self.emit)
-        return self._stages
+    def runner(self, study: TuningTask) -> PrefectRunner:
+        return PrefectRunner(self.cache, study, self.emit)
 
     def measure_afresh(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
@@ -228,7 +227,7 @@ class TrackedWorkload(CachedWorkload):
         super().verify(study, chosen)
 
     def finish(self, tuned: TunedWorkload, session: Session) -> None:
-        state = self._stages.manifest_of(session.state)
+        state = session.state_result.stored
         log_results.log_artifacts(self.cache, tuned, self.folder, self.run_id, state)
 
 

@@ -235,11 +235,7 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
         from tilewright.core.files import digest
         from tilewright.models import make_explorer
         from tilewright.search import Session, setting_of
-        from tilewright.search.round_steps import (
-            choose_candidates,
-            generate_candidates,
-            lower_candidates,
-        )
+        from tilewright.search.round_steps import generate_candidates, lower_candidates
         from tilewright.targets import make_target
         from tilewright.targets.workload import parse_workload
         from tilewright.tasks import codecs
@@ -248,11 +244,10 @@ def _cached(name: str) -> Callable[[Path], tuple[Draw, Read]]:
         target, work = make_target("vta-pynq"), parse_workload(LAYER)
         session = Session(setting_of(target, work, make_explorer("ml2tuner"), 0))
         session.advance(12), session.advance(12)
-        problem, state = session.setting.problem, session.state
-        args = (session.setting.explorer, problem, state, session.history)
+        state = session.state
+        args = (session.setting, state, session.history)
         named = generate_candidates(*args, 4)
-        lowered = lower_candidates(target, problem, named.take(np.arange(8)))
-        batch = choose_candidates(*args, lowered, 4)
+        batch = lower_candidates(*args, named.take(np.arange(8)), 4)
         whole, decode = {
             "candidates": (codecs.encode_candidates(named), codecs.decode_candidates),
             "batches": (codecs.encode_batch(batch), lambda data: codecs.decode_batch(data, work)),

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.models import make_explorer
 from tilewright.search import tune
-from tilewright.search.runner import setting_of
+from tilewright.search.setting import setting_of
 from tilewright.search.tuning_loop import Session
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,11 +13,11 @@ from threadpoolctl import threadpool_info
 
 from tilewright.models import make_explorer
 from tilewright.search import (
-    ExplorerState,
     History,
-    InProcess,
     Ledger,
+    LocalRunner,
     Session,
+    Setting,
     Trial,
     read,
     setting_of,
@@ -23,8 +25,11 @@ from tilewright.search import (
 )
 from tilewright.search.blas_threads import one_thread
 from tilewright.search.conformance import WORKLOAD, ToyTarget
-from tilewright.search.round_steps import measure_batch
+from tilewright.search.round_steps import Batch, retrain_models, simulate_batch
+from tilewright.search.runner import Result, values
 from tilewright.targets.base import Lowered, Measurements, Ragged
+
+T = TypeVar("T")
 
 
 class NoisyTarget(ToyTarget):
@@ -92,7 +97,9 @@ def test_known_rows_take_their_place_among_measured_ones() -> None:
     setting = setting_of(target, WORKLOAD, make_explorer("random"), 0)
     rows = target.lower(WORKLOAD, setting.problem.space.unravel(np.array([40, 41, 42, 43])))
     known = {41: Trial("valid", "", -1, 0.5, (0.5, 0.6)), 43: Trial("timeout", "late", -1, np.nan)}
-    measured = measure_batch(target, setting.problem, rows, known)
+    batch = Batch(rows, {}, rows.configs[:0], 0)
+    empty = History.empty(setting.problem.space)
+    measured = simulate_batch(setting, empty, batch, known)
     assert target.measured == 2
     assert measured.seconds[1] == 0.5
     assert measured.status[3] == "timeout"
@@ -119,12 +126,13 @@ def test_nothing_is_learned_from_a_last_round() -> None:
     setting = setting_of(ToyTarget(), WORKLOAD, make_explorer("default"), 0)
     learned: list[int] = []
 
-    class Counting(InProcess):
-        def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
-            learned.append(history.round)
-            return super().retrain(state, history)
+    class Counting(LocalRunner):
+        def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+            if step is retrain_models:
+                learned.append(values(given)[1].round)  # type: ignore[attr-defined]
+            return super().__call__(step, setting, *given)
 
-    session = Session(setting, performer=Counting(setting))
+    session = Session(setting, run=Counting())
     done = [session.advance(2) for _ in range(3)]
     assert learned == [1, 2]
     assert [each is not None and each.stage_seconds["retrain"] > 0 for each in done] == [

@@ -15,7 +15,7 @@ from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, Session
 from tilewright.search.prior import prior_of, weight_of
 from tilewright.search.problem import Belief
-from tilewright.search.runner import setting_of
+from tilewright.search.setting import setting_of
 from tilewright.search.tuners.default import Default
 from tilewright.search.tuners.surrogate import Beliefs
 from tilewright.targets.base import Configs

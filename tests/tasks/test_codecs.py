@@ -8,7 +8,7 @@ import pytest
 from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.models import make_explorer
 from tilewright.search import Batch, History, Session, setting_of, tune
-from tilewright.search.round_steps import choose_candidates, generate_candidates, lower_candidates
+from tilewright.search.round_steps import generate_candidates, lower_candidates
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks import codecs
@@ -47,9 +47,7 @@ def test_learned_models_predict_the_same_after_the_way(session: Session) -> None
     back = codecs.decode_state(codecs.encode_state(session.state))
     assert back.models.keys() == session.state.models.keys() == {"P", "V", "A"}
     following = [
-        generate_candidates(
-            session.setting.explorer, session.setting.problem, state, session.history, 16
-        )
+        generate_candidates(session.setting, state, session.history, 16)
         for state in (session.state, back)
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
@@ -57,12 +55,11 @@ def test_learned_models_predict_the_same_after_the_way(session: Session) -> None
 
 
 def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
-    state = (session.setting.problem, session.state, session.history)
-    named = generate_candidates(session.setting.explorer, *state, 8)
+    known = (session.setting, session.state, session.history)
+    named = generate_candidates(*known, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)
-    lowered = lower_candidates(TARGET, session.setting.problem, named.take(np.arange(16)))
-    batch = choose_candidates(session.setting.explorer, *state, lowered, 8)
+    batch = lower_candidates(*known, named.take(np.arange(16)), 8)
     again = codecs.decode_batch(codecs.encode_batch(batch), WORKLOAD)
     assert isinstance(again, Batch)
     assert np.array_equal(again.rows.configs, batch.rows.configs)

@@ -25,14 +25,14 @@ import json, sys
 from tilewright.services.workspace import Home, use_home
 from pathlib import Path
 use_home(Home(Path(sys.argv[1])))
-from tilewright.tasks import rounds
+from tilewright.tasks import round_tasks
 from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tuning.tuning_task import Study
+from tilewright.tuning.tuning_task import TuningTask
 name, arguments = sys.argv[2], json.loads(sys.argv[3])
-cache, study = CacheUse(**arguments.pop("cache")), Study.from_json(arguments.pop("study"))
+cache, study = CacheUse(**arguments.pop("cache")), TuningTask.from_json(arguments.pop("study"))
 given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
          for k, v in arguments.items()}
-result = getattr(rounds, name).__wrapped__(cache, study, **given)
+result = getattr(round_tasks, name).__wrapped__(cache, study, **given)
 print(json.dumps(vars(result)))
 """
 
@@ -60,7 +60,9 @@ def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> No
     named = elsewhere(tmp_path, "generate_candidates", **common)
     kept = elsewhere(tmp_path, "filter_candidates", **common, named=named)
     batch = elsewhere(tmp_path, "lower_candidates", **common, kept=kept)
-    done = elsewhere(tmp_path, "simulate_batch", round_index=0, batch=batch, known={})
+    done = elsewhere(
+        tmp_path, "simulate_batch", round_index=0, history=history, batch=batch, known={}
+    )
     measured = read_measurements(cache, Manifest(**done))  # type: ignore[arg-type]
     session = Session(STUDY.setting)
     here = session.advance(8)

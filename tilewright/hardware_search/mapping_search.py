@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
-from tilewright.search import Session
+from tilewright.search import Session, round_steps
 from tilewright.search.explorer import Candidates, ExplorerState, History
 from tilewright.search.registry import registered_tuners
-from tilewright.search.round_steps import Batch, Known, choose_candidates, problem_of
-from tilewright.search.runner import InProcess, Setting
+from tilewright.search.round_steps import Batch, Known
+from tilewright.search.runner import LocalRunner, Result
+from tilewright.search.setting import Setting, problem_of
 from tilewright.targets.base import Measurements
+
+T = TypeVar("T")
 
 ALPHA = 15.0
 """Configs compiled beyond a trial: on a small machine few of those compile that look best."""
@@ -24,24 +28,34 @@ TRIES = 8
 """Rounds in which nothing compiles, after which a layer is left alone for now."""
 
 
-class InLab(InProcess):
-    """The stages of a round; compiling and measuring is the lab's. What did not compile is not
-    measured where anything did: a measurement would say what is known."""
+class BudgetedRunner(LocalRunner):
+    """Compiles and measures on the evaluator's budget. What did not compile is not measured where
+    anything did: a measurement would say what is known."""
 
-    def __init__(self, setting: Setting, lab: BudgetedEvaluator, design: Design) -> None:
-        super().__init__(setting)
-        self.lab, self.design = lab, design
+    def __init__(self, evaluator: BudgetedEvaluator, design: Design) -> None:
+        super().__init__()
+        self._evaluator, self._design = evaluator, design
 
-    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
-        setting = self.setting
-        lowered = self.lab.lower(self.design, setting.problem.workload, kept.configs)
+    def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+        mine: dict[object, Callable[..., Any]] = {
+            round_steps.lower_candidates: self._lower,
+            round_steps.simulate_batch: self._measure,
+        }
+        return super().__call__(mine.get(step, step), setting, *given)
+
+    def _lower(
+        self, setting: Setting, state: ExplorerState, history: History, kept: Candidates, n: int
+    ) -> Batch:
+        lowered = self._evaluator.lower(self._design, setting.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
-        batch = choose_candidates(setting.explorer, setting.problem, state, history, made, n)
+        batch = round_steps.choose_batch(setting, state, history, made, n)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
         return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
 
-    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
-        return self.lab.measure(self.design, batch.rows)
+    def _measure(
+        self, setting: Setting, history: History, batch: Batch, known: Known
+    ) -> Measurements:
+        return self._evaluator.measure(self._design, batch.rows)
 
 
 class LayerTuning:
@@ -79,7 +93,7 @@ class LayerTuning:
         target = self.design.target
         problem = problem_of(target, self.design.layers[layer].workload, self.seed)
         setting = Setting(target, make_explorer(self._tuner, self._options), problem)
-        return Session(setting, performer=InLab(setting, self.lab, self.design))
+        return Session(setting, run=BudgetedRunner(self.lab, self.design))
 
 
 def _looking(tuner: str) -> dict[str, object]:

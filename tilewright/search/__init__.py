@@ -44,9 +44,10 @@ from tilewright.search.registry import (
     register,
     registered_tuners,
 )
-from tilewright.search.round_steps import Batch, Known, Trial, model_errors, problem_of
+from tilewright.search.round_steps import Batch, Known, Trial, model_errors
 from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger, RunRecords
-from tilewright.search.runner import InProcess, Setting, Stages, setting_of
+from tilewright.search.runner import LocalRunner, Result
+from tilewright.search.setting import Setting, problem_of, setting_of
 from tilewright.search.shared_ledger import SharedRecord, shared_key, tune_shared
 from tilewright.search.tuning_loop import Proposal, Record, Round, Session, SoloRecord, rounds
 
@@ -60,17 +61,18 @@ __all__ = [
     "ExplorerState",
     "FinishedRound",
     "History",
-    "InProcess",
     "Known",
     "LeaseHeld",
     "Ledger",
     "LedgerError",
+    "LocalRunner",
     "OptionError",
     "Options",
     "Problem",
     "Proposal",
     "Record",
     "Registration",
+    "Result",
     "Round",
     "RunKey",
     "RunLedger",
@@ -79,7 +81,6 @@ __all__ = [
     "Setting",
     "SharedRecord",
     "SoloRecord",
-    "Stages",
     "Trial",
     "create",
     "model_errors",

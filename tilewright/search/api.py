@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tilewright.search.explorer import Explorer, ExplorerState
 from tilewright.search.ledger import Ledger
-from tilewright.search.runner import setting_of
+from tilewright.search.setting import setting_of
 from tilewright.search.tuning_loop import Round, Session, SoloRecord, rounds
 from tilewright.targets.base import Target
 from tilewright.targets.workload import Workload

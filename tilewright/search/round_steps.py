@@ -1,26 +1,23 @@
-"""The stages of a round as functions on plain data. `search.tuning_loop` calls them in order;
-whoever performs them (`Stages`) may do so where it likes and store what lies between.
+"""The steps of a tuning round: plain functions of plain data. `search.tuning_loop` calls them in
+this order, and a runner (`search.runner`) performs each call.
 
-    begin → generate_candidates → filter_candidates → lower_candidates → choose_candidates
-        → measure_batch → extend_history → retrain
+    begin → generate_candidates → filter_candidates → lower_candidates → simulate_batch
+        → retrain_models
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.search.blas_threads import one_thread
-from tilewright.search.explorer import BatchChoice, Candidates, Explorer, ExplorerState, History
-from tilewright.search.problem import Problem
-from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Status, Target
-from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
-from tilewright.targets.workload import Workload
+from tilewright.search.explorer import BatchChoice, Candidates, ExplorerState, History
+from tilewright.search.setting import Setting
+from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Status
 
 
 class Trial(NamedTuple):
@@ -52,64 +49,48 @@ class Batch:
     lowered: int
 
 
-def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
-    """The problem a target poses for a workload; with closed-form estimates and with what trials
-    cost if it knows. Raises `WorkloadError` if the target has no schedule for it."""
-    estimates, priced = capability(target, Estimates), capability(target, HasCosts)
-    return Problem(
-        workload,
-        target.space(workload),
-        seed,
-        target.hardware_features(),
-        None if estimates is None else partial(estimates.estimate, workload),
-        UNKNOWN_COSTS if priced is None else priced.costs(workload),
-        target.deterministic,
-    )
-
-
 @one_thread
-def begin(explorer: Explorer, problem: Problem, state: ExplorerState) -> ExplorerState:
-    """What the explorer knows before the first round."""
-    return explorer.begin(problem, state)
+def begin(setting: Setting, state: ExplorerState) -> ExplorerState:
+    """What the tuner knows before the first round."""
+    return setting.explorer.begin(setting.problem, state)
 
 
 @one_thread
 def generate_candidates(
-    explorer: Explorer, problem: Problem, state: ExplorerState, history: History, n: int
+    setting: Setting, state: ExplorerState, history: History, n: int
 ) -> Candidates:
-    """What the explorer would try next, best first. Empty when the space is exhausted."""
-    return explorer.generate(problem, state, history, n)
+    """The configs the tuner would try next, best first. Empty when the space is exhausted."""
+    return setting.explorer.generate(setting.problem, state, history, n)
 
 
 @one_thread
 def filter_candidates(
-    explorer: Explorer,
-    problem: Problem,
-    state: ExplorerState,
-    history: History,
-    candidates: Candidates,
-    n: int,
+    setting: Setting, state: ExplorerState, history: History, candidates: Candidates, n: int
 ) -> Candidates:
     """Model V's veto: the candidates worth lowering."""
-    return explorer.veto(problem, state, history, candidates, n) if len(candidates) else candidates
+    if not len(candidates):
+        return candidates
+    return setting.explorer.veto(setting.problem, state, history, candidates, n)
 
 
-def lower_candidates(target: Target, problem: Problem, candidates: Candidates) -> Lowered:
-    """Compile all of them; failures are rows."""
-    return target.lower(problem.workload, candidates.configs)
+def lower_candidates(
+    setting: Setting, state: ExplorerState, history: History, kept: Candidates, n: int
+) -> Batch:
+    """Lower all of them, and choose the `n` to measure. Failures to lower are kept as rows."""
+    lowered = setting.target.lower(setting.problem.workload, kept.configs)
+    return choose_batch(setting, state, history, lowered, n)
 
 
 @one_thread
-def choose_candidates(
-    explorer: Explorer,
-    problem: Problem,
-    state: ExplorerState,
-    history: History,
-    lowered: Lowered,
-    n: int,
+def choose_batch(
+    setting: Setting, state: ExplorerState, history: History, lowered: Lowered, n: int
 ) -> Batch:
-    """The batch to measure: Model A's re-ranking, where the explorer has one."""
-    choice = explorer.choose(problem, state, history, lowered, n) if len(lowered) else _nothing()
+    """The batch to measure: Model A's re-ranking, where the tuner has one."""
+    choice = (
+        setting.explorer.choose(setting.problem, state, history, lowered, n)
+        if len(lowered)
+        else _nothing()
+    )
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
     return Batch(
@@ -120,16 +101,22 @@ def choose_candidates(
     )
 
 
-def measure_batch(target: Target, problem: Problem, rows: Lowered, known: Known) -> Measurements:
-    """Run the batch; rows that `known` holds are not run again."""
-    flat = problem.space.ravel(rows.configs)
-    fresh = np.array([int(i) not in known for i in flat], dtype=np.bool_)
-    if fresh.all():
-        return target.measure(rows)
-    held = measurements_of([known[int(i)] for i in flat[~fresh]])
-    if not fresh.any():
+def simulate_batch(setting: Setting, history: History, batch: Batch, known: Known) -> Measurements:
+    """Measure the batch that follows `history`. Rows that `known` holds are not measured again."""
+    flat = setting.problem.space.ravel(batch.rows.configs)
+    unknown = np.array([int(i) not in known for i in flat], dtype=np.bool_)
+    if unknown.all():
+        return setting.target.measure(batch.rows)
+    held = measurements_of([known[int(i)] for i in flat[~unknown]])
+    if not unknown.any():
         return held
-    return _merged(fresh, target.measure(rows.rows(fresh)), held)
+    return _merged(unknown, setting.target.measure(batch.rows.rows(unknown)), held)
+
+
+@one_thread
+def retrain_models(setting: Setting, state: ExplorerState, history: History) -> ExplorerState:
+    """Models P, V and A after the round that `history` ends with."""
+    return setting.explorer.learn(setting.problem, state, history)
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
@@ -156,14 +143,6 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
 def extend_history(history: History, batch: Batch, measured: Measurements) -> History:
     """The history with the finished round."""
     return history.after(batch.rows, measured, batch.failed)
-
-
-@one_thread
-def retrain(
-    explorer: Explorer, problem: Problem, state: ExplorerState, history: History
-) -> ExplorerState:
-    """The models after the round that `history` ends with."""
-    return explorer.learn(problem, state, history)
 
 
 def model_errors(

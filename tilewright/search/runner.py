@@ -1,106 +1,63 @@
-"""Who performs the stages of a run: this process, or whoever puts a workflow engine around it."""
+"""Performs the steps of a run. `LocalRunner` calls them. One that stores results and shows them to
+a workflow engine is a subclass (`tasks.runner`).
+
+A runner takes and gives `Result`s: values with what the runner knows them by. A step itself sees
+plain values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 from tilewright.search import round_steps
-from tilewright.search.explorer import Candidates, Explorer, ExplorerState, History
-from tilewright.search.problem import Problem
-from tilewright.search.round_steps import Batch, Known
-from tilewright.targets.base import Measurements, Target
-from tilewright.targets.workload import Workload
+from tilewright.search.explorer import ExplorerState, History
+from tilewright.search.setting import Setting
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A tuner, and the problem that a target poses it."""
+class Result(Generic[T]):
+    """A value that a step takes or gives; `stored` is where its runner keeps it."""
 
-    target: Target
-    explorer: Explorer
-    problem: Problem
-
-
-def setting_of(target: Target, workload: Workload, explorer: Explorer, seed: int) -> Setting:
-    """Raises `WorkloadError` if the target has no schedule for the workload."""
-    return Setting(target, explorer, round_steps.problem_of(target, workload, seed))
+    value: T
+    stored: Any = None
 
 
-class Stages(Protocol):
-    """Performs one stage a call, and gives what `search.round_steps` would. `round` is the index of
-    the round, `n` the size of its batch. The engine passes on what it was given, the same
-    object."""
+class LocalRunner:
+    """Performs each step in this process, here and now. `announce` is told the step's name."""
 
-    def begin(self, state: ExplorerState) -> ExplorerState:
-        """What the explorer knows before the first round, `state` being what it starts from."""
-        ...
+    def __init__(self, announce: Callable[[str], None] | None = None) -> None:
+        self._announce = announce
 
-    def generate(self, state: ExplorerState, history: History, n: int) -> Candidates:
-        """What to try next, best first."""
-        ...
+    def __call__(self, step: Callable[..., T], setting: Setting, *given: object) -> Result[T]:
+        """Call `step` with the values of what is given. Raises what the step does."""
+        if self._announce is not None:
+            self._announce(step.__name__)
+        return Result(step(setting, *values(given)))
 
-    def filter(
-        self, state: ExplorerState, history: History, named: Candidates, n: int
-    ) -> Candidates:
-        """Those worth lowering."""
-        ...
+    def keep(self, value: T) -> Result[T]:
+        """A value that no step made, to be given to steps."""
+        return Result(value)
 
-    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
-        """Lower them and choose the batch. Of what is not chosen nothing goes on but failures."""
-        ...
+    def begin(self, setting: Setting, state: ExplorerState) -> Result[ExplorerState]:
+        """`round_steps.begin`, which is part of the first round."""
+        return Result(round_steps.begin(setting, state))
 
-    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
-        """Run the batch, but for what is `known`."""
-        ...
-
-    def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
-        """The state after the last round of `history`."""
-        ...
-
-    def relearn(self, state: ExplorerState, histories: Sequence[History]) -> ExplorerState:
-        """The state after several rounds that are over: `retrain` on the history after each."""
-        ...
-
-
-class InProcess:
-    """All stages here and now."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-
-    def begin(self, state: ExplorerState) -> ExplorerState:
-        return round_steps.begin(self.setting.explorer, self.setting.problem, state)
-
-    def generate(self, state: ExplorerState, history: History, n: int) -> Candidates:
-        setting = self.setting
-        return round_steps.generate_candidates(setting.explorer, setting.problem, state, history, n)
-
-    def filter(
-        self, state: ExplorerState, history: History, named: Candidates, n: int
-    ) -> Candidates:
-        setting = self.setting
-        return round_steps.filter_candidates(
-            setting.explorer, setting.problem, state, history, named, n
-        )
-
-    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
-        setting = self.setting
-        lowered = round_steps.lower_candidates(setting.target, setting.problem, kept)
-        return round_steps.choose_candidates(
-            setting.explorer, setting.problem, state, history, lowered, n
-        )
-
-    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
-        return round_steps.measure_batch(
-            self.setting.target, self.setting.problem, batch.rows, known
-        )
-
-    def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
-        return round_steps.retrain(self.setting.explorer, self.setting.problem, state, history)
-
-    def relearn(self, state: ExplorerState, histories: Sequence[History]) -> ExplorerState:
+    def retrain(
+        self,
+        setting: Setting,
+        state: Result[ExplorerState],
+        histories: Sequence[Result[History]],
+    ) -> Result[ExplorerState]:
+        """The state after several rounds: `retrain_models` on the history after each."""
         for history in histories:
-            state = self.retrain(state, history)
+            state = self(round_steps.retrain_models, setting, state, history)
         return state
+
+
+def values(given: Sequence[object]) -> list[object]:
+    """Results as their values, anything else as it is."""
+    return [each.value if isinstance(each, Result) else each for each in given]

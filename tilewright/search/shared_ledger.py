@@ -26,7 +26,7 @@ from tilewright.search.ledger import Ledger
 from tilewright.search.ledger_schema import ClaimEntry, SettledEntry
 from tilewright.search.round_steps import Batch, Known
 from tilewright.search.run_ledger import FinishedRound, RunKey, RunLedger
-from tilewright.search.runner import Setting, setting_of
+from tilewright.search.setting import Setting, setting_of
 from tilewright.search.tuning_loop import Round, Session, rounds, take_rounds
 from tilewright.search.validation_records import (
     ValidationMeasurement,

@@ -1,17 +1,16 @@
-"""The one loop of tuning: propose, veto, lower, choose, measure, learn, append.
+"""The loop of tuning: generate, filter, lower, simulate, retrain, record.
 
-Three things are put in from outside: who performs the stages (`search.runner`), where trials
-are kept (a `Record`: of one writer, `SoloRecord`, or shared between processes,
-`search.shared_ledger`), and who looks on: whoever iterates.
+A runner performs the steps (`search.runner`). Trials are kept in a `Record`: of one writer
+(`SoloRecord`), or shared between processes (`search.shared_ledger`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,8 @@ from tilewright.search.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.search.explorer import ExplorerState, History
 from tilewright.search.round_steps import Batch, Known
 from tilewright.search.run_ledger import FinishedRound, RunLedger
-from tilewright.search.runner import InProcess, Setting, Stages
+from tilewright.search.runner import LocalRunner, Result
+from tilewright.search.setting import Setting
 from tilewright.search.validation_records import (
     ValidationMeasurement,
     forget_fresh,
@@ -32,7 +32,6 @@ from tilewright.search.validation_records import (
 from tilewright.targets.base import Configs, Measurements
 from tilewright.targets.capabilities import Latency
 
-T = TypeVar("T")
 More = Callable[[History], int]
 """How many trials a run may make now that its rounds have shown this; 0 ends it."""
 POLL_SECONDS = 0.05
@@ -74,10 +73,15 @@ class Round:
 class Proposal:
     """A batch to measure, and how it came about."""
 
-    batch: Batch
+    result: Result[Batch]
     candidates: int
     vetoed: int
     stage_seconds: dict[str, float]
+
+    @property
+    def batch(self) -> Batch:
+        """The batch itself."""
+        return self.result.value
 
 
 class Record(Protocol):
@@ -196,34 +200,42 @@ class Session:
         self,
         setting: Setting,
         state: ExplorerState | None = None,
-        performer: Stages | None = None,
+        run: LocalRunner | None = None,
     ) -> None:
         self.setting = setting
-        self.stages = performer or InProcess(setting)
+        self.run = run or LocalRunner()
         self.history = History.empty(setting.problem.space)
         self._start = state or ExplorerState()
-        self._state: ExplorerState | None = None
+        self._state: Result[ExplorerState] | None = None
+        self._kept: Result[History] | None = None
         self._unlearned: list[History] = []
         self._learning = 0.0  # seconds, since the last proposal
         self._settled: dict[int, tuple[Proposal, Measurements]] = {}
 
     @property
     def state(self) -> ExplorerState:
-        """What the explorer remembers after the rounds so far; worked out when it is asked for, so
-        that nothing is learned from a last round."""
-        state = self.stages.begin(self._start) if self._state is None else self._state
+        """What the tuner remembers after the rounds so far. Computed when it is asked for, so that
+        nothing is learned from a last round."""
+        return self.state_result.value
+
+    @property
+    def state_result(self) -> Result[ExplorerState]:
+        """The same, as its runner knows it."""
+        if self._state is None:
+            self._state = self.run.begin(self.setting, self._start)
         if self._unlearned:
             begun = time.perf_counter()
-            state = self.stages.relearn(state, self._unlearned)
+            histories = [self.run.keep(history) for history in self._unlearned]
+            self._state = self.run.retrain(self.setting, self._state, histories)
+            self._kept = histories[-1]
             self._learning += time.perf_counter() - begun
             self._unlearned = []
-        self._state = state
-        return state
+        return self._state
 
     def learn(self) -> None:
         """Learn from what is not learned from yet, so that `propose` need not."""
         if self._unlearned:
-            _ = self.state
+            _ = self.state_result
 
     def advance(self, n: int) -> Round | None:
         """One round of up to `n` trials without a record; None if there is nothing to propose."""
@@ -240,22 +252,37 @@ class Session:
             return self._proposal(n, pending)
 
     def _proposal(self, n: int, pending: Configs | None) -> Proposal | None:
-        state = self.state
+        run, setting, state = self.run, self.setting, self.state_result
         clock, self._learning = Stopwatch({"retrain": self._learning}), 0.0
-        # without others the very object that was kept: who performs the stages knows it
-        history = self.history if pending is None else replace(self.history, pending=pending)
-        named = clock.time("generate", lambda: self.stages.generate(state, history, n))
-        kept = clock.time("filter", lambda: self.stages.filter(state, history, named, n))
-        if not len(kept):
+        history = self._history(pending)
+        with clock.of("generate"):
+            named = run(round_steps.generate_candidates, setting, state, history, n)
+        with clock.of("filter"):
+            kept = run(round_steps.filter_candidates, setting, state, history, named, n)
+        if not len(kept.value):
             return None
-        batch = clock.time("lower", lambda: self.stages.lower(state, history, kept, n))
-        return Proposal(batch, len(named), kept.vetoed, clock.seconds)
+        with clock.of("lower"):
+            batch = run(round_steps.lower_candidates, setting, state, history, kept, n)
+        return Proposal(batch, len(named.value), kept.value.vetoed, clock.seconds)
+
+    def _history(self, pending: Configs | None = None) -> Result[History]:
+        """What steps get: the history that is stored already, if it is the present one."""
+        if pending is not None:
+            return self.run.keep(replace(self.history, pending=pending))
+        if self._kept is None or self._kept.value is not self.history:
+            self._kept = self.run.keep(self.history)
+        return self._kept
 
     def measure(self, proposal: Proposal, known: Known) -> tuple[Proposal, Measurements]:
         """Run the batch, but for what is `known`."""
-        clock, index = Stopwatch(proposal.stage_seconds), self.history.round
-        measured = clock.time("measure", lambda: self.stages.measure(index, proposal.batch, known))
-        return replace(proposal, stage_seconds=clock.seconds), measured
+        clock, batch = Stopwatch(proposal.stage_seconds), proposal.result
+        flat = self.setting.problem.space.ravel(proposal.batch.rows.configs)
+        held = {int(i): known[int(i)] for i in flat if int(i) in known}
+        with clock.of("measure"):
+            measured = self.run(
+                round_steps.simulate_batch, self.setting, self._history(), batch, held
+            )
+        return replace(proposal, stage_seconds=clock.seconds), measured.value
 
     def finish(self, proposal: Proposal, measured: Measurements) -> Round:
         """Take up a measured batch; it is learned from before the next proposal."""
@@ -281,7 +308,8 @@ class Session:
 
     def _again(self, done: FinishedRound) -> Proposal:
         rows = self.setting.target.lower(self.setting.problem.workload, done.configs)
-        return Proposal(Batch(rows, {}, done.failed, done.lowered), len(done.configs), 0, {})
+        batch = Batch(rows, {}, done.failed, done.lowered)
+        return Proposal(Result(batch), len(done.configs), 0, {})
 
     def _round(
         self,
@@ -353,13 +381,12 @@ def _measured(
 ) -> Iterator[Round]:
     proposal, measured = session.measure(proposal, known)
     clock = Stopwatch(proposal.stage_seconds)
-    with record.turn():
-        index, kept = clock.time(
-            "record", lambda: record.settle(session.history.round, proposal.batch, measured)
-        )
+    with record.turn(), clock.of("record"):
+        index, kept = record.settle(session.history.round, proposal.batch, measured)
     if not len(kept):
         return
-    proposal = replace(proposal, batch=_rows(proposal.batch, kept), stage_seconds=clock.seconds)
+    counted = Result(_rows(proposal.batch, kept))
+    proposal = replace(proposal, result=counted, stage_seconds=clock.seconds)
     if index == session.history.round:
         yield session.finish(proposal, measured.rows(kept))
     else:
@@ -384,12 +411,12 @@ class Stopwatch:
     def __init__(self, before: Mapping[str, float] | None = None) -> None:
         self.seconds = dict(before or {})
 
-    def time(self, stage: str, work: Callable[[], T]) -> T:
-        """What `work` gives, and how long it took."""
+    @contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        """Time what is done within; nothing where it fails."""
         start = time.perf_counter()
-        result = work()
+        yield
         self.seconds[stage] = time.perf_counter() - start
-        return result
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.search import Candidates, ExplorerState, History, Round, Session, Setting, Stages
-from tilewright.search.round_steps import Batch, Known
-from tilewright.search.runner import InProcess
+from tilewright.search import ExplorerState, LocalRunner, Round, Session
 from tilewright.search.validation_records import ValidationMeasurement
-from tilewright.targets.base import Measurements, Target
+from tilewright.targets.base import Target
 from tilewright.tuning import final_validation, verification
 from tilewright.tuning import network as importing
 from tilewright.tuning.events import Listener, StageBegan, ignore
@@ -113,8 +111,8 @@ class PlainWorkload:
         self.emit(StageBegan("measure_default"))
         return verification.untuned(study)
 
-    def stages(self, study: TuningTask, setting: Setting) -> Stages:
-        return AnnouncedStages(InProcess(setting), self.emit)
+    def runner(self, study: TuningTask) -> LocalRunner:
+        return LocalRunner(lambda step: self.emit(StageBegan(step)))
 
     def measure_afresh(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
@@ -131,40 +129,3 @@ class PlainWorkload:
 
     def finish(self, tuned: TunedWorkload, session: Session) -> None:
         pass
-
-
-class AnnouncedStages:
-    """Says of every stage of a round that it begins; keeps `search.runner.Stages`."""
-
-    def __init__(self, stages: Stages, emit: Listener) -> None:
-        self.stages = stages
-        self.emit = emit
-
-    def begin(self, state: ExplorerState) -> ExplorerState:
-        return self.stages.begin(state)
-
-    def generate(self, state: ExplorerState, history: History, n: int) -> Candidates:
-        self.emit(StageBegan("generate_candidates"))
-        return self.stages.generate(state, history, n)
-
-    def filter(
-        self, state: ExplorerState, history: History, named: Candidates, n: int
-    ) -> Candidates:
-        self.emit(StageBegan("filter_candidates"))
-        return self.stages.filter(state, history, named, n)
-
-    def lower(self, state: ExplorerState, history: History, kept: Candidates, n: int) -> Batch:
-        self.emit(StageBegan("lower_candidates"))
-        return self.stages.lower(state, history, kept, n)
-
-    def measure(self, round_index: int, batch: Batch, known: Known) -> Measurements:
-        self.emit(StageBegan("simulate_batch"))
-        return self.stages.measure(round_index, batch, known)
-
-    def retrain(self, state: ExplorerState, history: History) -> ExplorerState:
-        self.emit(StageBegan("retrain_models"))
-        return self.stages.retrain(state, history)
-
-    def relearn(self, state: ExplorerState, histories: Sequence[History]) -> ExplorerState:
-        self.emit(StageBegan("retrain_models"))
-        return self.stages.relearn(state, histories)

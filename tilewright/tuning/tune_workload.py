@@ -15,11 +15,10 @@ from tilewright.search import (
     ExplorerState,
     History,
     Known,
+    LocalRunner,
     Record,
     Round,
     Session,
-    Setting,
-    Stages,
     Trial,
     rounds,
 )
@@ -71,8 +70,8 @@ class WorkloadSteps(Protocol):
         """What a user has without tuning (`tuning.verification`)."""
         ...
 
-    def stages(self, study: TuningTask, setting: Setting) -> Stages:
-        """Who performs the stages of its rounds."""
+    def runner(self, study: TuningTask) -> LocalRunner:
+        """What performs the steps of its rounds."""
         ...
 
     def measure_afresh(
@@ -207,7 +206,7 @@ def _default_again(job: WorkloadJob, default: Schedule) -> Schedule | None:
 def _trials(job: WorkloadJob, steps: WorkloadSteps) -> tuple[Session, list[Round]]:
     """All rounds of a workload: those of the record first."""
     setting = job.study.setting
-    session = Session(setting, job.state, steps.stages(job.study, setting))
+    session = Session(setting, job.state, steps.runner(job.study))
     record = job.record_of(job.study, setting)
     done = _rounds(job, session, record, steps)
     for problem in record.problems:

@@ -1,0 +1,41 @@
+"""A tuner, and the problem that a target poses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.search.explorer import Explorer
+from tilewright.search.problem import Problem
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, capability
+from tilewright.targets.workload import Workload
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every step of a round needs beside its data."""
+
+    target: Target
+    explorer: Explorer
+    problem: Problem
+
+
+def setting_of(target: Target, workload: Workload, explorer: Explorer, seed: int) -> Setting:
+    """Raises `WorkloadError` if the target has no schedule for the workload."""
+    return Setting(target, explorer, problem_of(target, workload, seed))
+
+
+def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
+    """The problem a target poses for a workload; with closed-form estimates and with what trials
+    cost if it knows. Raises `WorkloadError` if the target has no schedule for it."""
+    estimates, priced = capability(target, Estimates), capability(target, HasCosts)
+    return Problem(
+        workload,
+        target.space(workload),
+        seed,
+        target.hardware_features(),
+        None if estimates is None else partial(estimates.estimate, workload),
+        UNKNOWN_COSTS if priced is None else priced.costs(workload),
+        target.deterministic,
+    )
