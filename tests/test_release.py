@@ -32,7 +32,7 @@ from tilewright.services.local_services import embedded
 from tilewright.tasks import tracking
 
 with embedded(tracking.connect):
-    flow = load_flow_from_entrypoint("tilewright.flows.tuning.tune_network")
+    flow = load_flow_from_entrypoint("tilewright.flows.nightly.tune_network")
     print(flow.name)
 """
 

@@ -146,7 +146,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_front(
 DIES = """
 import os, signal
 
-from tilewright.hardware_search import outputs, proof
+from tilewright.hardware_search import outputs, verification
 from tilewright.hardware_search.run import run
 from tilewright.reports.codesign.page import front_page
 from tests.hardware_search.runs import options
@@ -163,7 +163,7 @@ def dies(after, work):
     return done
 
 
-for module, name, counts in (proof, "_verified", (1,)), (outputs, "write_atomically", (0, 1, 4)):
+for module, name, counts in (verification, "_verified", (1,)), (outputs, "write_atomically", (0, 1, 4)):
     for after in counts:
         child = os.fork()
         if not child:

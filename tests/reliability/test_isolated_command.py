@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow(seconds=15)
 
 FAULTY = """
 import sys
-from tilewright.targets import isolated
-isolated.NAMED = "tilewright.targets.vta.fault_injection:make_vta"
+from tilewright.targets import subprocess_target
+subprocess_target.NAMED = "tilewright.targets.vta.fault_injection:make_vta"
 from tilewright.cli import main
 sys.argv[0] = "tilewright"
 main()
