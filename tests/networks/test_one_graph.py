@@ -1,0 +1,62 @@
+"""Inspecting, tuning and building see the same workloads in a model, whatever its form."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.agreement.cases import NotDrawn, drawn_case, machines_of, write_case
+from benchmarks.agreement.forms import FORMS, Form
+from tilewright import networks
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_list, as_object
+from tilewright.networks.accelerator import Accelerator
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import canonical, parse_workload
+from tilewright.tuning.build_artifact import build_artifact
+from tilewright.tuning.build_options import BuildOptions
+
+
+@pytest.mark.slow(seconds=45)
+@settings(
+    max_examples=15, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+@given(seed=st.integers(10_000, 99_999), form=st.sampled_from(FORMS), drawn_machine=st.booleans())
+def test_inspect_tune_build_and_manifest_have_the_same_workloads(
+    seed: int, form: Form, drawn_machine: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            path = write_case(drawn_case(seed, form), folder)
+        except NotDrawn:
+            assume(False)
+        samples = folder / "samples.npz"
+        calibration = samples if samples.exists() else None
+        machine = machines_of(seed, folder)[drawn_machine].target
+        network = networks.load(path, calibration=calibration)
+        try:
+            tuned, report = network.surveyed_on(Accelerator.of(make_target(machine)))
+        except TilewrightError:
+            assume(False)
+        options = BuildOptions(
+            str(path), folder / "built", machine, trials=0, calibration=calibration, tolerance=10.0
+        )
+        if not tuned:
+            with pytest.raises(TilewrightError):
+                build_artifact(options)
+            return
+        layers = [as_object(row) for row in as_list(build_artifact(options).manifest["layers"])]
+        built = [parse_workload(str(row["workload"]), str(row["epilogue"])) for row in layers]
+        assert Counter(canonical(each).id for each in built) == Counter(
+            {each.workload.id: each.calls for each in tuned}
+        )
+        assert Counter((row.workload, row.epilogue, row.calls) for row in report.workloads) == (
+            Counter((str(e.workload), e.workload.epilogue_text, e.calls) for e in tuned)
+        )
