@@ -7,11 +7,11 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.evaluation.compare.comparison import run_comparison
 from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
 from tilewright.evaluation.compare.workload_selection import enumerated
 from tilewright.flows.parameters import CompareForm, confined
 from tilewright.services.workspace import use_home
+from tilewright.tasks.cached_task import unsearched
 from tilewright.tasks.comparison import compare_all, record_all, report_all
 from tilewright.tuning.output_dir import check_folder
 
@@ -42,11 +42,8 @@ def compare_tuners(options: CompareForm) -> str:
     runs = len(what.jobs)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         compared = compare_all(
-            runs, options.rivals,
-            lambda progress: run_comparison(
-                what, out, processes=options.jobs, fresh=options.fresh, progress=progress
-            ),
-        )  # fmt: skip
-        report_all(str(out), lambda: compared)
-        record_all(runs, str(out), lambda: compared)
+            runs, options.rivals, unsearched(what), str(out), options.jobs, options.fresh
+        )
+        report_all(str(out), unsearched(compared))
+        record_all(runs, str(out), unsearched(compared))
     return compared.standings[0].tuner

@@ -11,6 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
+from prefect.utilities.annotations import quote
 
 from tilewright.core.files import Json
 from tilewright.tasks.artifact_store import CacheUse, Manifest, cache_key
@@ -49,6 +50,12 @@ class Key:
     def text(self) -> str:
         """What it is filed under (`tasks.artifact_store.cache_key`)."""
         return cache_key(self.stage, self.version, self.fingerprint, self.inputs)
+
+
+def unsearched(value: R) -> R:
+    """An argument of a task that Prefect does not search for futures: a large object. The task gets
+    the value itself."""
+    return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
 
 
 def step(run_name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

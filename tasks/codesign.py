@@ -1,12 +1,10 @@
 """The steps of a co-design run as Prefect tasks, and its run in MLflow.
 
-A task stands for work on problems and labs of many machines, which Prefect would walk through: it
-takes what does the work, and words to show.
+Problems and evaluators hold many machines: Prefect does not search them for futures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
@@ -23,15 +21,17 @@ from tilewright.core.files import Json
 from tilewright.hardware_search import folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.options import CodesignOptions
-from tilewright.hardware_search.outputs import CodesignOutcome
+from tilewright.hardware_search.outputs import CodesignOutcome, Page, write_outputs
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import Event, Listener, Prepared, SearchProgress
 from tilewright.hardware_search.results import ProvenDesign
+from tilewright.hardware_search.run import problem_of, prove_front, search_designs
 from tilewright.reports.codesign.notes import front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
+from tilewright.search import Ledger
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import step
+from tilewright.tasks.cached_task import step, unsearched
 from tilewright.tasks.progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tuning.events import Note
@@ -60,24 +60,24 @@ class TrackedCodesign:
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
-    def read_networks(
-        self, options: CodesignOptions, work: Callable[[], CodesignProblem]
-    ) -> CodesignProblem:
-        return _read_networks(options.subject, work)
+    def read_networks(self, options: CodesignOptions) -> CodesignProblem:
+        return _read_networks(options)
 
     def opened(self, options: CodesignOptions, problem: CodesignProblem) -> None:
         retire_dead_runs(options, current=str(flow_run.id))
         self.run_id = _open_run(options, problem)
 
     def search(
-        self, options: CodesignOptions, work: Callable[[Listener], BudgetedEvaluator]
+        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
     ) -> BudgetedEvaluator:
-        return _search(options.method, options.trials, self.run_id, work)
+        return _search(
+            options, self.run_id, unsearched(problem), unsearched(ledger), unsearched(listen)
+        )
 
     def prove_front(
-        self, options: CodesignOptions, work: Callable[[], list[ProvenDesign] | int]
+        self, options: CodesignOptions, lab: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
-        return _prove_front(work)
+        return _prove_front(unsearched(lab))
 
     def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
@@ -85,11 +85,11 @@ class TrackedCodesign:
         outcome.summary["prefect_flow_run_id"] = str(flow_run.id)
 
     def write_results(
-        self, options: CodesignOptions, outcome: CodesignOutcome, work: Callable[[], None]
+        self, options: CodesignOptions, outcome: CodesignOutcome, page: Page | None
     ) -> None:
-        _write_report(str(options.folder), work)
-        _show_front(options.subject, self.run_id, lambda: outcome)
-        _log_run(options.subject, self.run_id, lambda: (options, outcome))
+        _write_report(options, unsearched(outcome), unsearched(page))
+        _show_front(options.subject, self.run_id, unsearched(outcome))
+        _log_run(options, self.run_id, unsearched(outcome))
 
 
 def logged(listen: Listener) -> Listener:
@@ -108,61 +108,61 @@ def logged(listen: Listener) -> Listener:
     return hear
 
 
-@step("networks: {subject}")
-def _read_networks(subject: str, work: Callable[[], CodesignProblem]) -> CodesignProblem:
+@step("networks: {options.subject}")
+def _read_networks(options: CodesignOptions) -> CodesignProblem:
     """Read the networks, and see what of them there is to offload."""
-    return work()
+    return problem_of(options)
 
 
-@step("{trials} measurements by {method}")
+@step("{options.trials} measurements by {options.method}")
 def _search(
-    method: str, trials: int, run_id: str, work: Callable[[Listener], BudgetedEvaluator]
+    options: CodesignOptions,
+    run_id: str,
+    problem: CodesignProblem,
+    ledger: Ledger,
+    listen: Listener,
 ) -> BudgetedEvaluator:
     """Measure machines and schedules, with a progress that moves and curves in MLflow."""
-    shown = Progress("search", trials, f"of {trials} measurements")
+    shown = Progress("search", options.trials, f"of {options.trials} measurements")
     with tracking.StepLog(run_id, every=EVERY) as log:
 
         def hear(event: Event) -> None:
-            if not isinstance(event, SearchProgress):
-                return
-            log.add(event.trials, curves(event))
-            shown.show(event.trials)
+            listen(event)
+            if isinstance(event, SearchProgress):
+                log.add(event.trials, curves(event))
+                shown.show(event.trials)
 
-        lab = work(hear)
+        lab = search_designs(options, problem, ledger, hear)
     shown.end()
     return lab
 
 
 @step("proof of the front")
-def _prove_front(work: Callable[[], list[ProvenDesign] | int]) -> list[ProvenDesign] | int:
+def _prove_front(lab: BudgetedEvaluator) -> list[ProvenDesign] | int:
     """Lower and measure every schedule of the front anew, and run it on data."""
-    return work()
+    return prove_front(lab)
 
 
-@step("files in {place}")
-def _write_report(place: str, work: Callable[[], None]) -> None:
+@step("files in {options.folder}")
+def _write_report(options: CodesignOptions, outcome: CodesignOutcome, page: Page | None) -> None:
     """Write the front, its specifications, the measurements, the page and the summary."""
-    work()
+    write_outputs(options, outcome, page)
 
 
 @step("the front in Prefect")
-def _show_front(subject: str, run_id: str, outcome: Callable[[], CodesignOutcome]) -> None:
+def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
     """The front as a table and a note in Prefect."""
-    found = outcome()
-    if found.front:
-        create_table_artifact(key="front", table=front_rows(found), description=plain(subject))
+    if outcome.front:
+        create_table_artifact(key="front", table=front_rows(outcome), description=plain(subject))
     links = {"this run in MLflow": tracking.run_url(run_id)}
     create_markdown_artifact(
-        key="codesign", markdown=front_note(found, links), description=plain(subject)
+        key="codesign", markdown=front_note(outcome, links), description=plain(subject)
     )
 
 
 @step("the run in MLflow")
-def _log_run(
-    subject: str, run_id: str, about: Callable[[], tuple[CodesignOptions, CodesignOutcome]]
-) -> None:
+def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) -> None:
     """What the curves do not say, and all files, to MLflow."""
-    options, outcome = about()
     summary, best = outcome.summary, outcome.summary["best"]
     figures = {"compiles": float(summary["compiles"]), "wall_seconds": summary["wall_seconds"]}
     if best is not None:

@@ -1,17 +1,21 @@
 """The steps of a comparison of tuners as Prefect tasks.
 
-A task stands for work on plans and tables of many runs, which Prefect would walk through: it takes
-what does the work, and words to show.
+Plans and comparisons hold tables of many runs: give them `unsearched`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from tilewright.evaluation.compare.comparison import COMPARISON, Comparison, ComparisonProgress
+from tilewright.evaluation.compare.comparison import (
+    COMPARISON,
+    Comparison,
+    ComparisonProgress,
+    run_comparison,
+)
+from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.compare.summary import verdict
 from tilewright.reports.compare.report import REPORT, write_report
@@ -46,22 +50,21 @@ class ProgressArtifact(ComparisonProgress):
 
 @step("{runs} runs of {tuners}")
 def compare_all(
-    runs: int, tuners: str, work: Callable[[ComparisonProgress], Comparison]
+    runs: int, tuners: str, plan: ComparisonPlan, place: str, processes: int, fresh: bool
 ) -> Comparison:
     """Measure spaces that are unknown, and run every tuner."""
     shown = ProgressArtifact(runs)
-    compared = work(shown)
+    compared = run_comparison(plan, Path(place), processes=processes, fresh=fresh, progress=shown)
     shown.end()
     return compared
 
 
 @step("report in {place}")
-def report_all(place: str, compared: Callable[[], Comparison]) -> None:
+def report_all(place: str, compared: Comparison) -> None:
     """The page with all that was found, and the standings in Prefect."""
-    found = compared()
-    write_report(found, Path(place))
-    rows = standings_rows(found)
-    said = verdict(found.results, found.standings)
+    write_report(compared, Path(place))
+    rows = standings_rows(compared)
+    said = verdict(compared.results, compared.standings)
     tuner = said.best.tuner
     create_table_artifact(key="standings", table=rows, description=plain(tuner))
     note = paragraphs(
@@ -74,12 +77,12 @@ def report_all(place: str, compared: Callable[[], Comparison]) -> None:
 
 
 @step("{runs} runs to MLflow")
-def record_all(runs: int, place: str, compared: Callable[[], Comparison]) -> int:
+def record_all(runs: int, place: str, compared: Comparison) -> int:
     """All runs in MLflow, and the best tuner's models among the registered ones; says how many."""
-    found, folder = compared(), Path(place)
+    folder = Path(place)
     files = [folder / REPORT, folder / COMPARISON]
-    logged = log_comparison(found.plan, found.results, found.runs, files)
-    return len(register_champion(found.plan, found.results, found.standings, logged))
+    logged = log_comparison(compared.plan, compared.results, compared.runs, files)
+    return len(register_champion(compared.plan, compared.results, compared.standings, logged))
 
 
 def standings_rows(compared: Comparison) -> list[dict[str, str]]:

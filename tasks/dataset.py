@@ -1,12 +1,11 @@
 """The steps of building a dataset as Prefect tasks: a plan, and a file of rows after the other.
 
 Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the dataset's own
-folder.
+folder. A plan has thousands of cells: Prefect does not search them for futures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
@@ -17,7 +16,7 @@ from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, Pla
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.markdown import plain
-from tilewright.tasks.cached_task import step
+from tilewright.tasks.cached_task import step, unsearched
 
 
 class TrackedDataset:
@@ -28,7 +27,7 @@ class TrackedDataset:
 
     def part(self, plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
         title = f"{plan.hardware[part.hardware].name}, {part.number}"
-        return _measure_rows(title, part.rows, lambda: made(plan, part, tell))
+        return _measure_rows(title, part.rows, unsearched(plan), unsearched(part), unsearched(tell))
 
 
 @step("plan of {options.rows} rows")
@@ -38,10 +37,11 @@ def _plan_dataset(options: DatasetOptions) -> DatasetPlan:
 
 
 @step("{title}: {rows} rows")
-def _measure_rows(title: str, rows: int, work: Callable[[], bytes]) -> bytes:
-    """Draw, lower and measure the rows of a file. `work` stands for a plan of thousands of cells,
-    which Prefect would walk through."""
-    return work()
+def _measure_rows(
+    title: str, rows: int, plan: DatasetPlan, part: PlanPart, tell: Progress
+) -> bytes:
+    """Draw, lower and measure the rows of a file."""
+    return made(plan, part, tell)
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:

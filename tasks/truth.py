@@ -1,16 +1,15 @@
 """Solving hardware and schedules as Prefect tasks: some machines after the others.
 
 Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the truth's own folder.
+A problem has thousands of machines: Prefect does not search them for futures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tilewright.hardware_search.exact_solver import Listing, TruthOptions
 from tilewright.hardware_search.exact_store import solved_rows
 from tilewright.hardware_search.problem import CodesignProblem
-from tilewright.tasks.cached_task import step
+from tilewright.tasks.cached_task import step, unsearched
 
 
 class TrackedTruth:
@@ -18,11 +17,12 @@ class TrackedTruth:
 
     def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
         title = f"machines {machines.start}-{machines.stop - 1}"
-        return _solve_machines(title, lambda: solved_rows(problem, machines, options))
+        return _solve_machines(title, unsearched(problem), unsearched(machines), options)
 
 
 @step("{title}")
-def _solve_machines(title: str, work: Callable[[], Listing]) -> Listing:
-    """Enumerate, bound and simulate the schedules of each layer of some machines. `work` stands for
-    a problem with all its machines, which Prefect would walk through."""
-    return work()
+def _solve_machines(
+    title: str, problem: CodesignProblem, machines: range, options: TruthOptions
+) -> Listing:
+    """Enumerate, bound and simulate the schedules of each layer of some machines."""
+    return solved_rows(problem, machines, options)

@@ -163,7 +163,8 @@ def dies(after, work):
     return done
 
 
-for module, name, counts in (verification, "_verified", (1,)), (outputs, "write_atomically", (0, 1, 4)):
+killed = (verification, "_verified", (1,)), (outputs, "write_atomically", (0, 1, 4))
+for module, name, counts in killed:
     for after in counts:
         child = os.fork()
         if not child:

@@ -6,9 +6,8 @@ Who performs the steps is put in: this process, or tasks of a workflow engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Protocol
 
 from tilewright.hardware_search import folder
@@ -19,7 +18,7 @@ from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome, Page, outcome_of, write_outputs
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
-from tilewright.hardware_search.progress import Event, Listener, Prepared, Standings, ignore
+from tilewright.hardware_search.progress import Listener, Prepared, Standings, ignore
 from tilewright.hardware_search.results import ProvenDesign
 from tilewright.hardware_search.verification import proven
 from tilewright.search.ledger import Ledger
@@ -30,12 +29,9 @@ from tilewright.tuning.preflight import check_source
 
 
 class CodesignSteps(Protocol):
-    """How the steps of a run are performed, and what is done around them. Each returns what `work`
-    does, and raises what it raises."""
+    """How the steps of a run are performed, and what is done around them."""
 
-    def read_networks(
-        self, options: CodesignOptions, work: Callable[[], CodesignProblem]
-    ) -> CodesignProblem:
+    def read_networks(self, options: CodesignOptions) -> CodesignProblem:
         """What is asked; the networks are read for it."""
         ...
 
@@ -44,13 +40,13 @@ class CodesignSteps(Protocol):
         ...
 
     def search(
-        self, options: CodesignOptions, work: Callable[[Listener], BudgetedEvaluator]
+        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
     ) -> BudgetedEvaluator:
-        """All measurements. `work` takes who else hears how it goes."""
+        """All measurements (`search_designs`)."""
         ...
 
     def prove_front(
-        self, options: CodesignOptions, work: Callable[[], list[ProvenDesign] | int]
+        self, options: CodesignOptions, lab: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
         """`hardware_search.verification.proven`."""
         ...
@@ -60,7 +56,7 @@ class CodesignSteps(Protocol):
         ...
 
     def write_results(
-        self, options: CodesignOptions, outcome: CodesignOutcome, work: Callable[[], None]
+        self, options: CodesignOptions, outcome: CodesignOutcome, page: Page | None
     ) -> None:
         """The files."""
         ...
@@ -69,31 +65,29 @@ class CodesignSteps(Protocol):
 class LocalCodesignSteps:
     """Keeps `CodesignSteps` in this process."""
 
-    def read_networks(
-        self, options: CodesignOptions, work: Callable[[], CodesignProblem]
-    ) -> CodesignProblem:
-        return work()
+    def read_networks(self, options: CodesignOptions) -> CodesignProblem:
+        return problem_of(options)
 
     def opened(self, options: CodesignOptions, problem: CodesignProblem) -> None:
         pass
 
     def search(
-        self, options: CodesignOptions, work: Callable[[Listener], BudgetedEvaluator]
+        self, options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
     ) -> BudgetedEvaluator:
-        return work(ignore)
+        return search_designs(options, problem, ledger, listen)
 
     def prove_front(
-        self, options: CodesignOptions, work: Callable[[], list[ProvenDesign] | int]
+        self, options: CodesignOptions, lab: BudgetedEvaluator
     ) -> list[ProvenDesign] | int:
-        return work()
+        return prove_front(lab)
 
     def finished(self, options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
         outcome.summary["wall_seconds"] = round(wall, 3)
 
     def write_results(
-        self, options: CodesignOptions, outcome: CodesignOutcome, work: Callable[[], None]
+        self, options: CodesignOptions, outcome: CodesignOutcome, page: Page | None
     ) -> None:
-        work()
+        write_outputs(options, outcome, page)
 
 
 def check(options: CodesignOptions) -> None:
@@ -125,8 +119,7 @@ def run(
     begin, steps = time.perf_counter(), steps or LocalCodesignSteps()
     check(options)
     listen(StageBegan("read_networks"))
-    posed = problem
-    problem = steps.read_networks(options, lambda: posed or problem_of(options))
+    problem = problem or steps.read_networks(options)
     with alone(options.folder):
         folder.check_own_run(options)
         with Ledger((options.folder / folder.LEDGER).absolute()) as ledger:
@@ -142,7 +135,7 @@ def run(
             listen(Note(_nothing_whole(lab)))
         steps.finished(options, outcome, time.perf_counter() - begin)
         listen(StageBegan("write_results"))
-        steps.write_results(options, outcome, lambda: write_outputs(options, outcome, page))
+        steps.write_results(options, outcome, page)
     return outcome
 
 
@@ -179,11 +172,11 @@ def _searched(
     the search is repeated on what is true."""
     while True:
         listen(StageBegan("search"))
-        lab = steps.search(options, lambda also: _search(options, problem, ledger, (listen, also)))
+        lab = steps.search(options, problem, ledger, listen)
         while ledger.problems:
             listen(Note(ledger.problems.pop(0)))
         listen(StageBegan("prove_front"))
-        found = steps.prove_front(options, partial(_proven, lab))
+        found = steps.prove_front(options, lab)
         if not isinstance(found, int):
             return lab, found
         many = "a measurement was" if found == 1 else f"{found} measurements were"
@@ -195,22 +188,21 @@ def _searched(
         )
 
 
-def _proven(lab: BudgetedEvaluator) -> list[ProvenDesign] | int:
+def prove_front(lab: BudgetedEvaluator) -> list[ProvenDesign] | int:
+    """Lower and measure every schedule of the front anew, and run it on data: its designs, or how
+    many measurements were recorded wrongly. Raises `WrongSchedule`."""
     return proven(lab, front_of(lab))
 
 
-def _search(
-    options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, hear: tuple[Listener, ...]
+def search_designs(
+    options: CodesignOptions, problem: CodesignProblem, ledger: Ledger, listen: Listener
 ) -> BudgetedEvaluator:
+    """Measure machines and schedules until the budget is spent. Raises `LedgerError` and
+    `UnknownName`."""
     standings = Standings(problem)
-
-    def tell(event: Event) -> None:
-        for listen in hear:
-            listen(event)
-
     lab = BudgetedEvaluator(
         options.trials, ledger, folder.identity(options),
-        lambda measured: tell(standings.add(measured)),
+        lambda measured: listen(standings.add(measured)),
     )  # fmt: skip
     with suppress(BudgetSpent):
         make_method(options.method, options.method_options).search(problem, lab, options.seed)
