@@ -30,10 +30,10 @@ import numpy as np
 
 from benchmarks.codesign_figures import summary
 from benchmarks.codesign_truth import GRID, QUICK, made
+from benchmarks.exact_codesign.store import Truth, read_truth
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent, EvaluatedPoint
-from tilewright.hardware_search.exact_store import Truth, read_truth
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method, method_names
 from tilewright.hardware_search.pareto import front_of, hypervolume

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.exact_store import Truth
+from benchmarks.exact_codesign.store import Truth
 from tilewright.hardware_search.pareto import hypervolume
 
 RESAMPLES = 2000

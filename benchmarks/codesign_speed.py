@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.hardware_search.exact_solver import TruthOptions
+from benchmarks.exact_codesign.solver import TruthOptions
 from tilewright.targets.capabilities import Estimates, Floors, MeasuresInOnePass, capability
 
 WAYS = ("floors", "estimates", "compiled and simulated")

@@ -5,8 +5,8 @@
     python -m benchmarks.codesign_truth --out built/small --quick    # digits_cnn, a minute
 
 Builds what the folder lacks (it can be stopped at any time) and prints how tight what is known is:
-the fastest schedule found over what no schedule beats (`hardware_search.exact_solver`). Beside the
-fastest machine it prints what each layer on a machine of its own would take, as work on single
+the fastest schedule found over what no schedule beats (`benchmarks.exact_codesign.solver`). Beside
+the fastest machine it prints what each layer on a machine of its own would take, as work on single
 layers reports it: no machine that one can build beats that.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.exact_solver import TruthError, TruthOptions
-from tilewright.hardware_search.exact_store import (
+from benchmarks.exact_codesign.solver import TruthError, TruthOptions
+from benchmarks.exact_codesign.store import (
     Damaged,
     PartDone,
     PlannedMachines,
@@ -82,14 +82,14 @@ def made(out: Path, options: TruthOptions, bare: bool) -> Truth:
     from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
-        from tilewright.flows.truth import truth_flow
+        from benchmarks.exact_codesign.flow import truth_flow
 
         return truth_flow(say)(options, str(out))
 
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.truth  # noqa: F401
+    import benchmarks.exact_codesign.flow  # noqa: F401
 
 
 class Progress:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from benchmarks.codesign_truth import operators_of, relaxed, summary
-from tilewright.hardware_search.exact_solver import PART, TruthError, TruthOptions, solve
-from tilewright.hardware_search.exact_store import (
+from benchmarks.exact_codesign.solver import PART, TruthError, TruthOptions, solve
+from benchmarks.exact_codesign.store import (
     Damaged,
     LocalExactSteps,
     PartDone,

@@ -6,14 +6,14 @@ A problem has thousands of machines: Prefect does not search them for futures.
 
 from __future__ import annotations
 
-from tilewright.hardware_search.exact_solver import Listing, TruthOptions
-from tilewright.hardware_search.exact_store import solved_rows
+from benchmarks.exact_codesign.solver import Listing, TruthOptions
+from benchmarks.exact_codesign.store import solved_rows
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.tasks.cached_task import step, unsearched
 
 
 class TrackedTruth:
-    """Keeps `hardware_search.exact_store.ExactSteps`."""
+    """Keeps `benchmarks.exact_codesign.store.ExactSteps`."""
 
     def part(self, problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
         title = f"machines {machines.start}-{machines.stop - 1}"

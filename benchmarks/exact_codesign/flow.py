@@ -1,5 +1,5 @@
 """The flow that solves hardware and schedules, some machines after the others. The order of its
-steps is `hardware_search.exact_store.build_truth`'s.
+steps is `benchmarks.exact_codesign.store.build_truth`'s.
 
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.hardware_search.exact_solver import TruthOptions
-from tilewright.hardware_search.exact_store import Listener, Truth, build_truth, ignore
-from tilewright.tasks.truth import TrackedTruth
+from benchmarks.exact_codesign.solver import TruthOptions
+from benchmarks.exact_codesign.store import Listener, Truth, build_truth, ignore
+from benchmarks.exact_codesign.tasks import TrackedTruth
 
 
 def truth_flow(listen: Listener = ignore) -> Flow[[TruthOptions, str], Truth]:

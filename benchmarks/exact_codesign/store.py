@@ -17,6 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from benchmarks.exact_codesign.solver import (
+    Listing,
+    TruthError,
+    TruthOptions,
+    parts_of,
+    rows_of,
+)
 from tilewright.core.files import (
     Json,
     as_object,
@@ -27,13 +34,6 @@ from tilewright.core.files import (
     write_atomically,
 )
 from tilewright.core.safe_files import check_own, read_plain
-from tilewright.hardware_search.exact_solver import (
-    Listing,
-    TruthError,
-    TruthOptions,
-    parts_of,
-    rows_of,
-)
 from tilewright.hardware_search.pareto import Points
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.file_lock import Lease, lease_of
@@ -91,7 +91,7 @@ def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
 
 def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
     """Listing of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
-    as `hardware_search.exact_solver.solve`."""
+    as `benchmarks.exact_codesign.solver.solve`."""
     found: Listing = {}
     for machine in machines:
         for name, values in rows_of(problem, machine, options).items():
