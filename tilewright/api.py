@@ -30,7 +30,7 @@ def tune(**options: Any) -> Summary:
     reading the model and making the target raise.
 
     >>> summary = tilewright.tune(model="digits_cnn", tuner="random", trials=4, out="tuned/digits")
-    >>> summary["total"]["best_cycles"] <= summary["total"]["default_cycles"]
+    >>> summary["total"]["tuned_cycles"] >= summary["total"]["bound_cycles"]
     True
     """
     from tilewright.reports.convergence import network_convergence
@@ -82,7 +82,7 @@ def run(
 
     >>> image = np.zeros((1, 1, 8, 8), np.float32)
     >>> outputs, profile = tilewright.run("built/digits", {"input": image})
-    >>> outputs["output"].shape
+    >>> outputs["fc.out"].shape
     (1, 10)
     """
     from tilewright.networks.artifact import load
