@@ -138,7 +138,7 @@ class Network:
         model, samples = self._weighted
         return in_integers(
             model, accelerator, decisions, name=self.name, input_shapes=self.input_shapes,
-            samples=samples, per_channel=accelerator.epilogue == "per-channel",
+            samples=samples, per_channel=accelerator.epilogue == "per-channel", judged=False,
         ).graph  # fmt: skip
 
     @cached_property

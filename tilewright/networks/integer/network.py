@@ -50,6 +50,7 @@ def in_integers(
     exact: bool = True,
     pool: PoolRule | None = None,
     apart: bool = False,
+    judged: bool = True,
 ) -> InIntegers:
     """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
     default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
@@ -57,7 +58,8 @@ def in_integers(
 
     The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
     for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
-    `apart`. `per_channel` is of float models, `exact` of quantised ones. Raises as `quantise`,
+    `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
+    models, that of `quantise`. Raises as `quantise`,
     `integer_graph` and `samples_for`.
     """
     samples = samples or samples_for(model, None, input_shapes)
@@ -73,7 +75,7 @@ def in_integers(
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
     made = quantise(
         model, samples, QuantiseOptions(keep_float=on_cpu, per_channel=per_channel),
-        input_shapes=input_shapes,
+        input_shapes=input_shapes, judged=judged,
     )  # fmt: skip
     graph = integer_graph(
         made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,

@@ -75,8 +75,10 @@ def quantise(
     options: QuantiseOptions | None = None,
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    judged: bool = True,
 ) -> Quantised:
-    """An int8 model of a float one, of which `input_shapes` fixes dynamic inputs.
+    """An int8 model of a float one, of which `input_shapes` fixes dynamic inputs. Unless `judged`,
+    the report names no layers' noise, which takes running both models.
 
     Without samples, the network's own are taken or seeded ones, with a warning in the report.
     Raises `QuantisationError` for a model that is quantised already, has no weights or nothing to
@@ -115,7 +117,11 @@ def quantise(
     if options.per_channel:
         exponents = by_channel(normal, found, exponents)
     integer = insert(normal, found, exponents)
-    layers, outputs = measure_noise(normal.model, integer, found, exponents, samples.judging)
+    layers, outputs = (
+        measure_noise(normal.model, integer, found, exponents, samples.judging)
+        if judged
+        else ((), ())
+    )
     report = QuantisationReport(
         options.method, options.rule, len(samples.feeds), layers, outputs, found.kept,
         (samples.warning,) if samples.warning else (),
