@@ -35,7 +35,6 @@ from tilewright.cli.paths import count_paths_from_start
 from tilewright.cli.signals import INTERRUPTED, sentence, was_stopped
 from tilewright.cli.stdio import check_words, prepare_streams
 from tilewright.core.errors import TilewrightError
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed, leave_working_folder
 
@@ -82,7 +81,6 @@ count_paths_from_start(app)
 def run() -> NoReturn:
     """`main`, and the end of the process. All there is to keep is on disk then, and taking an
     interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
-    collect_seldom()
     code: int | str | None = 0
     try:
         main()
