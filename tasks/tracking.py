@@ -36,7 +36,6 @@ from mlflow.utils.mlflow_tags import (
 )
 
 from tilewright.core.files import Json, canonical, digest
-from tilewright.services.artifact_places import check_place
 from tilewright.services.check_workspace import check_below
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.sqlite_address import is_sqlite
@@ -318,7 +317,6 @@ def _experiment() -> str:
     client = _client()
     known = client.get_experiment_by_name(EXPERIMENT)
     if known is not None:
-        check_place(str(known.artifact_location))
         if known.tags.get(VIEW_TAG) != (view := runs_view()):
             client.set_experiment_tag(known.experiment_id, VIEW_TAG, view)
         return str(known.experiment_id)

@@ -23,13 +23,11 @@ from hypothesis import settings
 
 from tests import warm
 from tests.sharing import Turns, folder_of_the_run, prefect_beside
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.services.prefect_server import Login
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-collect_seldom()  # as commands do
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

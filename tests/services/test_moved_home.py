@@ -11,6 +11,7 @@ import pytest
 
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.relocate_artifacts import follow_home
+from tilewright.services.workspace import Home
 
 
 def _made(home: Path, place: str) -> Path:
@@ -54,6 +55,29 @@ def test_it_names_its_new_place(tmp_path: Path, how: object) -> None:
         assert _places(new / "mlflow" / "mlflow.db") == {
             here, f"{here}/r/artifacts", "s3://bucket/artifacts",
         }  # fmt: skip
+
+
+@pytest.mark.slow(seconds=4)
+def test_mlflow_finds_files_of_earlier_runs_then_and_not_without(tmp_path: Path) -> None:
+    """What breaks without `follow_home`."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    old, new = Home(tmp_path / "old"), Home(tmp_path / "new")
+    old.mlflow_artifacts.mkdir(parents=True)
+    provide_mlflow_database(old.mlflow_database)
+    client = MlflowClient(old.mlflow_address)
+    place = old.mlflow_artifacts.as_uri()
+    run = client.create_run(client.create_experiment("ours", place)).info.run_id
+    client.log_text(run, "kept", "note.txt")
+    shutil.move(old.root, new.root)
+
+    moved = MlflowClient(new.mlflow_address)
+    with pytest.raises((MlflowException, OSError)):
+        moved.download_artifacts(run, "note.txt", str(tmp_path))
+    follow_home(new.mlflow_database, new.mlflow_artifacts)
+    found = moved.download_artifacts(run, "note.txt", str(tmp_path))
+    assert Path(found).read_text() == "kept"
 
 
 def test_what_is_no_database_is_left_alone(tmp_path: Path) -> None:

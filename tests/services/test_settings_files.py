@@ -16,6 +16,8 @@ from tilewright.services.no_proxy import keep_loopback_direct
 ROOT = Path(__file__).parents[2]
 SHOW = """
 import json, tilewright.services.workspace
+from tilewright.core.working_folder import leave_working_folder
+leave_working_folder()  # as commands do
 tilewright.services.workspace.use_home()
 import tilewright.targets, tilewright.reports, numba.core.config, matplotlib
 from prefect.settings import get_current_settings

@@ -3,23 +3,23 @@
 commands/   a module a group of commands: their options, and the order of the work
 views/      what they show: tables, progress, closing lines
 
-Heavy imports, views among them, wait until a command runs. `services` does not: where a command
-starts processes of its own (`multiprocessing`), Python imports this module in them before anything
-else, and no library may look for settings in the working folder there either.
+Heavy imports, views among them, wait until a command runs, which leaves the working folder first:
+its processes start in `/`, too (`core.working_folder`).
 """
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from tilewright import services  # noqa: F401
 from tilewright.cli.signals import end_stopped, heed_ctrl_c, was_stopped
+from tilewright.core.working_folder import leave_working_folder
 
 __all__ = ["command", "main"]
 
 
 def main() -> None:
     """Run a command as `cli.app.main` does, which is imported now."""
+    leave_working_folder()
     from tilewright.cli.app import main as call
 
     call()
@@ -29,6 +29,7 @@ def command() -> NoReturn:
     """The `tilewright` command. Ctrl-C is heeded before the first import that takes time."""
     heed_ctrl_c()
     try:
+        leave_working_folder()
         from tilewright.cli.app import run
 
         run()

@@ -31,11 +31,12 @@ from tilewright.cli.commands import (
     tune,
     vta,
 )
+from tilewright.cli.paths import count_paths_from_start
 from tilewright.cli.signals import INTERRUPTED, sentence, was_stopped
 from tilewright.cli.stdio import check_words, prepare_streams
 from tilewright.core.errors import TilewrightError
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import as_typed, leave_working_folder
 
 USAGE_ERROR = 2
 LINE_END = "\n"
@@ -74,12 +75,12 @@ for _group in (
     set_up, vta, enumerate, dataset, model, board,
 ):  # fmt: skip
     _group.register(app)
+count_paths_from_start(app)
 
 
 def run() -> NoReturn:
     """`main`, and the end of the process. All there is to keep is on disk then, and taking an
     interpreter apart that holds TVM, Prefect and MLflow costs over a second."""
-    collect_seldom()
     code: int | str | None = 0
     try:
         main()
@@ -97,6 +98,7 @@ def main() -> None:
     going on from outside (a full disk, a locked database), 130 after Ctrl-C."""
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     prepare_streams()
+    leave_working_folder()
     try:
         check_words(sys.argv[1:])
         _call()
@@ -140,5 +142,5 @@ def _call() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {printable(message, keep=LINE_END)}", err=True)
+    typer.echo(f"error: {printable(as_typed(message), keep=LINE_END)}", err=True)
     sys.exit(code)

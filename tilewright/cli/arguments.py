@@ -7,14 +7,21 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli.paths import model_text, target_text
 from tilewright.core.errors import TilewrightError
 
 Model = Annotated[
     str,
-    typer.Argument(help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'."),
+    typer.Argument(
+        help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
+        callback=model_text,
+    ),
 ]
 Target = Annotated[
-    str, typer.Option(help="A preset, a file, or KIND:…; 'tilewright targets' lists them.")
+    str,
+    typer.Option(
+        help="A preset, a file, or KIND:…; 'tilewright targets' lists them.", callback=target_text
+    ),
 ]
 Tuner = Annotated[str, typer.Option(help="The search strategy; 'tilewright tuners' lists them.")]
 Trials = Annotated[int, typer.Option(help="Measurements a workload.")]

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import ServerError
 from tilewright.services.url_credentials import without_login
 from tilewright.services.workspace import current_home
@@ -80,7 +81,7 @@ def _disk_message(problem: OSError, place: object) -> str:
 
 
 def _full_or_read_only() -> str | None:
-    for folder in (current_home().root, Path.cwd(), Path(tempfile.gettempdir())):
+    for folder in (current_home().root, started_in(), Path(tempfile.gettempdir())):
         try:
             there = next(each for each in (folder, *folder.parents) if each.exists())
             state = os.statvfs(there)

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import started_in
 
 
 class ArgumentError(TilewrightError):
@@ -56,6 +57,6 @@ def check_words(words: list[str]) -> None:
 
 def _folder() -> str:
     try:
-        return os.getcwd()
+        return str(started_in())
     except FileNotFoundError:
         raise ArgumentError("the present folder is gone; change to one that is there") from None

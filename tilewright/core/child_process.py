@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, read_json
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.core.python_path import module_path
 
 Header = dict[str, Json]
@@ -178,7 +177,6 @@ def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arra
     """The child's side: answers calls until the parent hangs up. Exceptions of `answer` go back as
     `{"error": class, "message": text}`. Reads its descriptors from `sys.argv`, see `arguments`.
     Arrays travel in any shape."""
-    collect_seldom()
     with socket.socket(fileno=int(sys.argv[1])) as channel:
 
         def receive(count: int) -> bytes:

@@ -1,5 +1,4 @@
-"""How often Python looks for garbage, and where, in processes that are ours alone: never in a
-library call."""
+"""Where Python looks for garbage in the Prefect server, a process that is ours alone."""
 
 from __future__ import annotations
 
@@ -7,16 +6,8 @@ import gc
 import threading
 import time
 
-_EVERY = 20_000  # objects; 700 by default
-_YOUNG, _OLD = 20, 20
 _SECONDS = 1.0
 _NEW = 2_000  # objects that are worth a look
-
-
-def collect_seldom() -> None:
-    """Look for cycles every 20,000 new objects. A command makes over a million by importing TVM,
-    Prefect and MLflow, which all stay: by default a sixth of its start goes into searching them."""
-    gc.set_threshold(_EVERY, _YOUNG, _OLD)
 
 
 def collect_beside() -> None:

@@ -1,5 +1,6 @@
-"""Pages and pictures. Matplotlib reads no file of the working folder (`reports.settings_files`)."""
+"""Pages and pictures. Matplotlib does not complain of a home where it cannot keep what it knows of
+fonts: then it finds out each time."""
 
-from tilewright.reports.settings_files import matplotlib_reads_none_here
+import logging
 
-matplotlib_reads_none_here()
+logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -1,69 +1,65 @@
-"""Where MLflow may keep and look for files: in the home's own folder, whatever its database says.
+"""Where MLflow may keep and look for files: in the workspace's own folder, whatever its database
+says.
 
 Every run, experiment and model in MLflow's database names a place for its files. A database that
 came with a folder from a stranger may name any folder of this machine, to be written, or a server
-elsewhere, to be asked or to be sent what a run leaves.
+elsewhere, to be asked or to be sent what a run leaves. So the places are looked at before MLflow
+opens the database.
 """
 
 from __future__ import annotations
 
-import os
-from functools import wraps
+import sqlite3
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.imports import after_import
-from tilewright.services.workspace import current_home
 
-_RESOLVED_FIRST = ("models", "runs")  # MLflow looks up their place, and asks for that one
-_OF_A_SERVER = "_MLFLOW_SERVER_FILE_STORE"  # what `mlflow server` tells its workers
+_PLACES = (
+    # MLflow makes experiment 0 itself, in the folder of whichever command is the first; nothing is
+    # logged to it here
+    "SELECT artifact_location FROM experiments WHERE experiment_id <> 0",
+    "SELECT artifact_uri FROM runs",
+    "SELECT artifact_location FROM logged_models",
+    "SELECT storage_location FROM model_versions",
+    "SELECT source FROM model_versions",
+)
+_RESOLVED_FIRST = ("models", "runs")  # MLflow looks up their place, which is another one of these
 
 
 class ArtifactPlaceError(TilewrightError):
-    """A place for files that is not in the home's own folder."""
+    """A place for files that is not in the workspace's own folder."""
 
 
-def confine_artifacts() -> None:
-    """In force once MLflow is imported, for what is tracked in the home's own database. A tracking
-    server that the user names decides for itself."""
-    after_import("mlflow.store.artifact.artifact_repository_registry", _confine)
-
-
-def check_place(address: str) -> None:
-    """Raises `ArtifactPlaceError` if what is tracked in the home's own database has no business
-    there."""
-    home = current_home()
-    store = os.environ.get(_OF_A_SERVER) or os.environ.get("MLFLOW_TRACKING_URI")
-    if store != home.mlflow_address:
+def check_places(database: Path, artifacts: Path) -> None:
+    """Look at all places in a database. One that cannot be read is left to who opens it next, and
+    says so. Raises `ArtifactPlaceError` if one is outside of `artifacts`, be it by a link."""
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            found = [place for asked in _PLACES for (place,) in connection.execute(asked)]
+    except sqlite3.DatabaseError:
         return
+    root = artifacts.resolve()
+    for place in found:
+        if place is not None and not _is_below(str(place), root):
+            raise ArtifactPlaceError(
+                f"MLflow's records in {database} keep files in {_shown(str(place))}, outside of "
+                f"{artifacts}: they were made elsewhere, or by somebody else; set TILEWRIGHT_HOME "
+                "to a new folder, or move this one back to where it was made"
+            )
+
+
+def _is_below(address: str, root: Path) -> bool:
     parts = urlsplit(address)
     if parts.scheme in _RESOLVED_FIRST or (parts.scheme == "mlflow-artifacts" and not parts.netloc):
-        return
-    if parts.scheme == "" or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
-        from mlflow.utils.file_utils import local_file_uri_to_path
-
-        # as MLflow reads it, `%2e` and all
-        place = str(local_file_uri_to_path(address))  # type: ignore[no-untyped-call]
-        if Path(place).resolve().is_relative_to(home.mlflow_artifacts.resolve()):
-            return
-    shown = address if address.isprintable() else ascii(address)
-    raise ArtifactPlaceError(
-        f"MLflow's records in {home.mlflow_database} keep files in {shown}, outside of "
-        f"{home.mlflow_artifacts}: they were made elsewhere, or by somebody else; set "
-        "TILEWRIGHT_HOME to a new folder, or move this one back to where it was made"
-    )
+        return True
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+        return False
+    # as MLflow reads it, `%2e` and all
+    place = Path(unquote(parts.path if parts.scheme else address))
+    return place.is_absolute() and place.resolve().is_relative_to(root)
 
 
-def _confine(registry: ModuleType) -> None:
-    kind = registry.ArtifactRepositoryRegistry
-    ask = kind.get_artifact_repository
-
-    @wraps(ask)
-    def confined(self: Any, artifact_uri: str, *others: Any, **named: Any) -> Any:
-        check_place(str(artifact_uri))
-        return ask(self, artifact_uri, *others, **named)
-
-    kind.get_artifact_repository = confined
+def _shown(address: str) -> str:
+    return address if address.isprintable() else ascii(address)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 from urllib.parse import quote
 
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.services.addresses import DEFAULT_PORTS, MLFLOW, is_local, reachable
 from tilewright.services.auth_middleware import Guard
 from tilewright.services.credentials import USER, Credentials
@@ -112,7 +111,6 @@ def _experiment(pages: str, headers: Mapping[str, str]) -> _Experiment | None:
 
 def _serve(descriptor: int, host: str, database: str, artifacts: str) -> None:
     """What `mlflow server` does, on a socket that is open already."""
-    collect_seldom()
     credentials = Credentials.inherited()
     os.environ.update({
         "_MLFLOW_SERVER_FILE_STORE": database,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import providing, write_atomically
-from tilewright.core.gc_tuning import collect_beside, collect_seldom
+from tilewright.core.gc_tuning import collect_beside
 from tilewright.core.safe_files import read_plain
 from tilewright.services.addresses import DEFAULT_PORTS, PREFECT, is_local, reachable, remember
 from tilewright.services.auth_middleware import Guard
@@ -207,7 +207,6 @@ class RetrySoon:
 
 
 def _serve(descriptor: int, host: str, *, interface: bool) -> None:
-    collect_seldom()
     credentials = Credentials.inherited()
     # the guard asks; Prefect would ask once more, and by settings for another server
     os.environ.pop("PREFECT_SERVER_API_AUTH_STRING", None)

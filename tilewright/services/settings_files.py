@@ -1,53 +1,56 @@
-"""Prefect's settings come from the environment: what the user exported, and `services.workspace`.
+"""Prefect's settings come from the user: variables that are exported, and the profile in use.
 
-Prefect 3 also reads `.env`, `prefect.toml` and `pyproject.toml` of the working folder and a file of
-profiles; one of these settings is a configuration of `logging`, which calls whatever it names.
+Prefect would look for its profiles, and for a configuration of `logging`, in its home, which is the
+workspace here and may have come with a folder from a stranger. So the files are named: the profiles
+of the user's own Prefect home, or those that come with Prefect.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
-from tilewright.core.imports import after_import, look_elsewhere
+PROFILES = "PREFECT_PROFILES_PATH"
+LOGGING = ("PREFECT_LOGGING_SETTINGS_PATH", "PREFECT_LOGGING_CONFIG_PATH")
 
-_FILES = {".env": os.devnull, "prefect.toml": os.devnull}
-
-
-def prefect_reads_none() -> None:
-    """Call before Prefect is imported."""
-    look_elsewhere("prefect.settings.base", _FILES)
-    look_elsewhere("prefect.settings.sources", {**_FILES, "pyproject.toml": os.devnull})
-    after_import("prefect._internal.versioning", _ask_no_git)
+_SERVER = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_UI_URL")
 
 
 def own_settings() -> dict[str, str]:
-    """Where Prefect would look in its home: the files that come with it, by variable. Without the
-    variables a user may have set instead."""
-    package = _package("prefect")
-    files = {
-        ("PREFECT_PROFILES_PATH",): package / "settings" / "profiles.toml",
-        ("PREFECT_LOGGING_SETTINGS_PATH", "PREFECT_LOGGING_CONFIG_PATH"): package
-        / "logging"
-        / "logging.yml",
-    }
-    return {
-        names[0]: str(file)
-        for names, file in files.items()
-        if not any(os.environ.get(name) for name in names)
-    }
+    """The files of Prefect's settings, by variable. Without variables that the user has set."""
+    found = {}
+    if not os.environ.get(PROFILES):
+        found[PROFILES] = str(_profiles())
+    if not any(map(os.environ.get, LOGGING)):
+        found[LOGGING[0]] = str(_package("prefect") / "logging" / "logging.yml")
+    return found
 
 
-def _ask_no_git(versioning: ModuleType) -> None:
-    """A deployment says the version of its flow, not the commit and the remote (with whatever login
-    that has) of a repository the command happens to run in, whose settings git would read."""
+def profile_settings() -> dict[str, str]:
+    """The server that the user's profile in use names, and what opens it, by variable. Prefect
+    reads the rest of the profile itself. Empty if the profile names none, or `PREFECT_API_URL`
+    does."""
+    if os.environ.get(_SERVER[0]):
+        return {}
+    try:
+        known = tomllib.loads(Path(os.environ.get(PROFILES) or _profiles()).read_text())
+        named = os.environ.get("PREFECT_PROFILE") or known["active"]
+        values = known["profiles"][named]
+        return {
+            name: str(values[name]) for name in _SERVER if _SERVER[0] in values and name in values
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # Prefect, which reads the same file, says what is wrong with it
 
-    async def no_repository(version_type: str | None = None) -> None:
-        return None
 
-    versioning.get_inferred_version_info = no_repository  # type: ignore[attr-defined]
+def _profiles() -> Path:
+    """The user's file, where there is one. `PREFECT_HOME` is the user's or, once it is set here,
+    the workspace's; then the variable above is set as well."""
+    home = os.environ.get("PREFECT_HOME")
+    own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
+    return own if own.is_file() else _package("prefect") / "settings" / "profiles.toml"
 
 
 def _package(name: str) -> Path:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import started_in
+from tilewright.services.artifact_places import check_places
 from tilewright.services.check_workspace import check_home
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.no_proxy import keep_loopback_direct
 from tilewright.services.relocate_artifacts import follow_home
-from tilewright.services.settings_files import own_settings
+from tilewright.services.settings_files import own_settings, profile_settings
 from tilewright.services.sqlite_address import sqlite_address, unfit_for_sqlite
 from tilewright.services.url_credentials import login, without_login
 
@@ -81,7 +83,7 @@ def current_home() -> Home:
     `HomeError`."""
     named = os.environ.get("TILEWRIGHT_HOME") or DEFAULT
     try:
-        return Home(Path(named).resolve())
+        return Home(_default().resolve() if named == DEFAULT else Path(named).resolve())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
         raise _unusable(named, str(error)) from None
 
@@ -98,9 +100,11 @@ def use_home(home: Home | None = None) -> Home:
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home.root):
             pass  # a folder that is there already may be on a disk that cannot be written
+        _have_a_user_home()
+        for name, value in profile_settings().items():
+            os.environ.setdefault(name, value)
         _take_logins_out_of_addresses()
         keep_loopback_direct()
-        _have_a_user_home()
         settings = _settings(home)
         for name, value in settings.items():
             os.environ.setdefault(name, value)
@@ -108,15 +112,20 @@ def use_home(home: Home | None = None) -> Home:
         if os.environ["MLFLOW_TRACKING_URI"] == settings["MLFLOW_TRACKING_URI"]:
             provide_mlflow_database(home.mlflow_database)
             follow_home(home.mlflow_database, home.mlflow_artifacts)
+            check_places(home.mlflow_database, home.mlflow_artifacts)
     except OSError as error:
         raise _unusable(home.root, error.strerror or str(error)) from None
     return home
 
 
+def _default() -> Path:
+    return started_in() / DEFAULT
+
+
 def _believed_home() -> Home:
     """The one in force. A `.tilewright` that leads elsewhere may have come with the folder."""
     home = current_home()
-    if not os.environ.get("TILEWRIGHT_HOME") and Path(DEFAULT).is_symlink():
+    if not os.environ.get("TILEWRIGHT_HOME") and _default().is_symlink():
         raise HomeError(
             f"{DEFAULT} is a link to {home.root}; set TILEWRIGHT_HOME to that folder if records "
             "are to be kept there, else remove the link"

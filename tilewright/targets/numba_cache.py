@@ -4,8 +4,8 @@ Numba decides by a file's own date whether its cached code is current; a kernel 
 changed file would go on running the old code. So the cache's folder carries a digest of the
 kernels' sources: any change starts a new one.
 
-What lies in such a folder is unpickled, so no file of the working folder names it: of numba's
-settings only the variables `NUMBA_…` are heeded.
+What lies in such a folder is unpickled. Numba would let `.numba_config.yaml` of the working folder
+name another one: a command has left that folder by then (`core.working_folder`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from tilewright.core.imports import look_elsewhere
-
 _KEPT = 3  # folders of earlier states
 
 
@@ -27,7 +25,6 @@ def use_cache_of_these_sources() -> None:
     Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder is read-only
     (numba then picks a folder of the user).
     """
-    look_elsewhere("numba.core.config", {".numba_config.yaml": os.devnull})
     if "NUMBA_CACHE_DIR" in os.environ:
         return
     package = Path(__file__).parent

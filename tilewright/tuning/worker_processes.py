@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tilewright.core.child_process import die_with_parent
-from tilewright.core.gc_tuning import collect_seldom
 from tilewright.core.python_path import module_path
 from tilewright.models import load_state, save_state
 from tilewright.search import ExplorerState, Session, SharedRecord, rounds
@@ -119,6 +118,5 @@ def work(spec: Path, place: int) -> None:
 
 
 if __name__ == "__main__":
-    collect_seldom()
     die_with_parent(int(sys.argv[1]))
     work(Path(sys.argv[2]), int(sys.argv[3]))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli.paths import target_text
 from tilewright.cli.views.boards import boards_text
 
 Cluster = Annotated[
@@ -41,7 +42,11 @@ def serve(
         ),
     ],
     target: Annotated[
-        str, typer.Option(help="The machine of the bitstream: a preset, or a vta_config.json.")
+        str,
+        typer.Option(
+            help="The machine of the bitstream: a preset, or a vta_config.json.",
+            callback=target_text,
+        ),
     ] = "vta-pynq",
     repeats: Annotated[int, typer.Option(help="Runs of each program.", min=1, max=1000)] = 3,
     seconds: Annotated[

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.arguments import Seed, read_pair
+from tilewright.cli.paths import model_texts, target_text
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import from_start
 
 if TYPE_CHECKING:
     from tilewright.hardware_search.options import CodesignOptions
@@ -28,6 +30,7 @@ def codesign(
             help="What one accelerator is to serve: names from 'tilewright zoo' or model files, "
             "with commas between.",
             metavar="NAME,…",
+            callback=model_texts,
         ),
     ],
     budget: Annotated[
@@ -44,7 +47,10 @@ def codesign(
         Path | None, typer.Option(help="Folder for the results.  [default: codesigned/<networks>]")
     ] = None,
     target: Annotated[
-        str, typer.Option(help="The machine whose knobs are turned: a preset or a file.")
+        str,
+        typer.Option(
+            help="The machine whose knobs are turned: a preset or a file.", callback=target_text
+        ),
     ] = "vta-pynq",
     bound: Annotated[
         list[str] | None,
@@ -86,6 +92,7 @@ def codesign(
         target=target, bounds=_bounds(bound or []), clock=clock, fresh=fresh,
         method_options=dict(read_pair(text, "--option") for text in option or []),
     )  # fmt: skip
+    options = options.model_copy(update={"out": str(from_start(options.folder))})
     _run(options, bare, as_json)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.arguments import MaxWaste, Space, Target, say_remarks
+from tilewright.cli.paths import file_texts, model_text
 from tilewright.core.errors import TilewrightError
 from tilewright.tuning.options import DEFAULTS
 
@@ -37,14 +38,21 @@ def compare(
         ),
     ] = TUNERS,
     network: Annotated[
-        str | None, typer.Option(help="A model file or a built-in network to take layers from.")
+        str | None,
+        typer.Option(
+            help="A model file or a built-in network to take layers from.", callback=model_text
+        ),
     ] = None,
     replay: Annotated[
         list[str] | None,
-        typer.Option(help="Tables of a real stack instead; reference.json lies beside them."),
+        typer.Option(
+            help="Tables of a real stack instead; reference.json lies beside them.",
+            callback=file_texts,
+        ),
     ] = None,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="More tables to replay.")
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="More tables to replay.", callback=file_texts),
     ] = None,
     workloads: Annotated[
         list[str] | None,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.paths import target_texts
+
 if TYPE_CHECKING:
     from tilewright.evaluation.datasets.build import Listener
     from tilewright.evaluation.datasets.metadata import DatasetMetadata
@@ -44,6 +46,7 @@ def build(
         typer.Option(
             help="Hardware that the rows are of, may be given again: a preset, a file, cpu:…  "
             "[default: accelerators drawn by the seed, and this processor]",
+            callback=target_texts,
         ),
     ] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (

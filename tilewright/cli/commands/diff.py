@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.paths import MLFLOW_ID, run_text
+
 if TYPE_CHECKING:
     from tilewright.evaluation.diff.load_runs import Side
 
 WORSE = 1
-_MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 _RUN = "An --out folder of 'tilewright tune', or the id of a run in MLflow."
 
 
@@ -23,8 +23,11 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(
-    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=_RUN)],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The same of what is judged.")],
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=_RUN, callback=run_text)],
+    run_b: Annotated[
+        str,
+        typer.Argument(metavar="RUN_B", help="The same of what is judged.", callback=run_text),
+    ],
     tolerance: Annotated[
         float,
         typer.Option(
@@ -53,7 +56,7 @@ def diff(
 def _side(run: str) -> Side:
     from tilewright.evaluation.diff.load_runs import read_side
 
-    if Path(run).exists() or not _MLFLOW_ID.fullmatch(run):
+    if Path(run).exists() or not MLFLOW_ID.fullmatch(run):
         return read_side(Path(run))
     from tilewright.services.mlflow_server import mlflow_login
     from tilewright.services.workspace import use_home

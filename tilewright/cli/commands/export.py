@@ -10,6 +10,7 @@ import typer
 
 from tilewright.core.errors import UnknownName
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import as_typed
 
 
 def register(app: typer.Typer) -> None:
@@ -43,4 +44,6 @@ def export(
     for sentence in exported.left_out:
         typer.echo(f"left out: {printable(sentence)}", err=True)
     count = exported.schedules
-    typer.echo(f"{out}: {count} {plural(count, 'record')} for autotvm.apply_history_best")
+    typer.echo(
+        f"{as_typed(str(out))}: {count} {plural(count, 'record')} for autotvm.apply_history_best"
+    )

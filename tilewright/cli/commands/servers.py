@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import Batch, Model, Out, Seed, Space, Target, Trials, Tuner
+from tilewright.cli.arguments import Batch, Model, Seed, Space, Target, Trials, Tuner
 from tilewright.services.server_process import LOOPBACK
 from tilewright.tuning.options import DEFAULTS
 
@@ -56,7 +56,9 @@ def serve(
     trials: Trials = DEFAULTS.trials,
     seed: Seed = DEFAULTS.seed,
     space: Space = DEFAULTS.space,
-    out: Out = None,
+    out: Annotated[
+        str, typer.Option(help="Folder for the results.  [default: tuned/<model>]", metavar="PATH")
+    ] = "",
     batch: Batch = DEFAULTS.batch,
     cron: Annotated[
         str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
@@ -93,7 +95,7 @@ def serve(
     check_ports({"--prefect-port": prefect})
     options = parse_options(
         model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
-        out="" if out is None else str(out), batch=batch,
+        out=out, batch=batch,
     )  # fmt: skip
     watch = parse_watch(when_worse, tolerance)
     check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))

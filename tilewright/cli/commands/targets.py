@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli.paths import target_text
+
 commands = typer.Typer(help="Look at one piece of hardware.", no_args_is_help=True)
 
 
@@ -26,7 +28,10 @@ def targets() -> None:
 
 @commands.command("show")
 def show(
-    target: Annotated[str, typer.Argument(metavar="NAME", help="A preset, a file, or KIND:….")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A preset, a file, or KIND:….", callback=target_text),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Every key of a target's specification with its unit and meaning, what follows, its area."""

@@ -20,7 +20,9 @@ from tilewright.cli.arguments import (
     read_input_shapes,
     read_pair,
 )
+from tilewright.cli.paths import model_text, warm_start_text
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import from_start
 from tilewright.tuning.options import DEFAULTS
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def tune(
         typer.Argument(
             metavar="MODEL",
             help="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
+            callback=model_text,
         ),
     ] = None,
     target: Target = DEFAULTS.target,
@@ -98,6 +101,7 @@ def tune(
             help="Start from what a model learned on other hardware: its folder, from 'tilewright "
             "model train'. 'champion': from the best models of 'tilewright compare'.",
             metavar="MODEL|champion",
+            callback=warm_start_text,
         ),
     ] = "",
     fusion: Annotated[
@@ -156,7 +160,7 @@ def tune(
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
         runner="dask" if cluster else runner, cluster=cluster,
     )  # fmt: skip
-    _run(options, bare)
+    _run(options.model_copy(update={"out": str(from_start(options.folder))}), bare)
 
 
 def tuners() -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.paths import target_text
 from tilewright.core.errors import TilewrightError
+from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
     from tilewright.targets.vta.spec import VtaSpec
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
 Insns = Annotated[
     Path, typer.Option("--insns", help="Raw little-endian stream, 16 bytes an instruction.")
 ]
-Spec = Annotated[str, typer.Option("--spec", help="A preset, or a JSON file (vta_config.json).")]
+Spec = Annotated[
+    str,
+    typer.Option(
+        "--spec", help="A preset, or a JSON file (vta_config.json).", callback=target_text
+    ),
+]
 Dram = Annotated[Path, typer.Option("--dram", help="Raw image of the memory before.")]
 DramBase = Annotated[str, typer.Option("--dram-base", help="Address of the image's first byte.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -102,7 +109,7 @@ def run(
     _write(out, done.dram.tobytes())
     left = {name: count for name, count in done.tokens_left.items() if count}
     if as_json:
-        document = {"out": str(out), "counters": done.counters, "tokens_left": left}
+        document = {"out": as_typed(str(out)), "counters": done.counters, "tokens_left": left}
         typer.echo(json.dumps(document, indent=2))
         return
     for name, value in done.counters.items():

@@ -18,6 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from tilewright.core.sanitize import printable
+from tilewright.core.working_folder import as_typed
 
 Padding = int | tuple[int, int, int, int]
 
@@ -59,4 +60,4 @@ def progress_bar(console: Console) -> Progress:
 
 def say(console: Console, text: str) -> None:
     """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)

@@ -10,11 +10,7 @@ appendix B), most of them as log2(1 + number). Rules, by the end of a column's t
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,13 +46,11 @@ def store_features(function: Any, target: Any) -> tuple[float, ...]:
     """A number a column of `STORE_COLUMNS`, of a scheduled TensorIR function for TVM's target."""
     import tvm
     from tvm.s_tir import Schedule
-    from tvm.s_tir.meta_schedule import MeasureCandidate, TuneContext
+    from tvm.s_tir.meta_schedule import MeasureCandidate
 
     module = tvm.IRModule({"main": function})
-    with _without_intrinsics():
-        context = TuneContext(mod=module, target=target)
     candidate = MeasureCandidate(Schedule(module), [])
-    return summed(_extractor().extract_from(context, [candidate])[0].numpy())
+    return summed(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
 
 
 def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
@@ -77,19 +71,14 @@ def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(number) for number in numbers)
 
 
-@contextmanager
-def _without_intrinsics() -> Iterator[None]:
-    """A context imports TVM's tensor intrinsics, hundreds of functions that take ten seconds to
-    parse; features need none."""
-    name = "tvm.s_tir.tensor_intrin"
-    absent = name not in sys.modules
-    if absent:
-        sys.modules[name] = ModuleType(name)
-    try:
-        yield
-    finally:
-        if absent:
-            del sys.modules[name]
+def _context(module: Any, target: Any) -> Any:
+    """A `TuneContext`, by the constructor that TVM registers. The one in Python imports all tensor
+    intrinsics first, hundreds of functions that take ten seconds to parse; features need none."""
+    import tvm
+    from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
+
+    make = tvm.get_global_func("s_tir.meta_schedule.TuneContext")
+    return make(module, target, None, None, "main", 1, -1, None)
 
 
 @cache

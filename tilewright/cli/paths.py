@@ -1,0 +1,103 @@
+"""Paths on the command line count from the folder in which the command was started, though it runs
+elsewhere (`core.working_folder`): each argument of type `Path`, and each text that may name a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tilewright.core.working_folder import from_start
+
+MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
+_OF_FILES = "replay"
+"""The kind of target whose names are files behind the colon."""
+
+
+def count_paths_from_start(app: typer.Typer) -> None:
+    """Have every command of `app`, and of its groups, called with absolute paths."""
+    for command in app.registered_commands:
+        assert command.callback is not None
+        command.callback = _with_absolute_paths(command.callback)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        count_paths_from_start(group.typer_instance)
+
+
+def _with_absolute_paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def called(**given: Any) -> Any:
+        values = {
+            name: from_start(value) if isinstance(value, Path) else value
+            for name, value in given.items()
+        }
+        return command(**values)
+
+    return called
+
+
+def model_text(text: str | None) -> str | None:
+    """A network by name, or the absolute path of its file. Names come first."""
+    if not text or not (_looks_like_path(text) or from_start(Path(text)).is_file()):
+        return text
+    from tilewright.networks import zoo_names
+
+    return text if text in zoo_names() else str(from_start(Path(text)))
+
+
+def model_texts(text: str) -> str:
+    """The same of several, with commas between."""
+    return ",".join(model_text(each.strip()) or "" for each in text.split(","))
+
+
+def target_text(text: str) -> str:
+    """A target by name, or the absolute path of its file; the same behind KIND:. Names come
+    first."""
+    path = from_start(Path(text))
+    if ":" not in text and not _looks_like_path(text) and not path.is_file():
+        return text
+    from tilewright.targets import target_kinds
+
+    kinds = target_kinds()
+    head, colon, rest = text.partition(":")
+    if colon and head in kinds:
+        parts = rest.split(",")
+        return f"{head}:{','.join(_file_or_text(part, always=head == _OF_FILES) for part in parts)}"
+    named = text in kinds or any(text in kind.presets() for kind in kinds.values())
+    return text if named else str(path)
+
+
+def target_texts(texts: Sequence[str] | None) -> list[str] | None:
+    """The same of several."""
+    return None if texts is None else [target_text(text) for text in texts]
+
+
+def warm_start_text(text: str) -> str:
+    """`champion`, or the absolute path of a model's folder."""
+    return text if text in ("", "champion") else str(from_start(Path(text)))
+
+
+def run_text(text: str) -> str:
+    """The id of a run in MLflow, or the absolute path of a run's folder."""
+    place = from_start(Path(text))
+    return text if MLFLOW_ID.fullmatch(text) and not place.exists() else str(place)
+
+
+def file_texts(texts: Sequence[str] | None) -> list[str] | None:
+    """Absolute paths of several files."""
+    return None if texts is None else [str(from_start(Path(text))) for text in texts]
+
+
+def _looks_like_path(text: str) -> bool:
+    return bool(Path(text).suffix) or "/" in text
+
+
+def _file_or_text(text: str, *, always: bool) -> str:
+    """`text` itself if it is no file's path, unless it is `always` one."""
+    place = from_start(Path(text))
+    return str(place) if text and (always or place.is_file()) else text

@@ -1,0 +1,76 @@
+"""Where a command was started, and what its user's relative paths count from.
+
+Numba, Prefect and matplotlib read settings files from the working folder, and name what to import
+or to call in them. A folder may come from a stranger. So a command leaves it before it loads any of
+them, for `/`, which only the administrator can write to. It makes the paths it was given absolute,
+and shows them as they were typed. A library call stays where it is. See
+`docs/decisions/settings-files.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+ELSEWHERE = "/"
+_NAMES_A_PATH = (
+    "TILEWRIGHT_HOME", "TMPDIR", "NUMBA_CACHE_DIR", "MATPLOTLIBRC", "MPLCONFIGDIR",
+    "PREFECT_PROFILES_PATH", "PREFECT_LOGGING_SETTINGS_PATH", "PREFECT_LOGGING_CONFIG_PATH",
+)  # fmt: skip
+_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|file:|:memory:)(.+)")
+
+
+class _Started:
+    folder: Path | None = None
+    typed: dict[str, str] = {}  # noqa: RUF012  absolute paths, as they were typed
+
+
+def leave_working_folder() -> None:
+    """Go to `/`; relative paths in variables are made absolute first. Does nothing the second
+    time, nor where the working folder is gone."""
+    if _Started.folder is not None:
+        return
+    with suppress(OSError):
+        _Started.folder = Path.cwd()
+        for name in _NAMES_A_PATH:
+            if os.environ.get(name):
+                os.environ[name] = os.path.abspath(os.environ[name])
+        if address := os.environ.get("MLFLOW_TRACKING_URI"):
+            os.environ["MLFLOW_TRACKING_URI"] = _absolute_address(address)
+        os.chdir(ELSEWHERE)
+
+
+def started_in() -> Path:
+    """The folder that relative paths count from. Raises `FileNotFoundError` if it is gone."""
+    return _Started.folder or Path.cwd()
+
+
+def from_start(path: Path) -> Path:
+    """A path that was typed, for use after `leave_working_folder`; before, or in a library call, it
+    is returned as it is."""
+    if _Started.folder is None or path.is_absolute():
+        return path
+    absolute = started_in() / path
+    _Started.typed[str(absolute)] = str(path)
+    return absolute
+
+
+def as_typed(text: str) -> str:
+    """A text for the user, with the paths of `from_start` as they were typed."""
+    for absolute in sorted(_Started.typed, key=len, reverse=True):
+        # neither the end of a longer path nor of an address, nor the beginning of a longer name
+        whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"
+        text = _Started.typed[absolute].join(re.split(whole, text))
+    return text
+
+
+def _absolute_address(address: str) -> str:
+    """An MLflow address that names a file or folder relative to the working folder."""
+    if found := _SQLITE.fullmatch(address):
+        return found[1] + os.path.abspath(found[2])
+    is_path = (
+        "://" not in address and not re.match(r"[\w+-]+:", address) and address != "databricks"
+    )
+    return os.path.abspath(address) if is_path else address
