@@ -169,7 +169,7 @@ def _learned(
     return found, {
         "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
         "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
-        "policy": backing(told).cycles, "policy_untuned": backing(blind).cycles,
+        "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
         "model_error": error,
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ What is to be reached is the latency of a tuner that has a board and no model of
 closed-form estimates, no compiles beyond its batches) after 64 trials a layer. Every other tuner
 runs until its network is as fast; its trials are counted to the end of the round, its seconds from
 before its model is loaded, as the loop of one process in which modules are loaded. A layer without
-a valid trial counts as the untuned schedule does. `dealt` gives rounds by expected gain, else all
+a valid trial counts as the baseline does. `dealt` gives rounds by expected gain, else all
 layers have as many. The rivals of a warm start are `blind` (it may compile beyond its batches, too)
 and `default` (it has estimates, too). `processor_seconds` are those that the process computed,
 whatever else the machine did meanwhile. The simulator measures in less than a millisecond, a board
@@ -42,7 +42,7 @@ from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
 from tilewright.tuning.tuning_task import tuning_task_of
-from tilewright.tuning.verification import untuned
+from tilewright.tuning.verification import baselines_of
 
 if TYPE_CHECKING:
     from benchmarks.transfer_rows import Found
@@ -179,7 +179,7 @@ def perform(unit: Unit) -> dict[str, Any]:
     compiled = trials = 0
     paused = time.perf_counter(), time.process_time()
     # what a network without a valid trial of a layer runs there
-    spare = [_untuned(unit, each.workload) for each in layers]
+    spare = [_baseline(unit, each.workload) for each in layers]
     total = np.inf
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
@@ -207,10 +207,10 @@ def perform(unit: Unit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _untuned(unit: Unit, workload: Workload) -> float:
+def _baseline(unit: Unit, workload: Workload) -> float:
     study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
-    found = untuned(study)
-    known = [found.fallback, None if found.default is None else found.default.latency]
+    found = baselines_of(study)
+    known = [found.fallback, None if found.baseline is None else found.baseline.latency]
     return min((float(each.cycles) for each in known if each is not None), default=np.inf)
 
 

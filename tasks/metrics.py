@@ -39,7 +39,7 @@ def network_curves(
         course = mine.groupby("round")[unit].min().reindex(range(rounds)).cummin().ffill()
         best += each.count * course.to_numpy(np.float64)
     levels = {
-        "untuned": total["default_cycles"] if counted else total["default_seconds"],
+        "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }

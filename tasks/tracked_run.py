@@ -32,7 +32,7 @@ from tilewright.tuning.network import Extracted, Model, TuningNetwork
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import identity
 from tilewright.tuning.outputs import Summary, summary_of, target_row
-from tilewright.tuning.results import Schedule, TunedWorkload, Untuned
+from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import StopGain
 from tilewright.tuning.tune_workload import WorkloadJob, tune_workload
@@ -160,19 +160,19 @@ class CachedWorkload:
         self.cache = cache
         self.emit = emit
 
-    def untuned(self, study: TuningTask) -> Untuned:
-        self.emit(StageBegan("measure_default"))
-        done = verify_tasks.measure_default(self.cache, study)
-        return verify_tasks.read_default(_took(done, self.emit))
+    def baselines(self, study: TuningTask) -> Baselines:
+        self.emit(StageBegan("measure_baseline"))
+        done = verify_tasks.measure_baseline(self.cache, study)
+        return verify_tasks.read_baselines(_took(done, self.emit))
 
     def runner(self, study: TuningTask) -> PrefectRunner:
         return PrefectRunner(self.cache, study, self.emit)
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
-        self.emit(StageBegan("measure_afresh"))
-        return verify_tasks.measure_afresh(study, block, contenders, turns)
+        self.emit(StageBegan("measure_leaders"))
+        return verify_tasks.measure_leaders(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         pass
@@ -197,20 +197,20 @@ class TrackedWorkload(CachedWorkload):
         self.log = log
         self.beside: dict[str, Latency | None] = {}
 
-    def untuned(self, study: TuningTask) -> Untuned:
-        found = super().untuned(study)
+    def baselines(self, study: TuningTask) -> Baselines:
+        found = super().baselines(study)
         self.beside = {
-            "untuned": None if found.default is None else found.default.latency,
+            "baseline": None if found.baseline is None else found.baseline.latency,
             "bound": verification.bound_of(study),
             "roofline": verification.roofline_of(study),
         }
         return found
 
-    def measure_afresh(
+    def measure_leaders(
         self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
         self.log.flush()
-        return super().measure_afresh(study, block, contenders, turns)
+        return super().measure_leaders(study, block, contenders, turns)
 
     def round_done(self, done: Round, trials: int) -> None:
         figures = {

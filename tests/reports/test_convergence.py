@@ -47,15 +47,15 @@ def gains(outcomes: Sequence[TunedWorkload]) -> list[str]:
     return legend(axes)
 
 
-def test_only_published_schedules_are_called_stock() -> None:
-    assert gains([outcome(source="tophub")]) == ["stock schedule", "tuned", "bound"]
-    assert gains([outcome()]) == ["untuned", "tuned", "bound"]
+def test_the_legend_says_where_baselines_come_from() -> None:
+    assert gains([outcome(source="tophub")]) == ["baseline, published", "tuned", "bound"]
+    assert gains([outcome()]) == ["baseline, by a rule", "tuned", "bound"]
     both = [outcome(source="tophub"), outcome(o=32)]
-    assert gains(both) == ["stock schedule", "untuned", "tuned", "bound"]
+    assert gains(both) == ["baseline, published", "baseline, by a rule", "tuned", "bound"]
     assert gains([outcome(source=None)]) == ["tuned", "bound"]
 
 
-def test_layers_are_held_against_the_bound_where_all_have_one() -> None:
+def test_layers_are_compared_with_the_bound_where_all_have_one() -> None:
     assert gains([outcome(), outcome(o=32, bound=None)])[-1] == "roofline"
 
 

@@ -70,7 +70,7 @@ def test_then_the_greatest_saving_of_the_whole_counts() -> None:
 
 
 def test_what_is_there_without_trials_counts() -> None:
-    standings = [replace(asking(IMPROVING, 2), untuned=20.0), asking(IMPROVING)]
+    standings = [replace(asking(IMPROVING, 2), baseline=20.0), asking(IMPROVING)]
     assert next_round(standings, RULES) == (1, 4)
     assert standings[0].latency == 40
 

@@ -27,7 +27,7 @@ from tilewright.tuning.options import OptionValue
 from tilewright.tuning.outputs import parquet
 
 AREA_MODEL = (
-    "relative to the default 16x16 VTA, by a model of the RTL's structure with textbook gate "
+    "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights, not fitted to a synthesis (docs/codesign.md)"
 )
 CLOCKS = {

@@ -53,7 +53,7 @@ class WorkloadBegan:
     """What a workload costs without tuning, and at best; None where its target cannot tell."""
 
     id: str
-    default: Latency | None
+    baseline: Latency | None
     roofline: Latency | None
 
 

@@ -82,7 +82,7 @@ class TuningOptions(BaseModel):
         default=5,
         ge=1,
         le=1000,
-        description="where measuring does not repeat: trials that are measured afresh at the end",
+        description="where measuring does not repeat: trials that are validated at the end",
     )
     batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tilewright.tuning.network import NetworkPart, TuningNetwork
 
 SCHEDULES_VERSION = 1
+SUMMARY_VERSION = 2
+"""Without a version: keys `default_*` are now `baseline_*`, `afresh` is `validation`."""
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
 """Whose versions a summary names."""
 
@@ -56,6 +58,7 @@ class Summary(TypedDict):
     on data, so that nobody saw what schedules compute. `versions` are those of this program and of
     what it compiles and learns with. The last two are those of a run that is tracked."""
 
+    version: int
     network: str
     target: str
     tuner: str
@@ -108,6 +111,7 @@ def summary_of(
     what runs together."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
+        "version": SUMMARY_VERSION,
         "network": network.model.name,
         "target": network.target.name,
         "tuner": options.tuner,

@@ -46,7 +46,7 @@ class SharingRules:
 class TaskState:
     """Where a workload stands: how often an inference calls it, what a call multiplies, and what
     its rounds have shown. `asks` says whether it waits for a round, `in_hand` are trials of one
-    that is under way, `exhausted` is who has nothing left to try. `untuned` is what a call takes
+    that is under way, `exhausted` is who has nothing left to try. `baseline` is what a call takes
     with the schedule there is without trials, in the unit of `History.latency`, if one is known
     that takes the same each time."""
 
@@ -56,20 +56,20 @@ class TaskState:
     asks: bool = False
     in_hand: int = 0
     exhausted: bool = False
-    untuned: float | None = None
+    baseline: float | None = None
 
     @property
     def latency(self) -> float:
         """Of all calls, with what is known by now; 0 if nothing is."""
         best = None if self.history is None else best_latency(self.history)
-        known = [each for each in (best, self.untuned) if each is not None]
+        known = [each for each in (best, self.baseline) if each is not None]
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
         """Expected of a round of so many trials (`search.expected_gain`)."""
         if self.history is None:
             return 0.0
-        return expected_saving(self.history, self.count, trials, self.untuned)
+        return expected_saving(self.history, self.count, trials, self.baseline)
 
     @property
     def made(self) -> int:

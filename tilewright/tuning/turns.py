@@ -97,11 +97,11 @@ class Dealer:
             self._deal()
             self._wait(number)
 
-    def tell_untuned(self, number: int, latency: float) -> None:
+    def tell_baseline(self, number: int, latency: float) -> None:
         """What a call takes without trials, of one that has its first turn."""
         with self._changed:
             state = self._states[number]
-            state.standing = replace(state.standing, untuned=latency)
+            state.standing = replace(state.standing, baseline=latency)
 
     def ask(self, number: int, history: History) -> int:
         """Give the turn back and wait for a round or for the end: returns how many trials the round
@@ -200,10 +200,10 @@ class Seat:
             self.dealer.stop()
         self.dealer.leave(self.number)
 
-    def tell_untuned(self, latency: float) -> None:
+    def tell_baseline(self, latency: float) -> None:
         """What a call takes without trials, in the unit of `History.latency`, before it asks for
         more."""
-        self.dealer.tell_untuned(self.number, latency)
+        self.dealer.tell_baseline(self.number, latency)
 
     def more(self, history: History) -> int:
         """How many trials the next round may have, once it is this workload's turn; 0 if there is

@@ -61,7 +61,7 @@ def tune(
     leaders: Annotated[
         int,
         typer.Option(
-            help="Trials that are measured afresh at the end, on targets that give other numbers "
+            help="Trials that are validated at the end, on targets that give other numbers "
             "each time."
         ),
     ] = DEFAULTS.leaders,
@@ -84,7 +84,7 @@ def tune(
         typer.Option(
             help="'network': what the network needs; 'per-channel': the same for 'tilewright build "
             "--per-channel'; 'plain': '>> 8, min 127, max 0', as published "
-            "tuners report and stock schedules were made for. Of a --workload its steps: '>> N', "
+            "tuners report and baselines were published for. Of a --workload its steps: '>> N', "
             "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
             metavar="network|per-channel|plain|STEPS",
         ),

@@ -32,19 +32,19 @@ from tilewright.tuning.events import (
     WorkloadsAdded,
     WorkloadTuned,
 )
-from tilewright.tuning.results import TunedWorkload, untuned_word
+from tilewright.tuning.results import TunedWorkload
 
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_default": "timing the untuned schedule",
+    "measure_baseline": "timing the baseline",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
     "simulate_batch": "measuring a batch",
     "retrain_models": "retraining the models",
     "time_again": "timing the winner again",
-    "measure_afresh": "timing the leaders afresh",
+    "measure_leaders": "validating the leaders",
     "verify_schedule": "verifying the schedule",
     "decide_fusion": "deciding what is fused",
 }
@@ -86,7 +86,7 @@ class LayerProgress:
 
     name: str
     count: int
-    default: Latency | None = None
+    baseline: Latency | None = None
     best: Latency | None = None
     trials: int = 0
     valid_share: float | None = None
@@ -178,7 +178,7 @@ class LiveDisplay:
                 self.stage = STAGES.get(event.name, event.name)
             case WorkloadBegan():
                 self.current, layer = event.id, self.layers[event.id]
-                layer.begun, layer.default = True, event.default
+                layer.begun, layer.baseline = True, event.baseline
             case RoundDealt():
                 self.current, self.dealt = event.id, event
             case RoundDone():
@@ -203,15 +203,15 @@ class LiveDisplay:
 
     def _table(self) -> Table:
         table = bare_table()
-        for name in ("layer", "×", "progress", "untuned", "best", "ms", "gain", "valid"):
+        for name in ("layer", "×", "progress", "baseline", "best", "ms", "gain", "valid"):
             left = name in ("layer", "progress")
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for key, layer in self.layers.items():
             style = "bold" if key == self.current and not layer.done else None
             table.add_row(
                 layer.name, str(layer.count), self._bar(layer),
-                _short(layer.default), _short(layer.best), time_text(layer.best),
-                speedup(cost(layer.default), cost(layer.best)),
+                _short(layer.baseline), _short(layer.best), time_text(layer.best),
+                speedup(cost(layer.baseline), cost(layer.best)),
                 "" if layer.valid_share is None else f"{layer.valid_share:.0%}",
                 style=style if layer.begun else "dim",
             )  # fmt: skip
@@ -233,12 +233,12 @@ def dealt_text(event: RoundDealt) -> str:
 
 def tuned_line(outcome: TunedWorkload) -> str:
     """A workload that is done, in a line."""
-    default, chosen = outcome.default, outcome.chosen
-    if default is None:
-        before = "no untuned schedule"
+    baseline, chosen = outcome.baseline, outcome.chosen
+    if baseline is None:
+        before = "no baseline"
     else:
-        mark = "" if is_published(default.source) else "~"
-        before = f"{untuned_word([default.source])} {mark}{_short(default.latency)}"
+        mark = "" if is_published(baseline.source) else "~"
+        before = f"baseline {mark}{_short(baseline.latency)}"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
     after += f" ({sure})" if (sure := sure_time(outcome.summary())) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.display_names import layer
@@ -128,20 +128,23 @@ def _layer(row: _Workload, schedule: _Schedule) -> RunLayer:
 _SETTINGS = ("tuner", "trials", "batch", "seed", "warm_start")
 
 
-class _Afresh(BaseModel):
+class _Validation(BaseModel):
     tuned_interval: Interval | None = None
 
 
 class _Measured(BaseModel):
-    """What a workload and all of them together have in common."""
+    """What a workload and all of them together have in common. Summaries without a version call
+    `validation` `afresh`."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
-    afresh: _Afresh | None = None
+    validation: _Validation | None = Field(
+        default=None, validation_alias=AliasChoices("validation", "afresh")
+    )
 
     @property
     def latency(self) -> RunLatency:
-        interval = None if self.afresh is None else self.afresh.tuned_interval
+        interval = None if self.validation is None else self.validation.tuned_interval
         return RunLatency(self.tuned_cycles, self.tuned_seconds, interval)
 
 
