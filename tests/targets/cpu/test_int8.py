@@ -201,12 +201,12 @@ def test_the_space_is_finite_and_every_config_has_an_estimate(text: str) -> None
     w, spec = parse_workload(text, EPILOGUES[0]), SPECS[-1]
     space, baseline = CpuTarget(spec).space(w), kernel_for(w).baseline_values(w, spec)
     assert 1e4 <= space.size <= 1e8
-    assert [default[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
+    assert [baseline[knob.name] in knob.values for knob in space.knobs] == [True] * len(space.knobs)
     scheduled(w, spec, baseline)
     peak = 3e9 * 4 * spec.lanes * spec.threads
     core = CpuMachine.of(spec, peak, 150e9, 45e9, (48 << 10, 2 << 20))
     configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 500))
-    own = [knob.values.index(default[knob.name]) for knob in space.knobs]
+    own = [knob.values.index(baseline[knob.name]) for knob in space.knobs]
     found = estimate(w, core, space, np.vstack([configs, own]))
     seconds = found.of_meaning("latency")[:, 0]
     assert np.isfinite(found.matrix).all()

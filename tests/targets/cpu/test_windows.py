@@ -87,7 +87,7 @@ def test_baseline_schedules_and_most_others_apply(text: str) -> None:
     workload = parse_workload(text + ",dtype=float32", "bias")
     space = TARGET.space(workload)
     baseline = kernel_for(workload).baseline_values(workload, TARGET.spec)
-    assert all(default[knob.name] in knob.values for knob in space.knobs)
+    assert all(baseline[knob.name] in knob.values for knob in space.knobs)
     scheduled(workload, TARGET.spec, baseline)
     assert space.size > 1000
     refused = 0
