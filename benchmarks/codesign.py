@@ -126,21 +126,21 @@ def _run(
 ) -> dict[str, Any]:  # fmt: skip
     problem = _problem(truth, {name: loaded[name] for name in names})
     look = Lookout(_reference(truth, problem, names))
-    lab = BudgetedEvaluator(trials, listen=look)
+    evaluator = BudgetedEvaluator(trials, listen=look)
     method, options = parse_entry(entry)
     wall, cpu, failed = time.perf_counter(), time.process_time(), ""
     try:
-        make_method(method, options).search(problem, lab, seed)
+        make_method(method, options).search(problem, evaluator, seed)
     except BudgetSpent:
         pass
     except TilewrightError as error:  # e.g. a method that gives up; what it has found counts
         failed = str(error)
     return {
         "entry": entry, "networks": list(names), "seed": seed, "trials": trials,
-        "spent": lab.spent, "compiled": lab.compiled,
+        "spent": evaluator.spent, "compiled": evaluator.compiled,
         "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
-        "machines": len(lab.designs()), "steps": look.steps,
-        "front": [list(each.point) for each in front_of(lab)], "failed": failed,
+        "machines": len(evaluator.designs()), "steps": look.steps,
+        "front": [list(each.point) for each in front_of(evaluator)], "failed": failed,
     }  # fmt: skip
 
 

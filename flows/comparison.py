@@ -46,4 +46,4 @@ def compare_tuners(options: CompareForm) -> str:
         )
         report_all(str(out), unsearched(compared))
         record_all(runs, str(out), unsearched(compared))
-    return compared.standings[0].tuner
+    return compared.leaderboard[0].tuner

@@ -60,10 +60,10 @@ def open_network_run(
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
     command = command_of(options)
-    dealt = options.stop_gain is not None
+    shared = options.stop_gain is not None
     tracking.describe_run(
         run_id,
-        run_description.network_note(title, workloads, options.trials, command, links, dealt),
+        run_description.network_note(title, workloads, options.trials, command, links, shared),
     )
     create_link_artifact(
         link=tracking.run_url(run_id),

@@ -36,8 +36,8 @@ def network_curves(
     best = np.zeros(rounds)
     for each in tuned:
         mine = valid[valid["workload"] == each.workload.id]
-        course = mine.groupby("round")[unit].min().reindex(range(rounds)).cummin().ffill()
-        best += each.count * course.to_numpy(np.float64)
+        so_far = mine.groupby("round")[unit].min().reindex(range(rounds)).cummin().ffill()
+        best += each.count * so_far.to_numpy(np.float64)
     levels = {
         "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],

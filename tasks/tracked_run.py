@@ -48,10 +48,10 @@ class TrackedNetwork:
     as what it was: finished, failed, or stopped by a person."""
 
     def __init__(
-        self, cache: CacheUse, emit: Listener, tune_one: TuneOne, course: RunProgress
+        self, cache: CacheUse, emit: Listener, tune_one: TuneOne, progress: RunProgress
     ) -> None:
         self.cache = cache
-        self.course = course
+        self.progress = progress
         self.emit = emit
         self.tune_one = tune_one
         self.params: Params = {}
@@ -102,7 +102,7 @@ class TrackedNetwork:
         tag_flow_run(self.params)
         self.run_id = log_results.open_network_run(options, about, self.params, len(what.subgraphs))
         self._repeats = tracking.repeated_run(self.run_id) is not None
-        self.course.show(options.trials * len(what.subgraphs))
+        self.progress.show(options.trials * len(what.subgraphs))
 
     def start_of(self, study: TuningTask) -> tuple[TuningTask, ExplorerState]:
         if self.params.get("warm_start") != CHAMPION:
@@ -115,7 +115,7 @@ class TrackedNetwork:
     def tune(self, job: WorkloadJob) -> TunedWorkload:
         """In a flow of its own, with a run in MLflow; but not again where the same command has
         ended well before, and the record has it all."""
-        if self._repeats and job.seat is None and is_complete(job.options.folder):
+        if self._repeats and job.scheduled is None and is_complete(job.options.folder):
             tuned = tune_workload(job, CachedWorkload(self.cache, job.emit))
             if tuned.reused_trials == tuned.trials:
                 return tuned
@@ -135,15 +135,15 @@ class TrackedNetwork:
         what: TuningNetwork,
         tuned: Sequence[TunedWorkload],
         wall: float,
-        dealt: StopGain | None,
+        sharing: StopGain | None,
         decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, what, tuned, dealt, decided)
+        summary = summary_of(options, what, tuned, sharing, decided)
         summary["wall_seconds"] = round(wall, 3)
         summary["mlflow_run_id"] = self.run_id
         summary["prefect_flow_run_id"] = str(flow_run.id)
-        self.course.end()
-        if remark := self.course.remark(summary):
+        self.progress.end()
+        if remark := self.progress.remark(summary):
             self.emit(Note(remark))
         log_results.log_network_artifacts(
             self.cache, options.folder, target_row(options, what.target), summary, tuned,

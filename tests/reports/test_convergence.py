@@ -65,7 +65,7 @@ def test_layers_are_in_one_hue_the_darker_the_larger() -> None:
     assert light == sorted(light, reverse=True)
     axes = Figure().subplots()
     outcomes = [outcome(o=32), outcome()]
-    pictures._draw_courses(axes, outcomes, trials_of(outcomes), "bound")
+    pictures._draw_curves(axes, outcomes, trials_of(outcomes), "bound")
     drawn = [line.get_color() for line in axes.get_lines()[:2]]
     assert sum(to_rgb(str(drawn[0]))) > sum(to_rgb(str(drawn[1])))
 

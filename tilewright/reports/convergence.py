@@ -62,7 +62,7 @@ def network_convergence(
         figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
         of_what = _common_limit(outcomes)
-        _draw_courses(left, outcomes, trials, of_what)
+        _draw_curves(left, outcomes, trials, of_what)
         _draw_gains(right, outcomes, of_what)
         ratio = f"{_unit(trials)} / {of_what}"
         left.set_ylabel(f"best {ratio}")
@@ -71,7 +71,7 @@ def network_convergence(
         return _png(figure)
 
 
-def _draw_courses(
+def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
     """A line a layer over its trials, in one hue by its size."""

@@ -28,10 +28,11 @@ def network_title(network: str, target: str, tuner: str) -> str:
 
 
 def network_note(
-    title: str, workloads: int, trials: int, command: str, links: Links, dealt: bool = False
+    title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
-    """Of a network's run, from its beginning; where trials are `dealt`, no workload has its own."""
-    each = f"{workloads * trials} trials together" if dealt else f"{trials} trials each"
+    """Of a network's run, from its beginning; where trials are `shared`, no workload has its
+    own."""
+    each = f"{workloads * trials} trials together" if shared else f"{trials} trials each"
     count = f"{workloads} {plural(workloads, 'workload')}, up to {each}"
     what = f"**{plain(title)}**: {count}."
     return paragraphs(what, block(command, "sh"), listed(links))

@@ -58,7 +58,7 @@ class WorkloadBegan:
 
 
 @dataclass(frozen=True)
-class RoundDealt:
+class RoundScheduled:
     """A workload gets the next round, of those that share `most` trials; `trials` are those of all
     of them so far."""
 
@@ -99,7 +99,7 @@ Event = (
     | StageBegan
     | StageReused
     | WorkloadBegan
-    | RoundDealt
+    | RoundScheduled
     | RoundDone
     | WorkloadTuned
     | Note

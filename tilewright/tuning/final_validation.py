@@ -193,6 +193,6 @@ def _reported(
         counted = runs.any() and (cycles[runs, k] > 0).all()
         middle = int(np.median(cycles[runs, k])) if counted else -1
         latency = Latency(float(np.median(seconds[runs, k])) if runs.any() else np.nan, middle)
-        course = tuple(seconds[:, k].tolist())
-        timed.append((replace(each, latency=latency), course) if runs.any() else None)
+        runtimes = tuple(seconds[:, k].tolist())
+        timed.append((replace(each, latency=latency), runtimes) if runs.any() else None)
     return timed

@@ -75,7 +75,7 @@ class TuningOptions(BaseModel):
         default=None,
         ge=0,
         lt=1,
-        description="deal the trials of all workloads to those whose next round is expected to "
+        description="share the trials of all workloads among those whose next round is expected to "
         "save the most, until none saves more than this share of the network's latency; 0.001, say",
     )
     leaders: int = Field(

@@ -52,7 +52,7 @@ Picture = Callable[[str, Sequence[TunedWorkload], pd.DataFrame], bytes]
 
 class Summary(TypedDict):
     """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
-    were dealt: `trials` are then those of a workload on average at most; `fusion` where it was
+    were shared: `trials` are then those of a workload on average at most; `fusion` where it was
     decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
     results they are (`tuning.run_metadata`). `verified` is false where the target runs no programs
     on data, so that nobody saw what schedules compute. `versions` are those of this program and of
@@ -104,11 +104,11 @@ def summary_of(
     options: TuningOptions,
     network: TuningNetwork,
     tuned: Sequence[TunedWorkload],
-    dealt: StopGain | None = None,
+    sharing: StopGain | None = None,
     decided: Decided | None = None,
 ) -> Summary:
-    """All but the seconds it took; `dealt` where the trials were, `decided` where it was decided
-    what runs together."""
+    """All but the seconds it took; `sharing` where trials were shared, `decided` where it was
+    decided what runs together."""
     rows = [each.summary() for each in tuned]
     summary: Summary = {
         "version": SUMMARY_VERSION,
@@ -128,8 +128,8 @@ def summary_of(
         "run_key": run_key(options, [each.study for each in tuned]),
         "versions": {name: version(name) for name in PACKAGES},
     }
-    if dealt is not None:
-        summary["stop_gain"] = dealt
+    if sharing is not None:
+        summary["stop_gain"] = sharing
     if decided is not None:
         summary["fusion"] = decided.summary
     if capability(network.target, Verifies) is None:

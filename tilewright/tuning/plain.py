@@ -91,10 +91,10 @@ class PlainNetwork:
         network: TuningNetwork,
         tuned: Sequence[TunedWorkload],
         wall: float,
-        dealt: StopGain | None,
+        sharing: StopGain | None,
         decided: Decided | None,
     ) -> Summary:
-        summary = summary_of(options, network, tuned, dealt, decided)
+        summary = summary_of(options, network, tuned, sharing, decided)
         summary["wall_seconds"] = round(wall, 3)
         target = target_row(options, network.target)
         write_outputs(options.folder, target, summary, tuned, self.picture, decided)

@@ -26,8 +26,8 @@ from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.tuning.events import (
     Listener,
     Note,
-    RoundDealt,
     RoundDone,
+    RoundScheduled,
     StageBegan,
     WorkloadBegan,
     WorkloadTuned,
@@ -45,7 +45,7 @@ from tilewright.tuning.results import (
     mean_errors,
 )
 from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.turns import Seat, Stopped
+from tilewright.tuning.turns import ScheduledTask, Stopped
 from tilewright.tuning.verification import (
     baseline_schedule,
     bound_of,
@@ -57,7 +57,7 @@ from tilewright.tuning.verification import (
 
 @dataclass(frozen=True)
 class WorkloadJob:
-    """One workload of a run, and what all of them share; `seat` where rounds are dealt."""
+    """One workload of a run, and what all of them share; `scheduled` where rounds are shared."""
 
     options: TuningOptions
     subgraph: Subgraph
@@ -66,7 +66,7 @@ class WorkloadJob:
     record_of: RecordOf
     emit: Listener
     stop: threading.Event = field(default_factory=threading.Event)
-    seat: Seat | None = None
+    scheduled: ScheduledTask | None = None
 
 
 class WorkloadSteps(Protocol):
@@ -107,8 +107,8 @@ def tune_workload(job: WorkloadJob, steps: WorkloadSteps) -> TunedWorkload:
     baseline = before_tuning.baseline
     before = None if baseline is None else baseline.latency
     job.emit(WorkloadBegan(study.workload.id, before, roofline))
-    if job.seat is not None and baseline is not None and study.target.deterministic:
-        _tell_baseline(job.seat, baseline)
+    if job.scheduled is not None and baseline is not None and study.target.deterministic:
+        _tell_baseline(job.scheduled, baseline)
     timed: dict[int, Trial] = {}
     session, done = _trials(job, steps)
     final = None if study.target.deterministic else _held_choice(job, session, baseline, timed)
@@ -140,7 +140,7 @@ def tune_workload(job: WorkloadJob, steps: WorkloadSteps) -> TunedWorkload:
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin - (job.seat.waited if job.seat else 0.0),
+        wall_seconds=time.perf_counter() - begin - (job.scheduled.waited if job.scheduled else 0.0),
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
     )
@@ -223,9 +223,9 @@ def _trials(job: WorkloadJob, steps: WorkloadSteps) -> tuple[Session, list[Round
 def _rounds(
     job: WorkloadJob, session: Session, record: Record, steps: WorkloadSteps
 ) -> list[Round]:
-    options, seat, trials, found = job.options, job.seat, 0, []
-    most = options.trials if seat is None else seat.dealer.most_trials
-    more = None if seat is None else partial(_more, job, seat)
+    options, task, trials, found = job.options, job.scheduled, 0, []
+    most = options.trials if task is None else task.scheduler.most_trials
+    more = None if task is None else partial(_more, job, task)
     for done in rounds(session, record, trials=most, batch=options.batch, more=more):
         found.append(done)
         trials += len(done.configs)
@@ -234,22 +234,24 @@ def _rounds(
         job.emit(RoundDone(job.study.workload.id, done.index, trials, done.best, valid))
         if job.stop.is_set():
             raise Stopped("stopped; the same command goes on from here")
-    if seat is not None:
-        seat.rest()
+    if task is not None:
+        task.rest()
     return found
 
 
-def _more(job: WorkloadJob, seat: Seat, history: History) -> int:
-    """How many trials the next round may have, once the workload is dealt one."""
-    granted = seat.more(history)
+def _more(job: WorkloadJob, task: ScheduledTask, history: History) -> int:
+    """How many trials the next round may have, once the workload is given one."""
+    granted = task.more(history)
     if granted:
-        dealer = seat.dealer
-        job.emit(RoundDealt(job.study.workload.id, dealer.trials - granted, dealer.most_trials))
+        scheduler = task.scheduler
+        job.emit(
+            RoundScheduled(job.study.workload.id, scheduler.trials - granted, scheduler.most_trials)
+        )
     return granted
 
 
-def _tell_baseline(seat: Seat, baseline: Schedule) -> None:
+def _tell_baseline(task: ScheduledTask, baseline: Schedule) -> None:
     """What trials have to beat, if it can be chosen; in the unit of `History.latency`."""
     latency = baseline.latency
     if not baseline.compared:
-        seat.tell_baseline(float(latency.cycles) if latency.cycles > 0 else latency.seconds)
+        task.tell_baseline(float(latency.cycles) if latency.cycles > 0 else latency.seconds)

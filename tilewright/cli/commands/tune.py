@@ -48,9 +48,9 @@ def tune(
     stop_gain: Annotated[
         float | None,
         typer.Option(
-            help="Deal the trials of all workloads, --trials times their number at most, to those "
-            "whose next round is expected to save the most; stop where none is expected to save "
-            "more than this share of the network's latency: 0.001, say.",
+            help="Share the trials of all workloads, --trials times their number at most, among "
+            "those whose next round is expected to save the most; stop where none is expected "
+            "to save more than this share of the network's latency: 0.001, say.",
             metavar="SHARE",
         ),
     ] = DEFAULTS.stop_gain,

@@ -24,8 +24,8 @@ from tilewright.tuning.events import (
     Event,
     NetworkFound,
     Note,
-    RoundDealt,
     RoundDone,
+    RoundScheduled,
     StageBegan,
     StageReused,
     WorkloadBegan,
@@ -103,7 +103,7 @@ class LineDisplay:
         self.layers: dict[str, LayerProgress] = {}
         self._quiet_seconds = quiet_seconds
         self._stage, self._since = FIRST_STAGE, time.monotonic()
-        self._dealt = ""
+        self._shared = ""
         self._spoke, self._ended = threading.Event(), threading.Event()
 
     def __enter__(self) -> LineDisplay:
@@ -125,8 +125,8 @@ class LineDisplay:
                 self.layers |= _layers(event)
             case StageBegan():
                 self._stage, self._since = STAGES.get(event.name, event.name), time.monotonic()
-            case RoundDealt():
-                self._dealt = f"{dealt_text(event)}, "
+            case RoundScheduled():
+                self._shared = f"{shared_text(event)}, "
             case WorkloadTuned():
                 place = list(self.layers).index(event.outcome.workload.id) + 1
                 self._say(f"[{place}/{len(self.layers)}] {tuned_line(event.outcome)}")
@@ -143,7 +143,7 @@ class LineDisplay:
                 self._spoke.clear()
             elif not self._ended.is_set():
                 seconds = time.monotonic() - self._since
-                say(self.console, f"… {self._dealt}{self._stage}, for {seconds:.0f} s now")
+                say(self.console, f"… {self._shared}{self._stage}, for {seconds:.0f} s now")
 
 
 class LiveDisplay:
@@ -156,7 +156,7 @@ class LiveDisplay:
         self.title = "starting"
         self.stage = FIRST_STAGE
         self.current: str | None = None
-        self.dealt: RoundDealt | None = None
+        self.shared: RoundScheduled | None = None
         self.start = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
@@ -179,8 +179,8 @@ class LiveDisplay:
             case WorkloadBegan():
                 self.current, layer = event.id, self.layers[event.id]
                 layer.begun, layer.baseline = True, event.baseline
-            case RoundDealt():
-                self.current, self.dealt = event.id, event
+            case RoundScheduled():
+                self.current, self.shared = event.id, event
             case RoundDone():
                 layer = self.layers[event.id]
                 layer.trials, layer.best = event.trials, event.best
@@ -196,7 +196,7 @@ class LiveDisplay:
         done = sum(layer.done for layer in self.layers.values())
         layers = f"{done}/{len(self.layers)} layers   " if self.layers else ""
         clock = f"{seconds // 60}:{seconds % 60:02d}"
-        trials = f"{dealt_text(self.dealt)}   " if self.dealt else ""
+        trials = f"{shared_text(self.shared)}   " if self.shared else ""
         about = f"   {layers}{trials}{clock}   "
         head = Text.assemble((self.title, "bold"), about, (self.stage, "cyan"))
         return Group(head, self._table()) if self.layers else head
@@ -218,16 +218,16 @@ class LiveDisplay:
         return table
 
     def _bar(self, layer: LayerProgress) -> ProgressBar:
-        """How far a layer is; where trials are dealt, how many of them it got beside the others."""
-        if self.dealt:
+        """How far a layer is; where trials are shared, also how many of them it got."""
+        if self.shared:
             most = max(each.trials for each in self.layers.values())
             return ProgressBar(total=max(most, self.trials), completed=layer.trials, width=12)
         done = self.trials if layer.done else min(layer.trials, self.trials)
         return ProgressBar(total=self.trials, completed=done, width=12)
 
 
-def dealt_text(event: RoundDealt) -> str:
-    """How many trials are dealt."""
+def shared_text(event: RoundScheduled) -> str:
+    """How many of the shared trials are spent."""
     return f"{event.trials} of at most {event.most} trials"
 
 

@@ -39,7 +39,7 @@ def show_results(
         + headline(summary)
         + "\n"
         + _without_a_log(summary)
-        + _dealt(summary)
+        + _sharing(summary)
         + _reused(summary, reused_stages)
         + _validation(summary)
         + _proof(summary)
@@ -210,21 +210,21 @@ def _fused(summary: Summary) -> str:
     )
 
 
-def _dealt(summary: Summary) -> str:
-    """What became of trials that were dealt, in a line; nothing where they were not."""
+def _sharing(summary: Summary) -> str:
+    """What became of shared trials, in a line; nothing where they were not."""
     if "stop_gain" not in summary:
         return ""
-    dealt = summary["stop_gain"]
-    expected = dealt["expected_gain"]
+    sharing = summary["stop_gain"]
+    expected = sharing["expected_gain"]
     why = {
-        "gain": f"no next round is expected to save more than {dealt['share']:.3g} of the latency",
+        "gain": "no next round is expected to save more than "
+        f"{sharing['share']:.3g} of the latency",
         "trials": "they are spent",
         "exhausted": "nothing is left to try",
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
-    return (
-        f"{dealt['trials']} of at most {dealt['most_trials']} trials: {why[dealt['why']]}{best}\n"
-    )
+    reason = f"{why[sharing['why']]}{best}"
+    return f"{sharing['trials']} of at most {sharing['most_trials']} trials: {reason}\n"
 
 
 def _reused(summary: Summary, stages: int) -> str:

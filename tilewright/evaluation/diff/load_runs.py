@@ -161,8 +161,8 @@ class _Workload(_Measured):
         return self
 
 
-class _Dealt(BaseModel):
-    """What trials were dealt by."""
+class _Sharing(BaseModel):
+    """How trials were shared."""
 
     share: float
 
@@ -176,7 +176,7 @@ class _Summary(BaseModel):
     batch: _Count
     seed: int
     warm_start: str = ""
-    stop_gain: _Dealt | None = None
+    stop_gain: _Sharing | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     workloads: Annotated[list[_Workload], Field(min_length=1)]
     total: _Measured

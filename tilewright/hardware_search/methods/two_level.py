@@ -52,16 +52,20 @@ class TwoLevel:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def search(self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int) -> None:
+    def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
         """Raises `BudgetSpent`, or ends when no step promises anything."""
-        _Search(problem, lab, seed, self.options).run()
+        _Search(problem, evaluator, seed, self.options).run()
 
 
 class _Search:
     def __init__(
-        self, problem: CodesignProblem, lab: BudgetedEvaluator, seed: int, options: TwoLevel.Options
+        self,
+        problem: CodesignProblem,
+        evaluator: BudgetedEvaluator,
+        seed: int,
+        options: TwoLevel.Options,
     ) -> None:
-        self.problem, self.lab, self.seed, self.options = problem, lab, seed, options
+        self.problem, self.evaluator, self.seed, self.options = problem, evaluator, seed, options
         self.machines = self._screened()
         latest = self.machines.latencies(self.machines.estimated)
         slowest = float(latest.max()) if len(latest) else 0.5
@@ -142,7 +146,7 @@ class _Search:
         machines = self.machines
         if row not in self.tuning:
             self.tuning[row] = LayerTuning(
-                machines.designs[row], self.lab, self.seed, self.options.tuner
+                machines.designs[row], self.evaluator, self.seed, self.options.tuner
             )
         for layer in layers:
             machines.measured[row, layer] = self.tuning[row].advance(layer, self.options.batch)

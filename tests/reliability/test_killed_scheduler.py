@@ -1,4 +1,4 @@
-"""`tilewright tune --stop-gain` under `kill -9`: what it deals next, it knows from the ledger."""
+"""`tilewright tune --stop-gain` under `kill -9`: the next round follows from the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EACH = 12
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    place = Place(tmp_path_factory.mktemp("dealt"))
+    place = Place(tmp_path_factory.mktemp("shared"))
     assert killed(place, -1, DEAL) == 0
     return left(place)
 
@@ -42,6 +42,6 @@ def test_one_killed_again_and_again_deals_as_one_that_was_not(
 def told(place: Place) -> list[object]:
     """What the summary says of the trials."""
     summary = json.loads((place.folder / "out" / "summary.json").read_text())
-    dealt = [row["trials"] for row in summary["workloads"]]
-    assert len(set(dealt)) > 1
-    return [dealt, summary["stop_gain"]]
+    trials = [row["trials"] for row in summary["workloads"]]
+    assert len(set(trials)) > 1
+    return [trials, summary["stop_gain"]]
