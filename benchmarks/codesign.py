@@ -10,7 +10,7 @@ Every run has the same machines, those of a truth (`benchmarks.codesign_truth`, 
 `--folder` first unless one is given), and the same number of measurements. An entry of `--methods`
 is the name of a method, or one with options: `ours:estimates=false,correct=false`. Networks are
 searched for one by one and all together; of others (`--sets`) nobody knows the truth, and methods
-are held against the best of them. A run goes on in one process, after the compiled kernels were
+are compared with the best of them. A run goes on in one process, after the compiled kernels were
 loaded; machines, designs and what targets remember are its own.
 
 Kept of a run: the best latency within the area and the hypervolume whenever one of them changed, by

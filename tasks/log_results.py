@@ -29,7 +29,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tasks import tracking
 from tilewright.tasks.artifact_store import CacheUse, Manifest
 from tilewright.tasks.cached_task import step
-from tilewright.tasks.comparison_tags import kin_tags
+from tilewright.tasks.comparison_tags import comparison_tags
 from tilewright.tasks.metrics import network_curves
 from tilewright.tasks.mlflow_flavors import booster_of
 from tilewright.tasks.plots import network_picture, workload_picture
@@ -53,7 +53,7 @@ def open_network_run(
     identifies it."""
     title = title_of(params)
     run_id = tracking.open_run(
-        title, tracking.run_key(about), params=params, tags=_tags(params) | kin_tags(params),
+        title, tracking.run_key(about), params=params, tags=_tags(params) | comparison_tags(params),
         fresh=options.fresh,
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}

@@ -1,6 +1,6 @@
 """Curves that MLflow draws over the measurements of a run, in the section of their common first
-word: `cycles/best`, or `seconds/best` where no cycles are counted. What it is held against are
-levels, equal at every step."""
+word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
+roofline are levels, equal at every step."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tilewright.evaluation.diff.summary import diff_runs
 pytestmark = pytest.mark.slow(seconds=2)
 
 FEW = 2
-"""Trials of the runs that `tuned`, of forty, is held against."""
+"""Trials of the runs that `tuned`, of forty, is compared with."""
 
 
 @pytest.fixture(scope="session")

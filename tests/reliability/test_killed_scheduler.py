@@ -13,7 +13,7 @@ from tests.reliability.commands import Whole, killed, left
 
 pytestmark = pytest.mark.slow(seconds=40)
 
-DEAL = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
+SHARED = ("tune", "digits_cnn", "--tuner", "ml2tuner", "--trials", "12", "--batch", "4", "--seed",
         "7", "--stop-gain", "0.0005", "--bare", "--out", "out")  # fmt: skip
 EACH = 12
 """Write boundaries that every killed command passes."""
@@ -22,16 +22,16 @@ EACH = 12
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     place = Place(tmp_path_factory.mktemp("shared"))
-    assert killed(place, -1, DEAL) == 0
+    assert killed(place, -1, SHARED) == 0
     return left(place)
 
 
-def test_one_killed_again_and_again_deals_as_one_that_was_not(
+def test_one_killed_again_and_again_schedules_as_one_that_was_not(
     undisturbed: Whole, tmp_path: Path
 ) -> None:
     """Ledger and schedules byte for byte, and the same reasons to stop."""
     place, kills = Place(tmp_path), 0
-    while (status := killed(place, EACH + 5 * kills, DEAL)) == -signal.SIGKILL:
+    while (status := killed(place, EACH + 5 * kills, SHARED)) == -signal.SIGKILL:
         kills += 1
     assert status == 0
     assert kills >= 4

@@ -75,7 +75,7 @@ def test_what_is_there_without_trials_counts() -> None:
     assert states[0].latency == 40
 
 
-def test_rounds_are_dealt_until_none_saves_more_than_the_share() -> None:
+def test_rounds_are_scheduled_until_none_saves_more_than_the_share() -> None:
     states = [asking(STANDING_STILL), asking(IMPROVING)]
     share = expected_saving(history(IMPROVING), 1, 4) / (400 + 200)
     assert next_round(states, replace(RULES, share=share * 0.999)) == (1, 4)
@@ -87,7 +87,7 @@ def test_rounds_are_dealt_until_none_saves_more_than_the_share() -> None:
     }  # fmt: skip
 
 
-def test_no_more_trials_are_dealt_than_there_are() -> None:
+def test_no_more_trials_are_given_than_there_are() -> None:
     states = [asking(STANDING_STILL), asking(IMPROVING)]
     few = replace(RULES, trials=9)
     assert next_round(states, few) == (1, 2)
@@ -118,7 +118,7 @@ def run_shared(
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3])
-def test_no_more_than_that_are_at_work_and_all_is_dealt(at_a_time: int) -> None:
+def test_no_more_than_that_are_at_work_and_all_is_scheduled(at_a_time: int) -> None:
     at_work, most, granted_to = [0], [0], list[int]()
 
     def busy(number: int) -> None:
@@ -236,7 +236,7 @@ def test_a_share_that_no_round_can_save_leaves_one_round_each(tmp_path: Path) ->
     assert sum(isinstance(each, WorkloadTuned) for each in heard) == 4
 
 
-def test_several_at_a_time_deal_no_more(tmp_path: Path) -> None:
+def test_several_at_a_time_make_no_more(tmp_path: Path) -> None:
     summary = run(tmp_path / "out", 0.0, jobs=3)
     assert summary["stop_gain"]["trials"] <= 64
     assert min(row["trials"] for row in summary["workloads"]) >= 4
@@ -302,7 +302,7 @@ def test_workers_have_no_part_in_it() -> None:
 
 
 @pytest.mark.slow(seconds=20)
-def test_the_bare_command_and_the_flow_deal_as_the_library_call(
+def test_the_bare_command_and_the_flow_schedule_as_the_library_call(
     small: Path, tmp_path: Path, prefect_server: Login
 ) -> None:
     for flags in (("--bare",), ()):

@@ -44,7 +44,7 @@ class HardwareSpace:
         self.space = _bounded(family.designs(), bounds or {})
         self._made: dict[int, Target] = {}
         if not budget > 0 or not np.isfinite(budget):
-            raise ImpossibleHardware(f"an area of {budget:g} is none; name one above 0")
+            raise ImpossibleHardware(f"an area of {budget:g} is impossible; name one above 0")
 
     @cached_property
     def points(self) -> Configs:

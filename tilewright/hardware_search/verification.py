@@ -1,7 +1,7 @@
 """The proof of a front: every layer's best schedule on every machine of it is lowered and measured
 anew and run on data, before anybody is told of it.
 
-A ledger is a file, and whoever writes one can claim any latency. What a machine does not take as
+A ledger is a file, and its writer can claim any latency. What a machine does not take as
 long as was recorded for is put right, with all else that was recorded of that layer there.
 """
 

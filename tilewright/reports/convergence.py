@@ -161,7 +161,7 @@ def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
-    """What all layers can be held against."""
+    """The limit that all layers can be compared with."""
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
     if all(outcome.roofline is not None for outcome in outcomes):

@@ -204,7 +204,7 @@ def _contradiction(entry: Entry) -> str:
             return f"{entry['kind']}: {entry['status']}, and has a latency"
     elif entry["kind"] == "claim":
         if not all(_plain(value) for name, value in entry.items() if name != "configs"):
-            return "claim: a stamp that is none"
+            return "claim: expected a stamp"
     elif entry["kind"] == "round" and len(entry["failed"]) > entry["lowered"]:
         return "round: more failed than were lowered"
     return ""

@@ -1,7 +1,7 @@
 """The steps around the rounds of a workload: the schedule a user has without tuning, and the proof
 that the chosen one takes as long as the record says and computes the right numbers.
 
-A record is a file, and so is the cache of finished stages: whoever writes them can claim any
+A record is a file, and so is the cache of finished stages: their writer can claim any
 latency. So what wins is timed anew by the target itself before it is reported. That is no trial.
 """
 

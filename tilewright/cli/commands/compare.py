@@ -74,7 +74,7 @@ def compare(
     ] = False,
     max_waste: MaxWaste = DEFAULTS.max_waste,
 ) -> None:
-    """Run several tuners with many seeds and hold them against the enumerated optimum."""
+    """Run several tuners with many seeds and compare them with the enumerated optimum."""
     from tilewright.cli.signals import keep_count
     from tilewright.cli.views.comparison import comparing, show
     from tilewright.cli.views.terminal import Terminal

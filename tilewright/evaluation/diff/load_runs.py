@@ -1,4 +1,4 @@
-"""What of a finished run is held against another one, read from its two files of results."""
+"""What is compared of a finished run, read from its two files of results."""
 
 from __future__ import annotations
 

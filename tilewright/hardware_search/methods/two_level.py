@@ -38,7 +38,10 @@ class TwoLevel:
         tuner: str = Field("default", description="tunes the layers of a machine")
         batch: int = Field(2, ge=1, description="trials of a layer at a time")
         halving: float = Field(
-            0.5, gt=0, lt=1, description="of what a layer could still save, a batch leaves so much"
+            0.5,
+            gt=0,
+            lt=1,
+            description="fraction of a layer's remaining gain expected after one batch",
         )
         doubt: float = Field(
             0.1, ge=0, le=1, description="of the way to a layer's bound, whatever estimates say"
